@@ -1,0 +1,57 @@
+# What there is to do here; `make` alone prints it.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help install run test lint bench campaign clean check-tools
+
+# The Python that .venv is made from; another one: make install PYTHON=/path/to/python3.12
+PYTHON ?= python3
+JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
+PY := .venv/bin/python
+ARGS ?=
+
+help: ## print this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+install: .venv/.jars ## make .venv with the project, its tools and Delta's jars (once; later runs need no network)
+
+run: install ## stream the import graph of the installed packages through loops, and check the answer
+	@$(PY) jobs/run.py $(ARGS)
+
+test: install ## run all tests (make test ARGS="-m 'not spark'" for the fast ones)
+	@$(PY) -m pytest $(ARGS)
+
+lint: install ## ruff (rules and format) and mypy --strict
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+bench: install ## measure rounds and throughput
+	@$(PY) benchmarks/run.py $(ARGS)
+
+campaign: install ## the long randomised tests (minutes)
+	@$(PY) -m pytest --campaign -m campaign $(ARGS)
+
+clean: ## remove caches and what runs leave behind (.venv stays: rm -rf .venv to start over)
+	@rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+# One line that says what to install, before pip spends minutes.
+check-tools:
+	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
+	  echo "timely_spark needs Python 3.10 or newer with venv (Debian: apt install python3 python3-venv; another one: make install PYTHON=python3.12); found as '$(PYTHON)': $$($(PYTHON) -V 2>/dev/null || echo none)" >&2; exit 1; }
+	@version="$$($(JAVA) -version 2>&1 | sed -nE 's/.* version "([0-9]+).*/\1/p' || true)"; \
+	  [ "$${version:-0}" -ge 17 ] || { \
+	  echo "timely_spark needs Java 17 or newer for Spark (Debian: apt install openjdk-17-jre-headless; or set JAVA_HOME); found as '$(JAVA)': $${version:-none}" >&2; exit 1; }
+
+# Stamps: what was installed stays until pyproject.toml changes. --group needs pip 25.1.
+.venv/.installed: pyproject.toml | check-tools
+	@[ -x $(PY) ] || $(PYTHON) -m venv .venv
+	@$(PY) -m pip install --quiet --upgrade 'pip>=25.1'
+	@echo "installing timely_spark and Spark into .venv (minutes the first time)"
+	@$(PY) -m pip install --quiet --editable '.[spark,delta]' --group dev
+	@touch $@
+
+.venv/.jars: .venv/.installed conf/fetch_jars.py
+	@$(PY) conf/fetch_jars.py
+	@touch $@

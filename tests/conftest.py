@@ -1,0 +1,80 @@
+"""What every test may ask for: one Spark session for all, a checkpoint of its own, and `--campaign`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+# Before any JVM starts: Spark's Python workers are this interpreter, and its sockets stay on this machine.
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+# No deadline: the machine is small and shared. A campaign looks at many more examples, new ones each time.
+settings.register_profile("timely", deadline=None)
+settings.register_profile("campaign", deadline=None, max_examples=5_000, derandomize=False)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--campaign", action="store_true", help="run the long randomised tests too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Under CI, hypothesis loads its own profile (the same examples every time), which is kept.
+    if config.getoption("--campaign"):
+        settings.load_profile("campaign")
+    elif not os.environ.get("CI"):
+        settings.load_profile("timely")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what uses Spark; leave out the campaigns unless they were asked for."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
+    if not config.getoption("--campaign"):
+        campaigns = [item for item in items if item.get_closest_marker("campaign")]
+        config.hook.pytest_deselected(items=campaigns)
+        items[:] = [item for item in items if not item.get_closest_marker("campaign")]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The tuned session with Delta on two cores that all tests share: leave its configuration as it was."""
+    from pyspark.sql import SparkSession
+
+    import timely_spark
+
+    local = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.log.level": "ERROR",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("timely_spark tests")
+    session = timely_spark.configure(builder, delta=True).config(map=local).getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Iterator[str]:
+    """A place for one query's checkpoint; what still runs when the test ends is stopped, passed or not."""
+    yield str(tmp_path / "checkpoint")
+    if "pyspark" in sys.modules:  # not in the tests without Spark
+        from pyspark.sql import SparkSession
+
+        session = SparkSession.getActiveSession()
+        for query in session.streams.active if session else ():
+            query.stop()

@@ -1,0 +1,67 @@
+"""The documents' Python runs as a reader would run it: block after block, in one program, elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FENCE = re.compile(r"^ {0,3}```")
+
+
+def _program(markdown: str) -> str:
+    r"""The Python blocks on their own lines, all else blank, so that errors name the document's lines.
+
+    >>> _program("text\n```python\nx = 1\n```\nmore")
+    '\n\nx = 1\n\n'
+    """
+    lines: list[str] = []
+    block = ""  # the line that opened the block we are in; empty outside of blocks
+    for line in markdown.splitlines():
+        fence = FENCE.match(line)
+        lines.append(line if block == "```python" and not fence else "")
+        if fence:
+            block = "" if block else line.strip()
+    return "\n".join(lines)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_the_blocks_of_a_document_run(document: str, tmp_path: Path) -> None:
+    program = _program((ROOT / document).read_text(encoding="utf-8"))
+    if not program.strip():
+        pytest.skip("no Python in it")
+    script = tmp_path / f"{document}.py"
+    script.write_text(program, encoding="utf-8")
+
+    # A process of its own: what a document does to a session (it may stop it) stays there.
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+def test_the_readme_shows_python() -> None:
+    assert _program((ROOT / "README.md").read_text(encoding="utf-8")).strip()
+
+
+@pytest.mark.parametrize("document", sorted(path.name for path in ROOT.glob("*.md")))
+def test_no_python_block_is_exempt(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+
+    opened = re.findall(r"^\s*(```+\s*(?:python|py)\b.*)$", text, flags=re.MULTILINE | re.IGNORECASE)
+
+    assert [fence for fence in opened if fence.rstrip() != "```python"] == []

@@ -1,0 +1,197 @@
+"""The tracker: timely's published propagation, layers, durability, and what a change costs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from timely_spark.errors import InvalidTime
+from timely_spark.progress import Edge, Reachability, Tracker
+from timely_spark.times import PRODUCT, Antichain, Summary, Time
+
+SAME, NEXT = PRODUCT.delay(0, 0), PRODUCT.delay(0, 1)
+
+
+def chain(n: int, *exchanges: int, summary: Any = SAME) -> Reachability:
+    """0 -> 1 -> .. -> n-1; those into the named locations are exchanges."""
+    return Reachability(n, [Edge(i, i + 1, summary, i + 1 in exchanges) for i in range(n - 1)])
+
+
+def empty(tracker: Tracker) -> bool:
+    return not any(value for name, value in vars(tracker).items() if name != "reachability")
+
+
+def test_timely_docs_of_propagation() -> None:
+    # three nodes in a ring; node i receives at 2i and sends at 2i+1; only the last one increments
+    edges = [Edge(2 * i, 2 * i + 1, NEXT if i == 2 else SAME, exchange=False) for i in range(3)]
+    edges += [Edge(2 * i + 1, (2 * i + 2) % 6, SAME, exchange=False) for i in range(3)]
+    tracker = Tracker(Reachability(6, edges))
+    receiving = [(0, Time(18)), (2, Time(17)), (4, Time(17))]
+
+    for n in (+1, -1):
+        tracker.update([(1, Time(17), n)])
+        changed = [change for change in tracker.propagate() if change[0] % 2 == 0]
+        assert changed == [(location, time, n) for location, time in receiving]
+    assert empty(tracker)
+
+
+def test_a_pointstamp_stands_where_it_stands() -> None:
+    tracker = Tracker(chain(3))
+    tracker.update([(1, Time(3), 1)])
+
+    assert [tracker.frontier(location) for location in range(3)] == [
+        Antichain(at) for at in ([], [Time(3)], [Time(3)])
+    ]
+    assert tracker.less_equal(1, Time(3))
+    assert not tracker.less_than(1, Time(3))
+    assert tracker.less_than(2, Time(4))
+    assert not tracker.less_equal(0, Time(9))
+
+
+def test_arrivals_are_what_has_an_exchange_before_it() -> None:
+    tracker = Tracker(chain(5, 2, 4))
+    tracker.update([(1, Time(3), 1)])
+
+    assert [bool(tracker.arrivals(location)) for location in range(5)] == [False, False, True, True, True]
+    tracker.update([(1, Time(3), -1), (2, Time(3), 1)])
+    assert [bool(tracker.arrivals(location)) for location in range(5)] == [False, False, False, False, True]
+    assert tracker.frontier(2) == Antichain([Time(3)])
+
+
+def test_an_exchange_to_oneself_in_a_loop_arrives_a_lap_later() -> None:
+    loop = [
+        Edge(0, 1, PRODUCT.enter(0), exchange=True),
+        Edge(1, 1, PRODUCT.feedback(1), exchange=True),
+        Edge(1, 2, PRODUCT.leave(1), exchange=False),
+    ]
+    tracker = Tracker(Reachability(3, loop))
+    tracker.update([(1, Time(0, 4), 1)])
+
+    assert tracker.arrivals(1) == Antichain([Time(0, 5)])
+    assert tracker.frontier(1) == Antichain([Time(0, 4)])
+    assert tracker.arrivals(2) == tracker.frontier(2) == Antichain([Time(0)])
+
+
+def test_an_input_blocks_every_location_behind_it_and_is_no_arrival() -> None:
+    tracker = Tracker(chain(3, 1))
+    tracker.input_at(0, None, Time(0))
+    assert tracker.propagate() == [(location, Time(0), 1) for location in range(3)]
+    assert not any(tracker.arrivals(location) for location in range(3))
+
+    tracker.input_at(0, Time(0), Time(1))
+    assert tracker.propagate() == [
+        change for location in range(3) for change in ((location, Time(0), -1), (location, Time(1), 1))
+    ]
+    assert (tracker.active, tracker.inputs) == ({}, {(0, Time(1)): 1})
+    tracker.input_at(0, None, None)
+    tracker.input_at(0, Time(1), None)
+    assert tracker.propagate() == [(location, Time(1), -1) for location in range(3)]
+    assert empty(tracker)
+
+
+def test_an_input_does_not_go_back() -> None:
+    tracker = Tracker(chain(1))
+    tracker.input_at(0, None, Time(3))
+
+    with pytest.raises(InvalidTime, match="Hint: an input only advances or closes"):
+        tracker.input_at(0, Time(3), Time(2))
+
+
+def test_two_inputs_into_one_place_are_counted() -> None:
+    tracker = Tracker(chain(2))
+    tracker.input_at(0, None, Time(0))
+    tracker.input_at(0, None, Time(0))
+    tracker.input_at(0, Time(0), Time(5))
+    assert tracker.frontier(1) == Antichain([Time(0)])
+    tracker.input_at(0, Time(0), Time(7))
+    assert tracker.frontier(1) == Antichain([Time(5)])
+
+
+def test_a_consumption_may_be_heard_of_before_its_production() -> None:
+    tracker = Tracker(chain(3))
+    tracker.update([(0, Time(0), -1), (1, Time(0), 1)])
+    assert tracker.propagate() == [(1, Time(0), 1), (2, Time(0), 1)]
+    assert tracker.active == {(0, Time(0)): -1, (1, Time(0)): 1}
+
+    twin = Tracker.decode(tracker.reachability, PRODUCT, json.loads(json.dumps(tracker.encode())))
+    for each in (tracker, twin):
+        each.update([(0, Time(0), 1), (1, Time(0), -1)])
+        assert each.propagate() == [(1, Time(0), -1), (2, Time(0), -1)]
+        assert empty(each)
+
+
+def test_all_of_a_batch_counts_at_once() -> None:
+    tracker = Tracker(chain(3))
+    tracker.update([(0, Time(0), 1)])
+    tracker.propagate()
+    tracker.update([(0, Time(0), -1), (1, Time(0), 1)])
+
+    assert tracker.propagate() == [(0, Time(0), -1)]
+
+
+def test_asking_in_between_loses_no_change() -> None:
+    tracker = Tracker(chain(2))
+    tracker.update([(0, Time(0), 1)])
+    assert tracker.frontier(1) == Antichain([Time(0)])
+    assert tracker.propagate() == [(0, Time(0), 1), (1, Time(0), 1)]
+    assert tracker.propagate() == []
+
+
+def test_decode_restores_inputs_and_frontiers() -> None:
+    tracker = Tracker(chain(3, 2))
+    tracker.input_at(0, None, Time(5))
+    tracker.update([(1, Time(3), 2), (0, Time(4), 1)])
+    twin = Tracker.decode(tracker.reachability, PRODUCT, json.loads(json.dumps(tracker.encode())))
+
+    assert twin.encode() == tracker.encode()
+    assert twin.propagate() == []
+    for location in range(3):
+        assert twin.frontier(location) == tracker.frontier(location)
+        assert twin.arrivals(location) == tracker.arrivals(location)
+
+
+CALLS = [0]
+
+
+@dataclass(frozen=True, slots=True)
+class Counting(Summary):
+    """A summary that counts how often it is asked."""
+
+    def results_in(self, time: Any) -> Any:
+        CALLS[0] += 1
+        return Summary.results_in(self, time)
+
+
+def test_a_hop_costs_the_same_in_a_graph_of_any_size() -> None:
+    costs = []
+    for n in (100, 10_000):
+        tracker = Tracker(chain(n, summary=Counting(SAME.limits, (0,), ())))
+        tracker.input_at(0, None, Time(1))
+        tracker.update([(10, Time(0), 1)])
+        tracker.propagate()
+        CALLS[0] = 0
+        for location in range(10, 60):
+            tracker.update([(location, Time(0), -1), (location + 1, Time(0), 1)])
+            assert tracker.propagate() == [(location, Time(0), -1), (location, Time(1), 1)]
+        costs.append(CALLS[0])
+
+    assert costs == [50, 50]
+
+
+def test_a_wide_vertex_is_not_quadratic() -> None:
+    n = 5_000
+    one = Counting(SAME.limits, (0,), ())
+    edges = [Edge(i, n, one, exchange=False) for i in range(n)]
+    edges += [Edge(n, n + 1 + i, one, exchange=False) for i in range(n)]
+    tracker = Tracker(Reachability(2 * n + 1, edges))
+    CALLS[0] = 0
+    tracker.update([(i, Time(0), 1) for i in range(n)])
+    tracker.propagate()
+
+    assert CALLS[0] == 2 * n
+    tracker.update([(0, Time(0), -1)])
+    assert tracker.propagate() == [(0, Time(0), -1)]
+    assert CALLS[0] == 2 * n + 1

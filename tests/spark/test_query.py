@@ -1,0 +1,263 @@
+"""The one streaming query: loops, quiescence, restarts, and what it costs, by counting."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import timely_spark as ts
+from timely_spark.runtime.errors import NoSession, NotStreaming, OtherFlow
+
+HOPS = 12
+
+
+def reachability() -> ts.Dataflow:
+    """Nodes that can be reached from the roots: an asynchronous loop with an exchange."""
+    flow = ts.Dataflow("reachability")
+    edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
+
+    def hop(reached: Any) -> Any:
+        links = reached.scope.enter(edges)
+        onward = reached.join(links, left=["node"], right=["src"]).select(node="dst")
+        return onward.concat(reached).distinct(name="near")
+
+    near = roots.loop(hop, name="hops")
+    near.capture("out")
+    near.probe("seen")
+    return flow
+
+
+def chain(flow: ts.Dataflow, hops: int = HOPS) -> None:
+    flow.handle("edges").send([(i, i + 1) for i in range(hops)])
+    flow.handle("roots").send([0])
+
+
+def reached(query: Any) -> list[int]:
+    return sorted(node for rows in query.captured("out").rows().values() for (node,) in rows)
+
+
+def jobs(spark: SparkSession, query: Any) -> int:
+    return len(spark.sparkContext.statusTracker().getJobIdsForGroup(query.run_id))
+
+
+def test_a_loop_runs_to_quiescence_and_stops_by_itself(spark: SparkSession, checkpoint: str) -> None:
+    flow = reachability()
+    chain(flow)
+    query = flow.start(spark, checkpoint=checkpoint, workers=2, trigger="available_now")
+
+    assert query.await_termination(60)
+    assert not query.is_active
+    assert query.exception() is None
+    assert query.captured("out").rows() == {0: [(i,) for i in range(HOPS + 1)]}
+    simulated = ts.testing.Simulation(reachability(), workers=2)
+    simulated.send("edges", [(i, i + 1) for i in range(HOPS)])
+    simulated.send("roots", [0])
+    simulated.run()
+    assert query.rounds == simulated.rounds > 2
+    assert jobs(spark, query) == query.rounds, "one Spark job per micro-batch"
+    for progress in query._query.recentProgress:
+        assert len(progress["stateOperators"]) == 1
+        assert progress["stateOperators"][0]["numShufflePartitions"] == 2
+
+
+def test_an_idle_query_runs_no_batches(spark: SparkSession, checkpoint: str) -> None:
+    flow = reachability()
+    with flow.start(spark, checkpoint=checkpoint, workers=2) as query:
+        assert query.step(30), "Spark runs a first batch in any case"
+        assert not query.step(1.5)
+        assert query.rounds == 1
+        chain(flow)
+        assert query.wait_for("out", timeout=60)
+        rounds = query.rounds
+        assert not query.step(1.0)
+        assert query.rounds == rounds == jobs(spark, query)
+        assert query.probe("seen").less_equal(rounds)
+        assert not query.probe("seen").less_than(rounds)
+        flow.handle("edges").send([(HOPS, 99)])
+        query.process_all_available()
+        assert reached(query)[-1] == 99
+
+
+@pytest.mark.parametrize("lost", [("commits",), ("commits", "offsets")], ids=["replayed", "rolled back"])
+def test_a_restart_in_mid_loop_changes_nothing(spark: SparkSession, checkpoint: str, lost: tuple[str, ...]) -> None:
+    flow = reachability()
+    chain(flow, 30)
+    query = flow.start(spark, checkpoint=checkpoint, workers=3)
+    while query.rounds < 4:
+        assert query.step(60)
+    query.stop()
+    assert reached(query) == []
+    for folder in lost:
+        path = Path(checkpoint) / folder
+        newest = max(int(file.name) for file in path.iterdir() if file.name.isdigit())
+        (path / str(newest)).unlink()
+        (path / f".{newest}.crc").unlink(missing_ok=True)
+
+    query = reachability().start(spark, checkpoint=checkpoint, workers=3, trigger="available_now")
+    query.await_termination(120)
+
+    assert query.exception() is None
+    assert query.captured("out").rows() == {0: [(i,) for i in range(31)]}
+
+
+def test_a_source_that_is_filtered_away_still_ends_its_epoch(
+    spark: SparkSession, checkpoint: str, tmp_path: Path
+) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    for number, text in enumerate(["a\nb\n", "skip\n", "c\n"]):
+        (files / f"{number}.txt").write_text(text)
+        os.utime(files / f"{number}.txt", (number, number))
+    lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(files)).where("value <> 'skip'")
+    flow = ts.Dataflow("lines")
+    flow.source("lines", lines).capture("out")
+    query = flow.start(spark, checkpoint=checkpoint, workers=2, trigger="available_now")
+    query.await_termination(60)
+
+    assert query.captured("out").rows() == {0: [("a",), ("b",)], 1: [], 2: [("c",)]}
+    assert query.rounds == 3, "an epoch that needs no exchange is one micro-batch"
+
+
+def test_an_error_in_a_step_is_ours(spark: SparkSession, checkpoint: str) -> None:
+    flow = ts.Dataflow("faulty")
+    numbers = flow.input("n", "n long")
+    numbers.exchange("n").map(lambda row: 1 // row.n, "x long", name="divide").capture("out")
+    numbers.send([1, 0])
+    query = flow.start(spark, checkpoint=checkpoint, workers=2)
+
+    with pytest.raises(ts.TimelyError, match="divide") as caught:
+        query.await_termination(60)
+    assert "ZeroDivisionError" in str(caught.value)
+    assert Path(__file__).name in str(caught.value)
+    assert type(caught.value.__cause__).__name__ == "StreamingQueryException"
+    assert "divide" in str(query.exception())
+
+
+def test_an_error_in_a_subscriber_fails_the_query(spark: SparkSession, checkpoint: str) -> None:
+    flow = ts.Dataflow("faulty")
+    numbers = flow.input("n", "n long")
+    numbers.subscribe(lambda epoch, table: [][epoch])
+    numbers.send([1])
+    query = flow.start(spark, checkpoint=checkpoint, workers=1, trigger="available_now")
+
+    with pytest.raises(ts.TimelyError, match="IndexError"):
+        query.await_termination(60)
+
+
+def test_manual_epochs_complete_when_the_program_says_so(spark: SparkSession, checkpoint: str) -> None:
+    seen: list[tuple[int, int]] = []
+    flow = ts.Dataflow("hello")
+    numbers = flow.input("n", "n long", epochs="manual")
+    numbers.exchange("n").subscribe(lambda epoch, table: seen.append((epoch, table.num_rows)), lambda: seen.append((-1, -1)))
+    with flow.start(spark, checkpoint=checkpoint, workers=2) as query:
+        numbers.send([1, 2])
+        query.process_all_available()
+        assert seen == []
+        assert query.status["held_back_by"] == ["n"]
+        numbers.advance_to(2)
+        assert query.wait_for(epoch=1, timeout=60)
+        numbers.send([3])
+        numbers.close()
+        assert query.wait_for(timeout=60)
+        query.process_all_available()
+    assert seen == [(0, 2), (1, 0), (2, 1), (-1, -1)] or seen == [(0, 2), (2, 1), (-1, -1)]
+    again = ts.Dataflow("hello")
+    numbers = again.input("n", "n long", epochs="manual")
+    numbers.exchange("n").subscribe(lambda *_: None)
+    query = again.start(spark, checkpoint=checkpoint, workers=2, trigger="available_now")
+    query.await_termination(60)
+    assert numbers.handle.is_closed
+
+
+def test_mistakes_are_told_before_anything_starts(spark: SparkSession, checkpoint: str, tmp_path: Path) -> None:
+    flow = ts.Dataflow("one")
+    flow.source("lines", "value string").capture("out")
+    with pytest.raises(NotStreaming, match=r"without a DataFrame \['lines'\]"):
+        flow.start(spark, checkpoint=checkpoint, workers=2)
+    with pytest.raises(NotStreaming, match="batch DataFrame"):
+        flow.start(spark, checkpoint=checkpoint, workers=2, sources={"lines": spark.range(1)})
+    (tmp_path / "in").mkdir()
+    lines = spark.readStream.text(str(tmp_path / "in"))
+    flow.start(spark, checkpoint=checkpoint, workers=2, sources={"lines": lines}).stop()
+    with pytest.raises(OtherFlow, match="'reachability'.*differ in the steps"):
+        reachability().start(spark, checkpoint=checkpoint, workers=2)
+
+
+def test_without_a_session_the_hint_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkSession, "getActiveSession", classmethod(lambda _: None))
+
+    with pytest.raises(NoSession, match="configure"):
+        reachability().start(workers=1)
+
+
+PLAIN = """
+import sys
+from pyspark.sql import SparkSession
+sys.path.insert(0, sys.argv[2])
+from test_query import HOPS, chain, reachability
+spark = SparkSession.builder.master(sys.argv[3]).config("spark.log.level", "ERROR").getOrCreate()
+flow = reachability()
+chain(flow)
+query = flow.start(spark, checkpoint=sys.argv[1], workers=2, trigger="available_now")
+query.await_termination(100)
+assert spark.conf.get("spark.sql.shuffle.partitions") == "200"
+assert query.captured("out").rows() == {0: [(i,) for i in range(HOPS + 1)]}, query.captured("out").rows()
+print("ok", query.rounds)
+spark.stop()
+"""
+
+
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+def test_a_session_of_somebody_elses_will_do(master: str, checkpoint: str) -> None:
+    command = [sys.executable, "-c", PLAIN, checkpoint, str(Path(__file__).parent), master]
+    path = os.pathsep.join([str(Path(ts.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": path}, timeout=110
+    )
+
+    assert "ok" in done.stdout, done.stderr[-3000:]
+
+
+KILLED = """
+import sys, time
+from pyspark.sql import SparkSession
+sys.path.insert(0, sys.argv[2])
+from test_query import chain, reachability
+spark = SparkSession.builder.master("local[2]").config("spark.log.level", "ERROR").getOrCreate()
+flow = reachability()
+chain(flow, 40)
+query = flow.start(spark, checkpoint=sys.argv[1], workers=3)
+print("started", flush=True)
+time.sleep(100)
+"""
+
+
+def test_a_killed_driver_resumes(spark: SparkSession, checkpoint: str) -> None:
+    path = os.pathsep.join([str(Path(ts.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, checkpoint, str(Path(__file__).parent)],
+        env=os.environ | {"PYTHONPATH": path}, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    rounds = Path(checkpoint) / "timely" / "rounds"
+    try:
+        until = time.monotonic() + 90
+        while not (rounds / "5.arrow").exists():
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    finally:
+        os.killpg(process.pid, 9)  # its JVM and Python workers, too: the group is its own
+        process.wait()
+
+    query = reachability().start(spark, checkpoint=checkpoint, workers=3, trigger="available_now")
+    query.await_termination(110)
+
+    assert query.exception() is None
+    assert query.captured("out").rows() == {0: [(i,) for i in range(41)]}

@@ -1,0 +1,76 @@
+"""Sessions: versions, settings, and what is left behind in the user's."""
+
+from __future__ import annotations
+
+import sys
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from timely_spark.runtime.errors import SparkMissing, SparkTooOld
+from timely_spark.runtime.session import applied, configure, require_spark, tune
+from timely_spark.runtime.site import labels, murmur3
+
+
+@pytest.mark.parametrize("version", ["3.5.1", "4.0.1", "4.1.0.dev1"])
+def test_an_old_spark_is_named(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", version)
+
+    with pytest.raises(SparkTooOld, match=version):
+        require_spark()
+
+
+def test_a_missing_spark_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+
+    with pytest.raises(SparkMissing, match=r"timely-spark\[spark\]"):
+        require_spark()
+
+
+def test_configure_keeps_what_the_user_has_set() -> None:
+    builder = SparkSession.Builder()
+    builder.config("spark.ui.enabled", "true").config("spark.driver.extraJavaOptions", "-Xss16m")
+    options = configure(builder)._options
+
+    assert options["spark.ui.enabled"] == "true"
+    assert options["spark.driver.extraJavaOptions"] == "-Xss16m -Djdk.lang.Process.launchMechanism=VFORK"
+    assert options["spark.hadoop.fs.file.impl"].endswith("RawLocalFileSystem")
+
+
+def test_raw_files_are_not_for_rocksdb() -> None:
+    builder = SparkSession.Builder().config(
+        "spark.sql.streaming.stateStore.providerClass", "org.apache...RocksDBStateStoreProvider"
+    )
+
+    assert "spark.hadoop.fs.file.impl" not in configure(builder)._options
+
+
+def test_confs_are_set_for_the_start_only(spark: SparkSession) -> None:
+    key, new = "spark.sql.shuffle.partitions", "spark.sql.streaming.pollingDelay"
+    before = spark.conf.get(key)
+    with applied(spark, {key: "7", new: "20ms", "spark.sql.warehouse.dir": "elsewhere"}) as unset:
+        assert spark.conf.get(key) == "7"
+        assert [line.partition(":")[0] for line in unset] == ["spark.sql.warehouse.dir"]
+    assert spark.conf.get(key) == before
+    assert spark.conf.get(new, None) in {None, "10ms", "10"}
+
+
+def test_tune_says_what_it_could_not_set(spark: SparkSession) -> None:
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    missed = tune(spark)
+    spark.conf.set("spark.sql.shuffle.partitions", before)
+
+    assert all("session starts" in line for line in missed)
+
+
+def test_labels_spread_as_spark_places_them(spark: SparkSession) -> None:
+    from pyspark.sql import functions as f
+
+    for workers, partitions in ((8, 2), (5, 3), (4, 8)):
+        keys = labels(workers, partitions)
+        frame = spark.createDataFrame([(key,) for key in keys], "worker int")
+        rows = frame.select(f.hash("worker"), f.expr(f"pmod(hash(worker), {partitions})")).collect()
+
+        assert [row[0] for row in rows] == [murmur3(key) for key in keys]
+        assert [row[1] for row in rows] == [worker % partitions for worker in range(workers)]

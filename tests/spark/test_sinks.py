@@ -1,0 +1,143 @@
+"""Outputs: Delta, views, subscribers, and when they are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import timely_spark as ts
+from timely_spark.runtime.delta import DeltaSink
+from timely_spark.runtime.errors import OutputMismatch, TableTaken
+from timely_spark.runtime.sinks import Output
+
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
+CHANGES = SCHEMA.append(pa.field("diff", pa.int32()))
+
+
+def table(*rows: tuple[Any, ...], schema: pa.Schema = SCHEMA) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
+
+
+def prepared(spark: SparkSession, sink: DeltaSink, schema: pa.Schema = SCHEMA, identity: str = "one") -> DeltaSink:
+    sink.prepare(spark, Output(name="out", schema=schema, sink=sink), "/nowhere", identity)
+    return sink
+
+
+def rows(spark: SparkSession, path: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in spark.read.format("delta").load(path).collect())
+
+
+def test_a_stream_without_data_leaves_an_empty_table(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    prepared(spark, DeltaSink(path))
+
+    assert spark.read.format("delta").load(path).dtypes == [("epoch", "bigint"), ("k", "bigint"), ("v", "string")]
+    assert rows(spark, path) == []
+
+
+def test_an_epoch_that_is_delivered_again_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    sink = prepared(spark, DeltaSink(path))
+    for epoch in (0, 1, 1, 0, 3):
+        sink.deliver(spark, epoch, [(epoch, table((epoch, "a")))])
+    sink = prepared(spark, DeltaSink(path))  # a restart
+    sink.deliver(spark, 3, [(3, table((3, "again")))])
+
+    assert rows(spark, path) == [(0, 0, "a"), (1, 1, "a"), (3, 3, "a")]
+
+
+def test_with_keys_the_table_is_current(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    sink = prepared(spark, DeltaSink(path, keys=("k",)))
+    sink.deliver(spark, 0, [(0, table((1, "a"), (2, "b"), (1, "c")))])
+    sink.deliver(spark, 2, [(2, table((2, "z"), (3, "n")))])
+    sink.deliver(spark, 2, [(2, table((2, "again")))])
+
+    assert rows(spark, path) == [(0, 1, "c"), (2, 2, "z"), (2, 3, "n")]
+
+
+def test_with_keys_and_changes_rows_go(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    sink = prepared(spark, DeltaSink(path, keys=("k",), diff="diff"), CHANGES)
+    sink.deliver(spark, 0, [(0, table((1, "a", 1), (2, "b", 1), schema=CHANGES))])
+    sink.deliver(spark, 1, [(1, table((1, "z", 1), (1, "a", -1), (2, "b", -1), schema=CHANGES))])
+
+    assert rows(spark, path) == [(1, 1, "z")]
+
+
+def test_another_checkpoint_is_refused_unless_told_to_overwrite(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    prepared(spark, DeltaSink(path)).deliver(spark, 0, [(0, table((1, "a")))])
+
+    with pytest.raises(TableTaken, match="overwrite=True"):
+        prepared(spark, DeltaSink(path), identity="two")
+    assert rows(spark, path) == [(0, 1, "a")]
+    sink = prepared(spark, DeltaSink(path, overwrite=True), identity="two")
+    assert rows(spark, path) == []
+    sink.deliver(spark, 0, [(0, table((2, "b")))])
+    prepared(spark, DeltaSink(path, overwrite=True), identity="two")
+    assert rows(spark, path) == [(0, 2, "b")], "a restart of the new owner overwrites nothing"
+
+
+def test_a_table_in_a_catalog(spark: SparkSession) -> None:
+    sink = prepared(spark, DeltaSink("spark_catalog.default.words"))
+    sink.deliver(spark, 0, [(0, table((1, "a")))])
+
+    assert [tuple(row) for row in spark.table("default.words").collect()] == [(0, 1, "a")]
+
+
+def test_mistakes_about_columns(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    with pytest.raises(OutputMismatch, match="'epoch'"):
+        prepared(spark, DeltaSink(path), pa.schema([("epoch", pa.int64())]))
+    spark.range(1).write.format("delta").save(path)
+    with pytest.raises(OutputMismatch, match="exists with columns"):
+        prepared(spark, DeltaSink(path))
+
+
+def test_all_outputs_of_one_flow(
+    spark: SparkSession, checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heard: list[Any] = []
+    flow = ts.Dataflow("outputs")
+    x = flow.input("x", "n long")
+    x.to_memory("seen_by_people")
+    x.to_delta(str(tmp_path / "table"))
+    x.subscribe(lambda epoch, table: heard.append((epoch, sorted(table["n"].to_pylist()))))
+    x.foreach_epoch(lambda frame, epoch: heard.append((epoch, frame.count())))
+    x.inspect("spy", limit=1)
+    with flow.start(spark, checkpoint=checkpoint, workers=2) as query:
+        assert spark.table("seen_by_people").count() == 0
+        x.send([1, 2])
+        assert query.wait_for(timeout=60)
+        x.send([3])
+        assert query.wait_for(timeout=60)
+        view = [tuple(row) for row in spark.table("seen_by_people").orderBy("epoch", "n").collect()]
+    first, second = sorted({epoch for epoch, _ in view})
+    assert view == [(first, 1), (first, 2), (second, 3)]
+    assert rows(spark, str(tmp_path / "table")) == view
+    assert [each for each in heard if each[0] == first] == [(first, [1, 2]), (first, 2)]
+    printed = capsys.readouterr().out
+    assert f"spy @ {second}: {{'n': 3}}" in printed
+    assert "and 1 more" in printed
+
+
+def test_on_arrival_nobody_waits_for_the_epoch(spark: SparkSession, checkpoint: str, tmp_path: Path) -> None:
+    flow = ts.Dataflow("arrival")
+    x = flow.input("x", "n long", epochs="manual")
+    x.to_delta(str(tmp_path / "table"), release="arrival")
+    x.capture("out")
+    with flow.start(spark, checkpoint=checkpoint, workers=1) as query:
+        x.send([1])
+        query.process_all_available()
+        x.send([2])
+        query.process_all_available()
+        assert rows(spark, str(tmp_path / "table")) == [(0, 1), (0, 2)]
+        assert query.captured("out").rows() == {}
+        x.advance_to(1)
+        assert query.wait_for("out", epoch=0, timeout=60)
+        assert query.captured("out").rows() == {0: [(1,), (2,)]}

@@ -1,0 +1,150 @@
+"""Imports only point downwards, and nothing but `runtime` needs Spark: read from the sources, never run."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "timely_spark"
+
+#: From the lowest to the highest; names in one row would not import each other.
+LAYERS = (
+    ("errors",),
+    ("times",),
+    ("graph",),
+    ("progress",),
+    ("worker",),
+    ("operators",),
+    ("dataflow",),
+    ("testing",),
+    ("differential",),
+    ("graphs",),
+    ("show",),
+    ("runtime",),
+    ("__init__",),
+)
+RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
+
+#: These decide, and never act: no import upwards and no pyspark, not even inside a function.
+PURE = {"errors", "times", "graph", "progress", "worker"}
+
+#: Fetched by nobody who does not use them: imported inside functions only.
+OPTIONAL = {"delta", "networkx", "scipy", "matplotlib", "graphviz", "IPython", "ipywidgets", "rich"}
+
+
+class Import(NamedTuple):
+    """One imported name: where it stands, and whether it is needed to load the module."""
+
+    name: str
+    line: int
+    lazy: bool
+
+
+def _imports(tree: ast.AST, module: str, *, is_package: bool) -> list[Import]:
+    """All imports of a module as absolute names; lazy are those in functions and under TYPE_CHECKING."""
+    package = module if is_package else module.rpartition(".")[0]
+    found: list[Import] = []
+
+    def visit(node: ast.AST, *, lazy: bool) -> None:
+        if isinstance(node, ast.Import):
+            found.extend(Import(alias.name, node.lineno, lazy) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            # `from timely_spark import times` imports timely_spark.times, as far as layers are concerned
+            found.extend(Import(f"{origin}.{alias.name}", node.lineno, lazy) for alias in node.names)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for child in node.body:
+                visit(child, lazy=True)
+            for child in node.orelse:
+                visit(child, lazy=lazy)
+        else:
+            inside = lazy or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            for child in ast.iter_child_nodes(node):
+                visit(child, lazy=inside)
+
+    visit(tree, lazy=False)
+    return found
+
+
+def _layer(name: str) -> str:
+    """The layer a dotted name of this package belongs to.
+
+    >>> _layer("timely_spark.times.antichain.Antichain")
+    'times'
+    """
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in RANK else "__init__"
+
+
+def _wrong(source: str, module: str, *, is_package: bool = False) -> list[str]:
+    """What a module imports against the rules, as `line: reason`."""
+    layer = _layer(module)
+    pure = layer in PURE
+    wrong = []
+    for name, line, lazy in _imports(ast.parse(source), module, is_package=is_package):
+        top = name.partition(".")[0]
+        if top in OPTIONAL and not lazy:
+            wrong.append(f"{line}: optional {top} is imported by loading the module")
+        if top in {"pyspark", "py4j"} and layer != "runtime" and (pure or not lazy):
+            wrong.append(f"{line}: {layer} imports {top}")
+        if top == "timely_spark" and not (lazy and not pure):
+            other = _layer(name)
+            if other != layer and RANK[other] >= RANK[layer]:
+                wrong.append(f"{line}: {layer} imports {name}, which is not below it")
+    return wrong
+
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_a_module_imports_only_what_is_below_it(path: Path) -> None:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    is_package = parts[-1] == "__init__"
+    module = ".".join(parts[:-1] if is_package else parts)
+
+    assert _wrong(path.read_text(encoding="utf-8"), module, is_package=is_package) == []
+
+
+def test_every_part_of_the_package_has_its_layer() -> None:
+    modules = {path.stem for path in PACKAGE.glob("*.py")}
+    folders = {path.parent.name for path in PACKAGE.glob("*/*.py")}
+
+    assert sorted((modules | folders) - set(RANK)) == [], "give it a row in LAYERS, and DESIGN its reason"
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "wrong"),
+    [
+        ("timely_spark.times.order", "from timely_spark.errors import TimelyError", False),
+        ("timely_spark.times.order", "from ..graph import node", True),
+        ("timely_spark.times.order", "def f():\n    import pyspark", True),
+        ("timely_spark.worker.round", "from timely_spark import progress", False),
+        ("timely_spark.progress.tracker", "import timely_spark.worker.round", True),
+        ("timely_spark.progress.tracker", "from timely_spark import Time", True),
+        ("timely_spark.dataflow", "def start():\n    from timely_spark.runtime import start", False),
+        ("timely_spark.dataflow", "from timely_spark.runtime import start", True),
+        ("timely_spark.dataflow", "if TYPE_CHECKING:\n    from pyspark.sql import DataFrame", False),
+        ("timely_spark.dataflow", "import pyspark", True),
+        ("timely_spark.dataflow", "from timely_spark import testing", True),
+        ("timely_spark.runtime.session", "from pyspark.sql import SparkSession", False),
+        ("timely_spark.runtime.session", "from delta import configure_spark_with_delta_pip", True),
+    ],
+)
+def test_the_rules_themselves(module: str, source: str, *, wrong: bool) -> None:
+    assert bool(_wrong(source, module)) == wrong
+
+
+def test_importing_the_package_imports_no_spark_and_no_optional_tool() -> None:
+    heavy = sorted(OPTIONAL | {"pyspark", "py4j", "hypothesis", "pytest"})
+    script = f"import timely_spark, sys; print(sorted(set({heavy}) & set(sys.modules)))"
+
+    printed = subprocess.check_output([sys.executable, "-c", script], text=True)
+
+    assert printed.strip() == "[]"

@@ -1,0 +1,621 @@
+"""The handles a user holds while writing a flow: `Dataflow`, `Stream`, `Scope`, and what an input or a loop adds to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from timely_spark import operators
+from timely_spark.errors import GraphError, SchemaError
+from timely_spark.graph import Graph, SchemaLike, Stage, Vertex, as_schema, caller, check_columns, describe
+from timely_spark.graph import Scope as GraphScope
+from timely_spark.operators.output import Output, Watch
+from timely_spark.times import PRODUCT, Times
+from timely_spark.worker import Plan, compile_plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from timely_spark.runtime.handle import Query
+    from timely_spark.runtime.inputs import InputHandle
+
+Release = Literal["epoch", "arrival"]
+Trigger = str | Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stream:
+    """Records that flow: an output of a stage. All operators are methods of it, and return new streams."""
+
+    flow: Dataflow
+    stage: Stage
+    port: int = 0
+
+    map = operators.map
+    select = operators.select
+    where = filter = operators.where
+    flat_map = select_many = operators.flat_map
+    map_batches = operators.map_batches
+    branch = operators.branch
+    exchange = operators.exchange
+    broadcast = operators.broadcast
+    concat = operators.concat
+    delay = operators.delay
+    distinct = operators.distinct
+    min = operators.min
+    max = operators.max
+    settle = operators.settle
+    group_by = operators.group_by
+    aggregate = operators.aggregate
+    join = operators.join
+    unary = operators.unary
+    binary = operators.binary
+    unary_notify = operators.unary_notify
+    binary_notify = operators.binary_notify
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The declared schema of its records."""
+        return self.stage.outputs[self.port]
+
+    @property
+    def scope(self) -> Scope:
+        """The loop context it lives in."""
+        return Scope(self.flow, self.stage.scope)
+
+    @property
+    def name(self) -> str:
+        """The name of the step it comes from."""
+        return self.stage.name
+
+    def __repr__(self) -> str:
+        return f"Stream({self.stage.name}: {describe(self.schema)})"
+
+    def then(
+        self,
+        operator: str,
+        outputs: Sequence[pa.Schema],
+        *,
+        others: Sequence[Stream] = (),
+        name: str | None = None,
+        scope: GraphScope | None = None,
+        **parts: Any,
+    ) -> tuple[Stream, ...]:
+        """Add a stage behind this stream and others: what every operator is made of.
+
+        Args:
+            operator: its kind, shown by explain; a name is derived from it.
+            outputs: the schema of each output.
+            others: further inputs.
+            name: the step's own name.
+            scope: the scope of the outputs, if not that of the inputs.
+            parts: `vertex`, `requires`, `guarantees`, `keeps`, `summary`, `detail` of the stage.
+
+        Raises:
+            GraphError: the inputs are of different flows or scopes.
+        """
+        for other in others:
+            if not isinstance(other, Stream):
+                msg = f"{operator} ({caller()}) got a {type(other).__name__}, not a stream. Hint: take one output of a step that has several."
+                raise GraphError(msg)
+            if other.flow is not self.flow:
+                msg = f"{operator} ({caller()}): {self.name!r} is of flow {self.flow.name!r}, {other.name!r} of {other.flow.name!r}. Hint: build all in one flow."
+                raise GraphError(msg)
+            if other.stage.scope is not self.stage.scope:
+                mine, theirs = (one.stage.scope.name or "no loop" for one in (self, other))
+                msg = (
+                    f"{operator} ({caller()}): {self.name!r} is in {mine}, {other.name!r} in {theirs}. "
+                    f"Hint: bring one into the other's scope with {'.scope.enter(...)' if theirs == 'no loop' else 'enter or leave'}."
+                )
+                raise GraphError(msg)
+        stage = self.flow.graph.stage(
+            operator,
+            scope or self.stage.scope,
+            outputs,
+            inputs=[(stream.stage, stream.port) for stream in (self, *others)],
+            name=name,
+            **parts,
+        )
+        return tuple(Stream(self.flow, stage, port) for port in range(len(outputs)))
+
+    # -- loops -------------------------------------------------------------------------------------------------------
+
+    def enter(self, scope: Scope) -> Stream:
+        """This stream inside a loop, at lap 0 of each time. The same as `scope.enter(stream)`."""
+        return scope.enter(self)
+
+    def leave(self) -> Stream:
+        """This stream one loop further out: the lap is dropped from its times (Naiad's egress).
+
+        Raises:
+            GraphError: it is in no loop.
+        """
+        scope = self.stage.scope
+        if scope.parent is None:
+            msg = f"leave ({caller()}): {self.name!r} is in no loop. Hint: only what is inside a loop can leave it."
+            raise GraphError(msg)
+        summary = self.flow.graph.times.leave(scope.depth)
+        return self.then("leave", [self.schema], scope=scope.parent, summary=summary)[0]
+
+    def loop(self, step: Callable[[Stream], Any], *, max_iterations: int | None = None, name: str | None = None) -> Any:
+        """Iterate: a variable starts as this stream, and `step` of it is fed back and leaves the loop.
+
+        variable = enter(input) + feedback(step(variable)). The loop ends when nothing is fed back, so let `step` end in
+        something that stops what is known already, as `distinct` or `min`. A loop may contain loops.
+
+        Args:
+            step: gets the variable, a stream in the loop's scope; returns the stream to feed back, which also leaves;
+                or (the stream to feed back, the streams that leave ...).
+            max_iterations: how often `step` is applied at most; what would be fed back beyond is dropped.
+            name: the loop's name.
+
+        Returns:
+            What leaves, outside the loop: one stream, or a tuple where `step` named several.
+
+        Example:
+            Collatz: every start comes to 1.
+
+            >>> import pyarrow.compute as pc, timely_spark as ts
+            >>> flow = ts.Dataflow("collatz")
+            >>> def step(n):
+            ...     half = n.select(start="start", n=pc.bit_wise_and(pc.field("n"), 1), m="n")
+            ...     next = half.map(lambda row: (row.start, row.m * 3 + 1 if row.n else row.m // 2), "start long, n long")
+            ...     return next.where(pc.field("n") > 1), next.where(pc.field("n") == 1)
+            >>> ones = flow.input("x", "start long, n long").loop(step)
+            >>> _ = ones.capture("out")
+            >>> ts.testing.run(flow, {"x": [[(6, 6), (7, 7)]]})["out"].rows()
+            {0: [(6, 1), (7, 1)]}
+        """
+        scope = self.scope.inner(name=name, max_iterations=max_iterations)
+        variable = scope.variable(self)
+        ends = step(variable)
+        back, *out = ends if isinstance(ends, tuple | list) else (ends, ends)
+        if not isinstance(back, Stream):
+            msg = f"loop ({caller()}): step returned {type(back).__name__}. Hint: return the stream to feed back, or a tuple beginning with it."
+            raise GraphError(msg)
+        variable.feed(back)
+        left = tuple(stream.leave() for stream in out)
+        return left[0] if len(left) == 1 else left
+
+    # -- outputs -----------------------------------------------------------------------------------------------------
+
+    def probe(self, name: str | None = None) -> Probe:
+        """A place at which to ask how far the flow is."""
+        return Probe(self.flow, self.then("probe", [self.schema], name=name, vertex=Watch())[0].name)
+
+    def inspect(self, name: str | None = None, *, limit: int = 20) -> Stream:
+        """Print the records that pass, on the driver, as they come: at most `limit` a round. Returns the stream itself."""
+        self._output("inspect", name, "inspect", "arrival", limit=limit)
+        return self
+
+    def capture(self, name: str | None = None) -> Stream:
+        """Keep each epoch's records, to be read with `query.captured(name)` or from `testing.run`."""
+        return self._output("capture", name, "capture", "epoch")
+
+    def to_memory(self, name: str, *, release: Release = "epoch") -> Stream:
+        """Show all records so far as a temporary view `name`, with their epoch. For results that a person looks at.
+
+        **Columns:** epoch long, then the stream's own.
+        """
+        return self._output("to_memory", name, "memory", release)
+
+    def subscribe(
+        self,
+        on_epoch: Callable[[int, pa.Table], object],
+        on_complete: Callable[[], object] | None = None,
+        *,
+        release: Release = "epoch",
+        name: str | None = None,
+    ) -> Stream:
+        """Call `on_epoch(epoch, table)` on the driver for each epoch, in order, once it is complete; also if it is empty.
+
+        At least once: after a crash an epoch may come again, with the same number and the same records.
+        `on_complete()` is called when all inputs are closed and nothing is left to do. (Naiad section 4.1: Subscribe)
+        """
+        return self._output("subscribe", name, "subscribe", release, on_epoch=on_epoch, on_complete=on_complete)
+
+    def foreach_epoch(self, function: Callable[[DataFrame, int], object], *, release: Release = "epoch", name: str | None = None) -> Stream:
+        """Call `function(DataFrame, epoch)` for each complete epoch, in order; at least once, as foreachBatch is."""
+        return self._output("foreach_epoch", name, "foreach_epoch", release, function=function)
+
+    def to_delta(
+        self,
+        table: str,
+        *,
+        keys: Sequence[str] | None = None,
+        diff: str | None = None,
+        overwrite: bool = False,
+        release: Release = "epoch",
+        name: str | None = None,
+    ) -> Stream:
+        """Write to a Delta table: each epoch exactly once, and never half of it.
+
+        Args:
+            table: a path, or catalog.schema.table.
+            keys: none: a change log, records are appended with their epoch. Else a current table, upserted by key.
+            diff: for what comes of `distinct`, `min` or `max`: the name of an int column that says +1 for a record that
+                became true in the epoch and -1 for one that ceased to be; summed up to an epoch it gives its answer.
+            overwrite: take over a table that another checkpoint wrote, and write it anew.
+            release: "epoch", or "arrival" to append each round's records at once.
+            name: the step's name.
+
+        **Columns:** epoch long, then the stream's own, then `diff`.
+        """
+        if keys is not None:
+            check_columns("to_delta", self.schema, list(keys), keys=True)
+        return self._output("to_delta", name, "delta", release, diff=diff, table=table, keys=keys and list(keys), overwrite=overwrite)
+
+    def _output(self, operator: str, name: str | None, kind: str, release: Release, *, diff: str | None = None, **options: Any) -> Stream:
+        if kind != "inspect" and self.stage.scope.parent is not None:
+            msg = f"{operator} ({caller()}): {self.name!r} is inside loop {self.stage.scope.name!r}. Hint: let it leave the loop first."
+            raise GraphError(msg)
+        if diff is not None and diff in self.schema.names:
+            msg = f"{operator} ({caller()}): diff={diff!r} is a column already. Hint: choose another name."
+            raise SchemaError(msg)
+        schema = self.schema if diff is None else self.schema.append(pa.field(diff, pa.int32()))
+        shown = "inspect" if kind == "inspect" else "output"
+        if name is None:
+            name = f"{operator}-{self.name.rsplit('.', 1)[-1]}"
+        self.then(shown, [], name=name, vertex=Output(schema, diff), detail=kind)
+        stage = self.flow.graph.stages[-1]
+        self.flow.outputs.append(OutputSpec(stage.name, schema, kind, release, options))
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """An output as the user declared it."""
+
+    name: str
+    schema: pa.Schema
+    kind: str
+    release: Release
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Variable(Stream):
+    """A loop variable: a stream that is read before what feeds it is known."""
+
+    __slots__ = ()
+
+    def feed(self, stream: Stream) -> None:
+        """Close the loop: what `stream` sends comes back in the next lap (Naiad's feedback).
+
+        Raises:
+            GraphError: it is fed already, or from another scope.
+            SchemaError: the schemas differ.
+        """
+        graph, feedback = self.flow.graph, self.flow.feedbacks[self.stage.index]
+        where = caller()
+        if graph.into(feedback):
+            msg = f"feed ({where}): loop variable {self.name!r} is fed already. Hint: concat the streams, and feed once."
+            raise GraphError(msg)
+        if stream.stage.scope is not self.stage.scope:
+            msg = (
+                f"feed ({where}): {stream.name!r} is in {stream.stage.scope.name or 'no loop'}, the variable in "
+                f"{self.stage.scope.name}. Hint: feed from the variable's own loop; what left an inner loop may."
+            )
+            raise GraphError(msg)
+        if stream.schema != self.schema:
+            msg = (
+                f"feed ({where}): {stream.name!r} has ({describe(stream.schema)}), the variable {self.name!r} has "
+                f"({describe(self.schema)}). Hint: select the variable's columns, in its order."
+            )
+            raise SchemaError(msg)
+        graph.connect(stream.stage, stream.port, feedback, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A loop context, or the outermost scope."""
+
+    flow: Dataflow
+    graph_scope: GraphScope
+
+    @property
+    def name(self) -> str:
+        """The loop's name; empty for the outermost scope."""
+        return self.graph_scope.name
+
+    def inner(self, *, name: str | None = None, max_iterations: int | None = None) -> Scope:
+        """A new loop inside this scope.
+
+        Args:
+            name: the loop's name.
+            max_iterations: how many laps there are at most.
+
+        Raises:
+            GraphError: `max_iterations` is less than 1.
+        """
+        if max_iterations is not None and max_iterations < 1:
+            msg = f"loop ({caller()}): max_iterations={max_iterations}. Hint: give at least 1, or None for no limit."
+            raise GraphError(msg)
+        full = self.flow.graph.name_in(self.graph_scope, "loop", name)
+        limit = None if max_iterations is None else max_iterations - 1
+        return Scope(self.flow, GraphScope(full, self.graph_scope, limit, caller()))
+
+    def enter(self, stream: Stream) -> Stream:
+        """A stream of an outer scope in here, at lap 0 (Naiad's ingress). It enters once per time, however many laps.
+
+        Raises:
+            GraphError: the stream's scope is not around this one.
+        """
+        path = self.graph_scope.path
+        if stream.stage.scope not in path:
+            msg = (
+                f"enter ({caller()}): {stream.name!r} is in {stream.stage.scope.name or 'no loop'}, which is not around "
+                f"{self.name or 'the outermost scope'}. Hint: let it leave its loop first."
+            )
+            raise GraphError(msg)
+        for scope in path[path.index(stream.stage.scope) + 1 :]:
+            summary = self.flow.graph.times.enter(scope.depth - 1)
+            kept = {column: column for column in stream.schema.names}
+            stream = stream.then("enter", [stream.schema], scope=scope, summary=summary, keeps=kept)[0]
+        return stream
+
+    def variable(self, initial: Stream | SchemaLike, *, name: str | None = None) -> Variable:
+        """A loop variable, which starts as a stream (or empty, of a schema) and goes on as what it is fed.
+
+        Raises:
+            GraphError: this is no loop.
+        """
+        if self.graph_scope.parent is None:
+            msg = f"variable ({caller()}): the outermost scope is no loop. Hint: make one with scope.inner()."
+            raise GraphError(msg)
+        graph, scope = self.flow.graph, self.graph_scope
+        entered = self.enter(initial) if isinstance(initial, Stream) else None
+        schema = entered.schema if entered is not None else as_schema(initial)  # type: ignore[arg-type]
+        back = graph.stage(
+            "feedback", scope, [schema], name=None if name is None else f"{name}-feedback",
+            summary=graph.times.feedback(scope.depth, scope.limit),
+            detail="" if scope.limit is None else f"at most {scope.limit + 1} laps",
+        )  # fmt: skip
+        inputs = [(entered.stage, entered.port)] if entered is not None else []
+        stage = graph.stage("variable", scope, [schema], inputs=[*inputs, (back, 0)], name=name)
+        self.flow.feedbacks[stage.index] = back
+        return Variable(self.flow, stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A place in the flow whose frontier can be asked for: `query.probe(probe).less_than(time)`."""
+
+    flow: Dataflow
+    name: str
+
+
+class Input(Stream):
+    """A stream that the program itself sends. Before the start, what is sent waits for it.
+
+    With ``epochs="manual"`` the program also says when an epoch is over, by `advance_to` and `close`.
+    """
+
+    __slots__ = ()
+
+    @property
+    def handle(self) -> InputHandle:
+        """The sending end."""
+        return self.flow.handle(self.name)
+
+    def send(self, records: Any, *, epoch: int | None = None) -> None:
+        """Send rows, a pandas frame or an Arrow table; durable when it returns, once the flow has started."""
+        self.handle.send(records, epoch=epoch)
+
+    def advance_to(self, epoch: int) -> None:
+        """Say that epochs before `epoch` are over."""
+        self.handle.advance_to(epoch)
+
+    def close(self) -> None:
+        """Say that nothing more will come."""
+        self.handle.close()
+
+    @property
+    def epoch(self) -> int:
+        """The first epoch that is not durably closed."""
+        return self.handle.epoch
+
+
+class Dataflow:
+    """A timely dataflow: stages over streams, with nested loops, that runs as one streaming query.
+
+    Building only describes; `start` runs on Spark, `testing.run` in this process.
+
+    Args:
+        name: the flow's name.
+        times: the kind of time; the product order by default.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("reachability")
+        >>> edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
+        >>> def hop(reached):
+        ...     links = reached.scope.enter(edges)
+        ...     onward = reached.join(links, left=["node"], right=["src"]).select(node="dst")
+        ...     return onward.concat(reached).distinct(name="near")
+        >>> _ = roots.loop(hop).capture("near")
+        >>> result = ts.testing.run(flow, {"edges": [[(1, 2), (2, 3)], [(3, 4)]], "roots": [[1], []]}, workers=2)
+        >>> result["near"].rows()
+        {0: [(1,), (2,), (3,)], 1: [(4,)]}
+    """
+
+    def __init__(self, name: str, *, times: Times = PRODUCT) -> None:
+        self.name = name
+        self.graph = Graph(name, times)
+        self.outputs: list[OutputSpec] = []
+        self.frames: dict[str, DataFrame] = {}
+        self.feedbacks: dict[int, Stage] = {}
+        self._handles: dict[str, InputHandle] = {}
+
+    @property
+    def scope(self) -> Scope:
+        """The outermost scope."""
+        return Scope(self, self.graph.root)
+
+    def source(self, name: str, frame: DataFrame | SchemaLike, *, epoch: str | None = None) -> Source:
+        """A streaming DataFrame as input: an epoch is a micro-batch in which a source brought something.
+
+        Args:
+            name: the input's name.
+            frame: the DataFrame; or only its schema, to be bound at `start(sources=...)` or fed in tests.
+            epoch: a column of whole numbers that do not decrease, to be the epoch instead: one is over a round after a
+                higher one was seen. What comes later is counted and goes to `late`.
+
+        Raises:
+            GraphError: the DataFrame is not a streaming one, or the kinds of epoch are mixed.
+        """
+        if hasattr(frame, "isStreaming"):
+            if not frame.isStreaming:
+                msg = f"source {name!r} ({caller()}): the DataFrame is not streaming. Hint: read it with spark.readStream."
+                raise GraphError(msg)
+            self.frames[name] = frame
+            schema = as_schema({f.name: f.dataType.simpleString() for f in frame.schema.fields})
+        else:
+            schema = as_schema(frame)  # type: ignore[arg-type]
+        if epoch is not None:
+            check_columns("source", schema, [epoch])
+            if not pa.types.is_integer(schema.field(epoch).type):
+                msg = f"source {name!r} ({caller()}): epoch column {epoch!r} is {schema.field(epoch).type}. Hint: use whole numbers."
+                raise SchemaError(msg)
+        stage = self._input(name, [schema] * (1 if epoch is None else 2), epoch or "clock")
+        return Source(self, stage)
+
+    def input(self, name: str, schema: SchemaLike, *, epochs: Literal["clock", "manual"] = "clock") -> Input:
+        """A stream that the program itself sends.
+
+        Args:
+            name: the input's name.
+            schema: of its records.
+            epochs: "clock": what was sent since the last micro-batch joins the next epoch; "manual": the program says.
+        """
+        from timely_spark.runtime.inputs import InputHandle
+
+        stage = self._input(name, [as_schema(schema)], epochs)
+        self._handles[name] = InputHandle(name, as_schema(schema), epochs=epochs)
+        return Input(self, stage)
+
+    def _input(self, name: str, outputs: list[pa.Schema], epochs: str) -> Stage:
+        for stage in self.graph.stages:
+            if stage.operator == "source" and _kind(stage.detail) != _kind(epochs):
+                msg = (
+                    f"input {name!r} ({caller()}) has epochs {_kind(epochs)}, {stage.name!r} ({stage.where}) has {_kind(stage.detail)}. "
+                    "Hint: use one kind of epoch for all inputs of a flow."
+                )
+                raise GraphError(msg)
+        return self.graph.stage("source", self.graph.root, outputs, name=name, detail=epochs, requires=())
+
+    def handle(self, name: str) -> InputHandle:
+        """The sending end of an input."""
+        return self._handles[name]
+
+    def vertex(
+        self,
+        vertex: Vertex,
+        inputs: Stream | Sequence[Stream],
+        outputs: SchemaLike | Sequence[SchemaLike],
+        *,
+        by: Sequence[Sequence[str] | None] | None = None,
+        name: str | None = None,
+    ) -> Any:
+        """Add a vertex of one's own.
+
+        Args:
+            vertex: the template; each worker runs a copy.
+            inputs: the streams it receives, in the order of `on_recv`'s `edge`.
+            outputs: the schema of each output, in the order of `send_by`'s `edge`; one schema for one output.
+            by: for each input the columns by which its records must be dealt to the workers; None: as they come.
+            name: the step's name.
+
+        Returns:
+            A stream; a tuple of streams where `outputs` is a list.
+        """
+        streams = [inputs] if isinstance(inputs, Stream) else list(inputs)
+        several = isinstance(outputs, list | tuple)
+        made = operators.add_vertex(streams, vertex, outputs if several else [outputs], by=by, name=name)  # type: ignore[list-item, arg-type]
+        return made if several else made[0]
+
+    def compile(self, workers: int = 1) -> Plan:
+        """The physical plan for a number of workers.
+
+        Raises:
+            GraphError: the graph is not whole; or CycleError: a cycle does not advance time.
+        """
+        return compile_plan(operators.settle_graph(self.graph), workers)
+
+    def start(
+        self,
+        session: SparkSession | None = None,
+        *,
+        checkpoint: str | None = None,
+        workers: int | None = None,
+        trigger: Trigger = None,
+        name: str | None = None,
+        sources: Mapping[str, DataFrame] | None = None,
+        partitions: int | None = None,
+    ) -> Query:
+        """Run on Spark, as one streaming query; from where it stopped, if the checkpoint is of an earlier run.
+
+        Args:
+            session: the session, by default the active one.
+            checkpoint: a directory that driver and executors see; without one the flow is forgotten when it ends.
+            workers: how many workers; by default the session's parallelism, at most 8.
+            trigger: None: always on. "available_now": until nothing is left, then stop. Or as for Spark's `trigger`.
+            name: the query's name, by default the flow's.
+            sources: DataFrames for sources that were declared by their schema.
+            partitions: Spark tasks per round; by default as many as workers or cores.
+
+        Returns:
+            The query, with the verbs of Spark's `StreamingQuery` and those of time.
+        """
+        from timely_spark.runtime.outputs import outputs_of
+        from timely_spark.runtime.start import default_workers, start
+
+        plan = self.compile(workers or default_workers(session))
+        return start(
+            plan,
+            dataframes={**self.frames, **(sources or {})},
+            outputs=outputs_of(plan, self.outputs),
+            inputs=list(self._handles.values()),
+            session=session,
+            checkpoint=checkpoint,
+            trigger=trigger,
+            name=name or self.name,
+            partitions=partitions,
+        )
+
+    def explain(self, workers: int = 2) -> None:
+        """Print the logical graph, and its physical form for a number of workers."""
+        from timely_spark.show import explain
+
+        print(explain(self, workers))  # noqa: T201
+
+    def to_mermaid(self) -> str:
+        """The graph as a Mermaid flowchart."""
+        from timely_spark.show import to_mermaid
+
+        return to_mermaid(self)
+
+
+class Source(Stream):
+    """A stream read from a DataFrame."""
+
+    __slots__ = ()
+
+    @property
+    def late(self) -> Stream:
+        """The records that came too late for their epoch, in the epoch that was open then.
+
+        Raises:
+            GraphError: the source goes by the clock, where nothing is late.
+        """
+        if len(self.stage.outputs) < 2:
+            msg = f"late ({caller()}): source {self.name!r} has no epoch column. Hint: source(..., epoch='column')."
+            raise GraphError(msg)
+        return Stream(self.flow, self.stage, 1)
+
+
+def _kind(epochs: str) -> str:
+    return epochs if epochs in {"clock", "manual"} else "column"
+

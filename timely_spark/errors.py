@@ -1,0 +1,205 @@
+"""The exceptions of the library: one root, each also a child of the builtin a caller would expect.
+
+A message says what was got and what was expected, and ends in ``Hint: ...`` with what to do about it. Errors
+travel from Python workers to the driver, so each of them survives pickling, attributes included.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from typing import Self
+
+__all__ = (
+    "CapabilityError",
+    "CycleError",
+    "CyclicTime",
+    "GraphError",
+    "InvalidTime",
+    "SchemaError",
+    "StateError",
+    "TimelyError",
+    "VertexError",
+    "Where",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A place in the user's own source, so that an error can name the line that caused it.
+
+    >>> str(Where("job.py", 12))
+    'job.py:12'
+    """
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class TimelyError(Exception):
+    """The root of all errors of this library.
+
+    The message is followed by the user's place (if known) and ends in the hint (if one is given).
+
+    >>> print(TimelyError("no such stage: 'a'", where=Where("job.py", 12), hint="the stages are 'b', 'c'"))
+    no such stage: 'a' (job.py:12)
+    Hint: the stages are 'b', 'c'
+
+    Args:
+        message: What was got, and what was expected.
+        where: The user's own line.
+        hint: What to do about it.
+    """
+
+    #: A stable name of the mistake, for programs and for searching.
+    condition: ClassVar[str] = "TIMELY_ERROR"
+
+    def __init__(self, message: str, *, where: Where | None = None, hint: str | None = None) -> None:
+        text = message if where is None else f"{message} ({where})"
+        super().__init__(text if hint is None else f"{text}\nHint: {hint}")
+        self.where = where
+
+
+class InvalidTime(TimelyError, ValueError):
+    """A time or a path summary that cannot be: out of range, or of another loop context than what it meets.
+
+    >>> InvalidTime.out_of_range((0, -1), 9).condition
+    'INVALID_TIME'
+    """
+
+    condition = "INVALID_TIME"
+
+    @classmethod
+    def out_of_range(cls, values: Iterable[int], largest: int) -> Self:
+        """Epochs and loop counters are natural numbers that fit 64 bits."""
+        msg = f"an epoch and a loop counter lie between 0 and {largest}, got {tuple(values)}"
+        return cls(msg, hint="number epochs from 0 upwards")
+
+    @classmethod
+    def depths_differ(cls, left: object, right: object) -> Self:
+        """Two times, or a time and a summary, belong to different loop contexts."""
+        msg = f"{left!r} and {right!r} differ in their number of loop counters, so in their loop contexts"
+        return cls(msg, hint="bring both into one context with enter or leave first")
+
+    @classmethod
+    def backwards(cls, old: object, new: object) -> Self:
+        """An input was asked to go back to an earlier (or unrelated) time."""
+        msg = f"an input stands at {old!r} and cannot move to {new!r}, which is not later"
+        return cls(msg, hint="an input only advances or closes")
+
+    @classmethod
+    def limit_not_monotone(cls, limit: int, depth: int) -> Self:
+        """Under the lexicographic order an inner limit would let a late time hide an earlier one."""
+        msg = f"the lexicographic order cannot know a limit ({limit}) of the loop at nesting depth {depth}"
+        return cls(msg, hint="limit only the outermost loop, or use the product order")
+
+
+class CyclicTime(TimelyError, ValueError):
+    """A cycle of the graph along which time need not advance: nothing on it could ever be complete.
+
+    Naiad section 2.1: could-result-in is a partial order only because every cycle passes a feedback.
+
+    >>> CyclicTime.around([0, 2]).locations
+    [0, 2]
+    """
+
+    condition = "CYCLIC_TIME"
+
+    #: The locations of one offending cycle, in the order of its edges (the last leads back to the first).
+    locations: list[int]
+
+    @classmethod
+    def around(cls, locations: Sequence[int]) -> Self:
+        """The error for the cycle through these locations."""
+        path = " -> ".join(map(str, (*locations, locations[0])))
+        error = cls(
+            f"the cycle of locations {path} does not advance time: messages could return no later",
+            hint="every cycle must pass a feedback (of the loop that it stays in) or a delay",
+        )
+        error.locations = list(locations)
+        return error
+
+
+class GraphError(TimelyError, ValueError):
+    """The graph cannot be as it was said: found while it is built or compiled."""
+
+    condition = "GRAPH"
+
+
+class CycleError(GraphError):
+    """A cycle of steps does not advance time; the message names them with the user's lines."""
+
+    condition = "CYCLE"
+
+
+class SchemaError(TimelyError, TypeError):
+    """Columns or types do not fit."""
+
+    condition = "SCHEMA"
+
+
+class CapabilityError(TimelyError, RuntimeError):
+    """A vertex sends, or asks to be notified, at a time it has no right to (any more)."""
+
+    condition = "CAPABILITY"
+
+
+class StateError(TimelyError, TypeError):
+    """A vertex's state cannot be written or read."""
+
+    condition = "STATE"
+
+
+class VertexError(TimelyError, RuntimeError):
+    """A step failed while it ran: what was raised, in which step, at which time, and where the user built it.
+
+    Attributes:
+        step: the step's name.
+        cause: the exception, as text.
+        trace: its traceback, as text.
+    """
+
+    condition = "VERTEX"
+
+    step: str
+    cause: str
+    trace: str
+    _parts: tuple[str | None, ...]
+
+    @classmethod
+    def from_exception(
+        cls, step: str, where: Where | None, error: BaseException, *, time: str | None = None
+    ) -> Self:
+        """The error for an exception that a step raised."""
+        cause = f"{type(error).__name__}: {error}"
+        trace = "".join(traceback.format_exception(error))
+        return cls._make(step, str(where), time, cause, trace, "")
+
+    @classmethod
+    def _make(cls, step: str, where: str, time: str | None, cause: str, trace: str, context: str) -> Self:
+        at = "".join([f" at {time}" if time else "", f" in {context}" if context else ""])
+        hint = "" if "Hint:" in cause else "\nHint: the traceback of the step is in this error's `trace`."
+        self = cls(f"step {step!r} ({where}) failed{at}: {cause}{hint}")
+        self.step, self.cause, self.trace = step, cause, trace
+        self._parts = (step, where, time, cause, trace)
+        return self
+
+    def encode(self) -> dict[str, str | None]:
+        """The error as plain JSON."""
+        return dict(zip(("step", "where", "time", "cause", "trace"), self._parts, strict=True))
+
+    @classmethod
+    def decode(cls, parts: Mapping[str, str | None], context: str = "") -> Self:
+        """The error that `encode` wrote, with where in the run it happened."""
+        step, where, time, cause, trace = (parts[key] for key in ("step", "where", "time", "cause", "trace"))
+        return cls._make(step or "", where or "", time, cause or "", trace or "", context)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return VertexError.decode, (self.encode(),)

@@ -1,0 +1,26 @@
+"""What the user said: frozen stages, edges and loop contexts, checked when built. Knows times; knows nothing of Spark."""
+
+from __future__ import annotations
+
+from timely_spark.graph.graph import Edge, Graph, Partition, Refines, Scope, Stage, caller, check_columns
+from timely_spark.graph.schema import SchemaLike, as_schema, as_table, describe
+from timely_spark.graph.vertex import Context, Forward, Stateless, Vertex
+
+__all__ = [
+    "Context",
+    "Edge",
+    "Forward",
+    "Graph",
+    "Partition",
+    "Refines",
+    "SchemaLike",
+    "Scope",
+    "Stage",
+    "Stateless",
+    "Vertex",
+    "as_schema",
+    "as_table",
+    "caller",
+    "check_columns",
+    "describe",
+]

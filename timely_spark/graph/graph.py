@@ -1,0 +1,237 @@
+"""The logical graph: what the user said, as frozen stages, edges and scopes."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from timely_spark.errors import GraphError, SchemaError, Where
+from timely_spark.graph.schema import describe, is_key_type
+from timely_spark.graph.vertex import Stateless, Vertex
+from timely_spark.times import PRODUCT, PathSummary, Times
+
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+
+
+def caller() -> Where:
+    """The line of the user's code that is now calling into the package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return Where(frame.f_code.co_filename, frame.f_lineno)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scope:
+    """A loop context, or the root. Times inside have one counter more than outside (Naiad section 2.1).
+
+    `limit`: the largest value the counter may take, None for no limit.
+    """
+
+    name: str
+    parent: Scope | None
+    limit: int | None
+    where: Where
+
+    @property
+    def depth(self) -> int:
+        """How many loop counters a time has in here."""
+        return 0 if self.parent is None else self.parent.depth + 1
+
+    @property
+    def path(self) -> tuple[Scope, ...]:
+        """The scopes from the root to this one."""
+        return (self,) if self.parent is None else (*self.parent.path, self)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """How the records of an input are dealt to the workers: by H of some columns, or each to all of them."""
+
+    columns: tuple[str, ...]
+    broadcast: bool = False
+
+    def __str__(self) -> str:
+        return "broadcast" if self.broadcast else f"by {', '.join(self.columns)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Refines:
+    """A stream whose records may be bettered at a later round: its exact content is the least of them.
+
+    Per `keys` the least (or greatest) `value` counts; with no `value` a record counts once.
+    """
+
+    keys: tuple[str, ...]
+    value: str | None = None
+    greatest: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stage:
+    """A stage of the logical graph. Without a vertex it only routes: concat, enter, leave, feedback, exchange."""
+
+    index: int
+    name: str
+    operator: str
+    scope: Scope
+    where: Where
+    #: what the stage does to a time on its way through
+    summary: PathSummary
+    outputs: tuple[pa.Schema, ...]
+    vertex: Vertex | None = None
+    #: per input, how its records must be dealt; None: as they come
+    requires: tuple[Partition | None, ...] = (None,)
+    #: the columns by which the (first) output is dealt, whatever the input was
+    guarantees: tuple[str, ...] | None = None
+    #: output column -> input column, where the stage keeps the values of a record together
+    keeps: Mapping[str, str] | None = None
+    #: set where the output is provisional by this stage's own doing
+    refines: Refines | None = None
+    #: shown by explain
+    detail: str = ""
+
+    @property
+    def is_routing(self) -> bool:
+        """Whether the stage moves records only."""
+        return self.vertex is None and self.operator != "source"
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether the stage computes, on each batch by itself."""
+        return isinstance(self.vertex, Stateless)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edge:
+    """A connector from an output of one stage to an input of another."""
+
+    index: int
+    source: Stage
+    port: int
+    target: Stage
+    input: int
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of what flows."""
+        return self.source.outputs[self.port]
+
+
+@dataclass
+class Graph:
+    """A graph under construction. Stages and edges are only ever added; each is checked when it is."""
+
+    name: str
+    times: Times = PRODUCT
+    root: Scope = field(default_factory=lambda: Scope("", None, None, caller()))
+    stages: list[Stage] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
+    _names: dict[str, Where] = field(default_factory=dict)
+    _derived: Counter[str] = field(default_factory=Counter)
+
+    def name_in(self, scope: Scope, kind: str, name: str | None) -> str:
+        """A name that no other stage has: the given one, or one derived from its kind and place in the graph."""
+        prefix = f"{scope.name}." if scope.name else ""
+        where = caller()
+        if name is None:
+            name = kind
+            while prefix + name in self._names:
+                self._derived[prefix + kind] += 1
+                name = f"{kind}_{self._derived[prefix + kind] + 1}"
+        elif prefix + name in self._names:
+            msg = (
+                f"step {prefix + name!r} ({where}) has the name of the step at {self._names[prefix + name]}. "
+                "Hint: give each step a name of its own."
+            )
+            raise GraphError(msg)
+        elif not name or set(name) & set("./\\\0\n"):
+            msg = f"step name {name!r} ({where}) is empty or has one of . / \\ in it. Hint: use letters, digits, _ and -."
+            raise GraphError(msg)
+        self._names[prefix + name] = where
+        return prefix + name
+
+    def stage(
+        self,
+        operator: str,
+        scope: Scope,
+        outputs: Sequence[pa.Schema],
+        *,
+        inputs: Sequence[tuple[Stage, int]] = (),
+        name: str | None = None,
+        vertex: Vertex | None = None,
+        summary: PathSummary | None = None,
+        requires: Sequence[Partition | None] | None = None,
+        guarantees: tuple[str, ...] | None = None,
+        keeps: Mapping[str, str] | None = None,
+        refines: Refines | None = None,
+        detail: str = "",
+    ) -> Stage:
+        """Add a stage and the edges that lead to it.
+
+        Raises:
+            GraphError: the name is taken.
+            SchemaError: a required column is missing or cannot be a key.
+        """
+        full = self.name_in(scope, operator, name)
+        needs = tuple(requires) if requires is not None else (None,) * max(1, len(inputs))
+        for (source, port), need in zip(inputs, needs, strict=False):
+            if need is not None:
+                check_columns(full, source.outputs[port], need.columns, keys=True)
+        stage = Stage(
+            index=len(self.stages),
+            name=full,
+            operator=operator,
+            scope=scope,
+            where=caller(),
+            summary=summary if summary is not None else self.times.identity(scope.depth),
+            outputs=tuple(outputs),
+            vertex=vertex,
+            requires=needs,
+            guarantees=guarantees,
+            keeps=keeps,
+            refines=refines,
+            detail=detail,
+        )
+        self.stages.append(stage)
+        for input_, (source, port) in enumerate(inputs):
+            self.connect(source, port, stage, input_)
+        return stage
+
+    def connect(self, source: Stage, port: int, target: Stage, input_: int) -> Edge:
+        """Add an edge."""
+        edge = Edge(len(self.edges), source, port, target, input_)
+        self.edges.append(edge)
+        return edge
+
+    def into(self, stage: Stage) -> list[Edge]:
+        """The edges that lead to a stage."""
+        return [edge for edge in self.edges if edge.target is stage]
+
+    def out_of(self, stage: Stage) -> list[Edge]:
+        """The edges that lead from a stage."""
+        return [edge for edge in self.edges if edge.source is stage]
+
+
+def check_columns(step: str, schema: pa.Schema, columns: Sequence[str], *, keys: bool = False) -> None:
+    """Check that a schema has the columns, and that they can be keys.
+
+    Raises:
+        SchemaError: naming the step, the columns asked for and those there are.
+    """
+    missing = [column for column in columns if column not in schema.names]
+    if missing:
+        msg = (
+            f"step {step!r} ({caller()}) asks for columns {missing}, its input has ({describe(schema)}). "
+            "Hint: check the spelling, or select the column first."
+        )
+        raise SchemaError(msg)
+    nested = [column for column in columns if keys and not is_key_type(schema.field(column).type)]
+    if nested:
+        msg = f"step {step!r} ({caller()}) has nested columns {nested} as keys. Hint: select flat columns, or a text form of them."
+        raise SchemaError(msg)

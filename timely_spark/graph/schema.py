@@ -1,0 +1,181 @@
+"""Schemas: what a user may write for one, and what is asked of columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from timely_spark.errors import SchemaError
+
+_TYPES: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "tinyint": pa.int8(),
+    "short": pa.int16(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "real": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_TOKEN = re.compile(r"\s*(`[^`]+`|\w+|[<>(),:])")
+
+SchemaLike = pa.Schema | str | Mapping[str, Any]
+"""What a user may write for a schema: DDL as in Spark (``"node long, name string"``), an Arrow schema, or a mapping."""
+
+
+def as_schema(schema: SchemaLike) -> pa.Schema:
+    """Read a schema: Spark's DDL, an Arrow schema, or a mapping of names to types.
+
+    Metadata and nullability are dropped: two schemas are the same when names and types are.
+
+    Example:
+        >>> as_schema("src long, dst long, tags array<string>")
+        src: int64
+        dst: int64
+        tags: list<element: string>
+          child 0, element: string
+
+    Raises:
+        SchemaError: the text cannot be read, or a column appears twice.
+    """
+    if isinstance(schema, pa.Schema):
+        fields = [(field.name, field.type) for field in schema]
+    elif isinstance(schema, str):
+        fields = list(_parse_fields(_Tokens(schema), end=""))
+    elif isinstance(schema, Mapping):
+        fields = [(name, _parse_type(_Tokens(kind)) if isinstance(kind, str) else kind) for name, kind in schema.items()]
+    else:
+        msg = f"a schema cannot be read from {type(schema).__name__}. Hint: write DDL such as 'node long, name string'."
+        raise SchemaError(msg)
+    names = [name for name, _ in fields]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        msg = f"the schema names {twice} more than once. Hint: rename columns before they meet."
+        raise SchemaError(msg)
+    return pa.schema([pa.field(name, kind) for name, kind in fields])
+
+
+class _Tokens:
+    def __init__(self, text: str) -> None:
+        self.text, self.tokens = text, _TOKEN.findall(text)
+        if "".join(self.tokens) != re.sub(r"\s+", "", text):
+            raise self.wrong("an unknown character")
+
+    def next(self) -> str:
+        return self.tokens.pop(0) if self.tokens else ""
+
+    def expect(self, token: str) -> None:
+        if (got := self.next()) != token:
+            raise self.wrong(f"{got!r} where {token!r} belongs")
+
+    def wrong(self, what: str) -> SchemaError:
+        return SchemaError(f"schema {self.text!r}: {what}. Hint: write DDL such as 'node long, name string'.")
+
+
+def _parse_fields(tokens: _Tokens, *, end: str) -> Iterator[tuple[str, pa.DataType]]:
+    while True:
+        name = tokens.next().strip("`")
+        if not name:
+            raise tokens.wrong("a column name is missing")
+        if tokens.tokens[:1] == [":"]:
+            tokens.next()
+        yield name, _parse_type(tokens)
+        if (separator := tokens.next()) == end:
+            return
+        if separator != ",":
+            raise tokens.wrong(f"{separator!r} where ',' belongs")
+
+
+def _parse_type(tokens: _Tokens) -> pa.DataType:
+    kind = tokens.next().lower()
+    if kind == "array":
+        tokens.expect("<")
+        inner = _parse_type(tokens)
+        tokens.expect(">")
+        return pa.list_(pa.field("element", inner))
+    if kind == "map":
+        tokens.expect("<")
+        key = _parse_type(tokens)
+        tokens.expect(",")
+        value = _parse_type(tokens)
+        tokens.expect(">")
+        return pa.map_(key, value)
+    if kind == "struct":
+        tokens.expect("<")
+        return pa.struct([pa.field(name, inner) for name, inner in _parse_fields(tokens, end=">")])
+    if kind in {"decimal", "dec"}:
+        precision, scale = 10, 0
+        if tokens.tokens[:1] == ["("]:
+            tokens.next()
+            precision = int(tokens.next())
+            if tokens.tokens[:1] == [","]:
+                tokens.next()
+                scale = int(tokens.next())
+            tokens.expect(")")
+        return pa.decimal128(precision, scale)
+    if kind not in _TYPES:
+        raise tokens.wrong(f"unknown type {kind!r}")
+    return _TYPES[kind]
+
+
+def is_key_type(kind: pa.DataType) -> bool:
+    """Whether a column of this type may be a key: anything flat, for which equality and H are defined."""
+    return not (pa.types.is_nested(kind) or pa.types.is_union(kind))
+
+
+def as_table(records: Any, schema: pa.Schema) -> pa.Table:
+    """Read records as an Arrow table of a declared schema: Arrow, pandas, or an iterable of rows (tuples, dicts, scalars).
+
+    Columns are matched by name where there are names. Nothing is lost in the conversion, or it raises.
+
+    Example:
+        >>> as_table([(1, "a"), {"id": 2, "name": "b"}], as_schema("id long, name string")).to_pylist()
+        [{'id': 1, 'name': 'a'}, {'id': 2, 'name': 'b'}]
+
+    Raises:
+        SchemaError: a column is missing or cannot be converted.
+    """
+    try:
+        if isinstance(records, pa.RecordBatch):
+            records = pa.Table.from_batches([records])
+        if isinstance(records, pa.Table):
+            return records.select(schema.names).cast(schema) if records.schema != schema else records
+        if hasattr(records, "itertuples"):
+            return pa.Table.from_pandas(records[schema.names], schema=schema, preserve_index=False).replace_schema_metadata()
+        rows = [_row(record, schema) for record in records]
+        columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+        return pa.table([pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)], schema=schema)
+    except (KeyError, ValueError, TypeError, pa.ArrowException) as error:
+        msg = f"records do not fit the schema ({describe(schema)}): {error}. Hint: give every column, with values of its type."
+        raise SchemaError(msg) from error
+
+
+def _row(record: Any, schema: pa.Schema) -> tuple[Any, ...]:
+    if isinstance(record, Mapping):
+        unknown = set(record) - set(schema.names)
+        if unknown:
+            msg = f"unknown columns {sorted(unknown)}"
+            raise ValueError(msg)
+        return tuple(record[name] for name in schema.names)
+    row = record if isinstance(record, tuple | list) else (record,)
+    if len(row) != len(schema):
+        msg = f"{record!r} has {len(row)} values for {len(schema)} columns"
+        raise ValueError(msg)
+    return tuple(row)
+
+
+def describe(schema: pa.Schema) -> str:
+    """A schema on one line, for messages and pictures."""
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

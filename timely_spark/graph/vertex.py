@@ -1,0 +1,137 @@
+"""Vertices: what computes. The four primitives of Naiad, and the base class of everything that uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+
+from timely_spark.times import Times, Timestamp
+
+
+class Context(Protocol):
+    """What the worker lends a vertex while it calls it."""
+
+    worker: int
+    workers: int
+    times: Times
+
+    def send(self, edge: int, time: Timestamp, batch: pa.Table) -> None: ...
+    def notify(self, time: Timestamp, capability: Timestamp | None) -> None: ...
+    def output(self, time: Timestamp, batch: pa.Table) -> None: ...
+    def coarse(self, time: Timestamp) -> Timestamp: ...
+    def since(self) -> int: ...
+
+
+class Vertex:
+    """One stage's part on one worker: receives batches, may keep state, sends batches, asks to be notified.
+
+    Write a subclass with `on_recv` and, if it waits for completeness, `on_notify`. An instance given to
+    `Dataflow.vertex` is a template: every worker runs its own copy, and the fields that changed are its state.
+
+    The laws (Naiad section 2.2): in `on_recv(edge, t, _)` and `on_notify(t)` a vertex may send and ask only at
+    times later than or equal to ``t``; after `on_notify(t)` nothing arrives at a time earlier than or equal to ``t``.
+
+    Example:
+        Count what arrives at each time, and say so when the time is complete:
+
+        >>> class Count(Vertex):
+        ...     def __init__(self):
+        ...         self.counts = {}
+        ...
+        ...     def on_recv(self, edge, time, batch):
+        ...         self.counts[time] = self.counts.get(time, 0) + batch.num_rows
+        ...         self.notify_at(time)
+        ...
+        ...     def on_notify(self, time):
+        ...         self.send_by(0, time, pa.table({"rows": [self.counts.pop(time)]}))
+    """
+
+    initial: Iterable[int] = ()
+    """Epochs to be notified of from the start, before anything is received, on every worker."""
+
+    _context: Context
+    _transient: ClassVar[frozenset[str]] = frozenset({"_context"})
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Receive a batch on input `edge` at `time`. Called once for all that waited at one (edge, time)."""
+        raise NotImplementedError
+
+    def on_notify(self, time: Any) -> None:
+        """No batch will arrive at a time earlier than or equal to `time` any more."""
+
+    def send_by(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Send a batch by output `edge` at `time`.
+
+        Raises:
+            CapabilityError: `time` is not later than or equal to the time being processed.
+            SchemaError: the batch has not the schema declared for the output.
+        """
+        self._context.send(edge, time, batch)
+
+    def notify_at(self, time: Any, *, capability: Any = ...) -> None:
+        """Ask for `on_notify(time)` once nothing can arrive at `time` or earlier. Asking twice is asking once.
+
+        Args:
+            time: the guarantee time.
+            capability: the time from which `on_notify` may send: by default `time`; later than `time`, to let others
+                proceed; or None, for a notification that only cleans up and holds nobody back (Naiad section 2.4).
+
+        Raises:
+            CapabilityError: either time is earlier than the one being processed, or the capability than the guarantee.
+        """
+        self._context.notify(time, time if capability is ... else capability)
+
+    @property
+    def worker(self) -> int:
+        """Which worker this is, from 0."""
+        return self._context.worker
+
+    @property
+    def workers(self) -> int:
+        """How many workers there are."""
+        return self._context.workers
+
+    @property
+    def waits(self) -> bool:
+        """Whether the vertex ever asks for a notification."""
+        return type(self).on_notify is not Vertex.on_notify
+
+    def checkpoint(self) -> Mapping[str, Any]:
+        """The state as named values: plain Python values, times, numpy arrays and Arrow tables (Naiad section 3.4)."""
+        return {name: value for name, value in vars(self).items() if name not in self._transient}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up the state that `checkpoint` gave."""
+        for name, value in state.items():
+            fresh = vars(self).get(name)
+            if isinstance(fresh, dict) and type(fresh) is not type(value):  # a defaultdict or Counter stays one
+                fresh.clear()
+                fresh.update(value)
+            else:
+                setattr(self, name, value)
+
+
+class Stateless(Vertex):
+    """A vertex that makes of each batch, by itself, one batch per output, at the same time.
+
+    Nothing else may be looked at: such vertices run wherever their input is, the sources' own tasks included.
+    """
+
+    def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        """One table per output."""
+        raise NotImplementedError
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Send what `apply` makes of the batch."""
+        for port, table in enumerate(self.apply(batch)):
+            self.send_by(port, time, table)
+
+
+class Forward(Stateless):
+    """Pass everything on: where data must stand still between an exchange and several readers."""
+
+    def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        """The batch itself."""
+        return (batch,)

@@ -1,0 +1,242 @@
+"""Aggregates: one value per key, final when it is said, so they wait for their time to be complete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.errors import SchemaError
+from timely_spark.graph import Partition, Vertex, caller, check_columns
+from timely_spark.worker.arrangement import Arrangement
+from timely_spark.worker.keys import Groups, Hashes, group
+from timely_spark.worker.stamps import AT, settle_times, stamp, stamps
+
+if TYPE_CHECKING:
+    from timely_spark.dataflow import Stream
+
+_KINDS = ("count", "sum", "min", "max", "collect")
+Kind = str | tuple[str, str]
+"""``"count"``, or ``(kind, column)`` with kind one of count, sum, min, max, collect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregates:
+    """What to compute: for each output column its kind and the column it reads (none for a count of records)."""
+
+    keys: tuple[str, ...]
+    columns: tuple[tuple[str, str, str | None], ...]
+
+    def partial(self, batch: pa.Table) -> pa.Table:
+        """One row per key with the aggregates of a batch."""
+        made = {}
+        for out, kind, column in self.columns:
+            values = batch.column(column) if column is not None else None
+            if kind == "count":
+                valid = np.ones(batch.num_rows, np.int64) if values is None else pc.is_valid(values).cast(pa.int64())
+                made[out] = pa.chunked_array([pa.array(valid)]) if values is None else valid
+            elif kind == "sum" and values is not None:
+                made[out] = values.cast(_sum_type(values.type))
+            elif kind == "collect" and values is not None:
+                flat = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+                flat = pa.concat_arrays(flat.chunks) if isinstance(flat, pa.ChunkedArray) else flat
+                made[out] = pa.ListArray.from_arrays(pa.array(np.arange(len(flat) + 1, dtype=np.int32)), flat)
+            else:
+                made[out] = values
+        table = pa.table({key: batch.column(key) for key in self.keys} | made)
+        return self.combine(table, group(table, self.keys))
+
+    def combine(self, table: pa.Table, groups: Groups) -> pa.Table:
+        """Add partial aggregates up, one row per group."""
+        rows = table.take(groups.order)
+        ids = pa.array(groups.ids)
+        firsts = table.select(list(self.keys)).take(groups.firsts)
+        columns = {key: firsts.column(key) for key in self.keys}
+        for out, kind, _ in self.columns:
+            values = rows.column(out)
+            if kind == "collect":
+                columns[out] = _collect(values, groups)
+                continue
+            function = "sum" if kind in {"count", "sum"} else kind
+            one = pa.table({"id": ids, "value": values}).group_by("id", use_threads=False).aggregate([("value", function)])
+            columns[out] = one.sort_by("id").column(f"value_{function}").cast(values.type)
+        return pa.table(columns)
+
+
+def _collect(lists: pa.ChunkedArray, groups: Groups) -> pa.Array:
+    """The lists of each group as one, sorted by value: the same whatever order the records came in."""
+    one = lists.combine_chunks()
+    one = pa.concat_arrays(one.chunks) if isinstance(one, pa.ChunkedArray) else one
+    lengths = pc.fill_null(pc.list_value_length(one), 0).to_numpy(zero_copy_only=False)
+    table = pa.table({"id": np.repeat(groups.ids, lengths), "value": pc.list_flatten(one)})
+    table = table.sort_by([("id", "ascending"), ("value", "ascending")])
+    sizes = np.bincount(table.column("id").to_numpy(), minlength=len(groups.starts))
+    values = table.column("value").combine_chunks()
+    values = pa.concat_arrays(values.chunks) if isinstance(values, pa.ChunkedArray) else values
+    return pa.ListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)), values)
+
+
+def _sum_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return pa.int64()
+    return pa.float64() if pa.types.is_floating(kind) else kind
+
+
+class Aggregate(Vertex):
+    """Keep each key's aggregates; when a time is complete, send the new values of the keys that changed at it."""
+
+    def __init__(self, what: Aggregates, *, accumulate: bool) -> None:
+        self.what, self.accumulate = what, accumulate
+        self.state = Arrangement(what.keys)
+        #: by time, what came at it
+        self.waiting: dict[Any, list[pa.Table]] = {}
+        #: by time, keys whose value is another there though nothing came at it: the join of two times that met
+        self.meeting: dict[Any, list[pa.Table]] = {}
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Aggregate the batch, and wait."""
+        self.waiting.setdefault(time, []).append(self.what.partial(batch))
+        self.notify_at(time)
+
+    def on_notify(self, time: Any) -> None:
+        """Send what changed at `time`."""
+        came = self.waiting.pop(time, [])
+        new = pa.concat_tables(came) if came else None
+        if new is not None and len(came) > 1:
+            new = self.what.combine(new, group(new, self.what.keys))
+        if not self.accumulate:
+            if new is not None:
+                self.send_by(0, time, new)
+            return
+        if new is not None:
+            self.state.insert(stamp(new, time), compact=self._compact)
+        keys = list(self.what.keys)
+        changed = pa.concat_tables(
+            ([new.select(keys)] if new is not None else []) + [table.select(keys) for table in self.meeting.pop(time, [])]
+        )
+        changed = changed.take(group(changed, keys).firsts)
+        _, rows = self.state.lookup(changed, keys)
+        times, which = stamps(rows, self._context.times)
+        counts = np.array([before.less_equal(time) for before in times], np.bool_)
+        for i, other in enumerate(times):
+            if not counts[i]:
+                later = time.join(other)
+                self.meeting.setdefault(later, []).append(rows.filter(which == i).select(keys))
+                self.notify_at(later)
+        total = rows.filter(counts[which]).drop_columns([AT])
+        self.send_by(0, time, self.what.combine(total, group(total, keys)))
+
+    def _compact(self, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
+        table, at = settle_times(table, self._context.times, self._context.since())
+        groups = group(table.append_column("_class", pa.array(at)), [*self.what.keys, "_class"])
+        if len(groups.starts) == table.num_rows:
+            return hashed, table
+        # in the order of H again, of which the groups by (key, time) know nothing
+        combined = self.what.combine(table, groups).append_column(AT, table.column(AT).take(groups.firsts))
+        order = np.argsort(hashed[groups.firsts], kind="stable")
+        return hashed[groups.firsts][order], combined.take(order)
+
+
+class Grouped:
+    """A stream grouped by keys: say what to aggregate."""
+
+    def __init__(self, stream: Stream, keys: tuple[str, ...]) -> None:
+        self.stream, self.keys = stream, keys
+
+    def aggregate(self, *, per: str = "accumulated", name: str | None = None, **columns: Kind) -> Stream:
+        """One row per key, each of `columns` an aggregate: ``"count"``, or ``("sum", "amount")``.
+
+        Kinds: count (of records, or of values that are not null), sum (integers as long, floats as double), min, max,
+        collect (all values as a sorted list). Null values are left out; a key of nulls alone has a null sum, min, max.
+
+        Waits: the new value of each key that changed at a time is sent once, when the time is complete, in the order of
+        epochs. By default over all that came up to that time; with ``per="time"`` for each time by itself.
+
+        **Columns:** out: the keys, then `columns`.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> flow = ts.Dataflow("wordcount")
+            >>> _ = flow.input("words", "word string").group_by("word").aggregate(count="count").capture("out")
+            >>> ts.testing.run(flow, {"words": [["to", "be", "to"], ["be"]]})["out"].rows()
+            {0: [('be', 1), ('to', 2)], 1: [('be', 2)]}
+        """
+        return _aggregate(self.stream, self.keys, columns, per, name)
+
+    def count(self, column: str = "count", *, per: str = "accumulated", name: str | None = None) -> Stream:
+        """How many records each key has, as column `column`."""
+        return _aggregate(self.stream, self.keys, {column: "count"}, per, name or None)
+
+
+def group_by(stream: Stream, *keys: str) -> Grouped:
+    """Group by columns, to aggregate; with no columns all records are one group.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("sum")
+        >>> _ = flow.input("x", "k string, v long").group_by("k").aggregate(total=("sum", "v")).capture("out")
+        >>> ts.testing.run(flow, {"x": [[("a", 1), ("b", 5), ("a", 2)]]})["out"].rows()
+        {0: [('a', 3), ('b', 5)]}
+    """
+    return Grouped(stream, keys)
+
+
+def aggregate(stream: Stream, *, per: str = "accumulated", name: str | None = None, **columns: Kind) -> Stream:
+    """Aggregate all records as one group. See `Grouped.aggregate`.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("total")
+        >>> _ = flow.input("x", "n long").aggregate(total=("sum", "n"), count="count").capture("out")
+        >>> ts.testing.run(flow, {"x": [range(10)]})["out"].rows()
+        {0: [(45, 10)]}
+    """
+    return _aggregate(stream, (), columns, per, name)
+
+
+def _aggregate(stream: Stream, keys: tuple[str, ...], columns: dict[str, Kind], per: str, name: str | None) -> Stream:
+    where = caller()
+    if per not in {"accumulated", "time"}:
+        msg = f"aggregate ({where}): per={per!r}. Hint: 'accumulated' or 'time'."
+        raise SchemaError(msg)
+    if not keys:  # all records are one group: that of a constant
+        whole = stream.select(*stream.schema.names, _all=pc.scalar(0))
+        return _aggregate(whole, ("_all",), columns, per, name).select(*columns)
+    check_columns("aggregate", stream.schema, keys, keys=True)
+    listed: list[tuple[str, str, str | None]] = []
+    fields = [stream.schema.field(key) for key in keys]
+    for out, said in columns.items():
+        kind, column = (said, None) if isinstance(said, str) else said
+        if kind not in _KINDS or (column is None and kind != "count"):
+            msg = f"aggregate ({where}): {out}={said!r}. Hint: 'count', or (kind, column) with kind one of {', '.join(_KINDS)}."
+            raise SchemaError(msg)
+        if out in keys:
+            msg = f"aggregate ({where}): column {out!r} is a key. Hint: give the aggregate another name."
+            raise SchemaError(msg)
+        if column is not None:
+            check_columns("aggregate", stream.schema, [column])
+        source = stream.schema.field(column).type if column is not None else pa.int64()
+        if kind == "sum" and not (
+            pa.types.is_integer(source) or pa.types.is_floating(source) or pa.types.is_decimal(source) or pa.types.is_boolean(source)
+        ):
+            msg = f"aggregate ({where}): {out} would sum column {column!r} of type {source}. Hint: sum numbers."
+            raise SchemaError(msg)
+        made = {"count": pa.int64(), "sum": _sum_type(source), "collect": pa.list_(pa.field("item", source))}.get(kind, source)
+        fields.append(pa.field(out, made))
+        listed.append((out, kind, column))
+    if not columns:
+        msg = f"aggregate ({where}): nothing to compute. Hint: for example aggregate(count='count')."
+        raise SchemaError(msg)
+    return stream.then(
+        "aggregate",
+        [pa.schema(fields)],
+        name=name,
+        vertex=Aggregate(Aggregates(keys, tuple(listed)), accumulate=per == "accumulated"),
+        requires=[Partition(keys)],
+        guarantees=keys,
+        detail=", ".join(f"{out}={kind}({column or ''})" for out, kind, column in listed) + (", per time" if per == "time" else ""),
+    )[0]

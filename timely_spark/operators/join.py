@@ -1,0 +1,162 @@
+"""Join: each pair of records with equal keys, at the earliest time at which both are there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.errors import SchemaError
+from timely_spark.graph import Partition, Vertex, caller, check_columns, describe
+from timely_spark.worker.arrangement import Arrangement
+from timely_spark.worker.keys import Hashes
+from timely_spark.worker.stamps import AT, settle_times, stamp, stamps
+
+if TYPE_CHECKING:
+    from timely_spark.dataflow import Stream
+
+
+class Join(Vertex):
+    """Match what arrives on one side with all that has arrived on the other. Asks for no notification."""
+
+    def __init__(self, on: tuple[tuple[str, ...], tuple[str, ...]], drop: frozenset[str]) -> None:
+        self.on, self.drop = on, drop
+        self.sides = [Arrangement(on[0]), Arrangement(on[1])]
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Keep the batch, and send its pairs with the other side."""
+        batch = _with_keys(batch, self.on[edge])
+        if batch.num_rows:
+            self.keep(edge, time, batch)
+
+    def keep(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Match, and remember for what comes later."""
+        other = 1 - edge
+        probe, found = self.sides[other].lookup(batch, self.on[edge])
+        if len(probe):
+            times, which = stamps(found, self._context.times)
+            self._send(edge, time, batch, probe, found, times, which)
+        self.sides[edge].insert(stamp(batch, self._context.coarse(time)), compact=self._compact)
+
+    def _send(self, edge: int, time: Any, batch: pa.Table, probe: Any, found: pa.Table, times: list[Any], which: Any) -> None:
+        mine, theirs = batch.take(probe), found.drop_columns([AT])
+        left, right = (mine, theirs) if edge == 0 else (theirs, mine)
+        pairs = left
+        for column in right.schema.names:
+            if column not in self.drop:
+                pairs = pairs.append_column(right.schema.field(column), right.column(column))
+        at = [time.join(before) for before in times]
+        for moment in dict.fromkeys(at):
+            members = np.flatnonzero(np.array([one == moment for one in at])[which])
+            self.send_by(0, moment, pairs if len(members) == pairs.num_rows else pairs.take(members))
+
+    def _compact(self, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
+        return hashed, settle_times(table, self._context.times, self._context.since())[0]
+
+
+class JoinPerTime(Join):
+    """The same for each time by itself: what a time held is dropped when the time is complete."""
+
+    def __init__(self, on: tuple[tuple[str, ...], tuple[str, ...]], drop: frozenset[str]) -> None:
+        super().__init__(on, drop)
+        self.held: dict[Any, list[Arrangement]] = {}
+
+    def keep(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Match within the time alone."""
+        if time not in self.held:
+            self.held[time] = [Arrangement(keys) for keys in self.on]
+            self.notify_at(time, capability=None)  # to clean up: it holds nobody back
+        sides = self.held[time]
+        probe, found = sides[1 - edge].lookup(batch, self.on[edge])
+        if len(probe):
+            self._send(edge, time, batch, probe, found.append_column(AT, pa.nulls(found.num_rows)), [time], np.zeros(len(probe), np.int64))
+        sides[edge].insert(batch)
+
+    def on_notify(self, time: Any) -> None:
+        """Forget a complete time."""
+        del self.held[time]
+
+
+def _with_keys(batch: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """The rows with no null among the keys: null equals nothing in a join, as in Spark."""
+    for key in keys:
+        if batch.column(key).null_count:
+            batch = batch.filter(pc.is_valid(batch.column(key)))
+    return batch
+
+
+def join(
+    stream: Stream,
+    other: Stream,
+    on: Sequence[str] | None = None,
+    *,
+    left: Sequence[str] | None = None,
+    right: Sequence[str] | None = None,
+    per: str = "accumulated",
+    name: str | None = None,
+) -> Stream:
+    """Every pair of records with equal keys, each once, at the earliest time at which both are there.
+
+    Asks for no notification. By default a record joins all that ever came on the other side, before or after; with
+    ``per="time"`` only what came at the very same time, and nothing is kept once that time is complete.
+    A null key joins nothing.
+
+    Args:
+        stream: the left side.
+        other: the right side, in the same scope (`enter` it into a loop first).
+        on: key columns of one name on both sides; or
+        left: key columns of the left side, and
+        right: as many of the right side, of the same types (integers of any width).
+        per: "accumulated" or "time".
+        name: the step's name.
+
+    **Columns:** out: all of the left, then those of the right that are no keys.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("join")
+        >>> left, right = flow.input("l", "k long, a long"), flow.input("r", "k long, b string")
+        >>> _ = left.join(right, on=["k"]).capture("out")
+        >>> ts.testing.run(flow, {"l": [[(0, 0), (1, 2)], []], "r": [[(0, "a")], [(1, "B")]]})["out"].rows()
+        {0: [(0, 0, 'a')], 1: [(1, 2, 'B')]}
+
+    Raises:
+        SchemaError: keys are missing or differ in number or type, or both sides have another column of the same name.
+    """
+    keys = (tuple(on or left or ()), tuple(on or right or ()))
+    where = caller()
+    if not keys[0] or len(keys[0]) != len(keys[1]):
+        msg = f"join ({where}): keys {list(keys[0])} and {list(keys[1])}. Hint: give on=[...], or left=[...] and right=[...] of equal length."
+        raise SchemaError(msg)
+    check_columns("join", stream.schema, keys[0], keys=True)
+    check_columns("join", other.schema, keys[1], keys=True)
+    for a, b in zip(*keys, strict=True):
+        kinds = stream.schema.field(a).type, other.schema.field(b).type
+        if kinds[0] != kinds[1] and not all(pa.types.is_integer(kind) for kind in kinds):
+            msg = f"join ({where}): left key {a!r} is {kinds[0]}, right key {b!r} is {kinds[1]}. Hint: cast one of them first."
+            raise SchemaError(msg)
+    extra = [column for column in other.schema.names if column not in keys[1]]
+    both = sorted(set(extra) & set(stream.schema.names))
+    if both:
+        msg = (
+            f"join ({where}): both sides have {both}; left ({describe(stream.schema)}), right ({describe(other.schema)}). "
+            "Hint: rename with select(new='old') on one side."
+        )
+        raise SchemaError(msg)
+    if per not in {"accumulated", "time"}:
+        msg = f"join ({where}): per={per!r}. Hint: 'accumulated' or 'time'."
+        raise SchemaError(msg)
+    schema = pa.schema([*stream.schema, *(other.schema.field(column) for column in extra)])
+    return stream.then(
+        "join",
+        [schema],
+        others=[other],
+        name=name,
+        vertex=(Join if per == "accumulated" else JoinPerTime)(keys, frozenset(keys[1])),
+        requires=[Partition(keys[0]), Partition(keys[1])],
+        guarantees=keys[0],
+        detail=" and ".join(a if a == b else f"{a} = {b}" for a, b in zip(*keys, strict=True)) + (", per time" if per == "time" else ""),
+    )[0]

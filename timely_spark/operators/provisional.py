@@ -1,0 +1,150 @@
+"""Where provisional records must be made final: a pass over the finished graph.
+
+What `distinct`, `min` and `max` send may be bettered in a later round. That is as it should be for what takes the best
+again, and inside a loop that runs until nothing changes; whoever else reads such a stream must get each record's last
+word, once. So a `Settled` vertex is put before every reader outside loops, and before every one that waits inside.
+Outputs settle for themselves, and wait for nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+from timely_spark.errors import GraphError
+from timely_spark.graph import Edge, Graph, Partition, Refines, Stage
+from timely_spark.operators.least import Settled
+from timely_spark.operators.output import Output, RefinedOutput, Watch
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A stream made from provisional records by something that does not keep them apart. `of`: from which step."""
+
+    of: Stage
+
+
+Provisional = Refines | Derived | None
+
+
+def settle_graph(graph: Graph) -> Graph:
+    """The same graph, with provisional records made final wherever somebody counts on it.
+
+    Raises:
+        GraphError: records derived from provisional ones inside a loop leave it, or meet something that waits.
+    """
+    what = _provisional(graph)
+    settled: dict[tuple[int, int], Stage] = {}
+    made = Graph(graph.name, graph.times, graph.root)
+    made._names = graph._names
+    new: dict[Stage, Stage] = {}
+    for stage in graph.stages:
+        edges = graph.into(stage)
+        kind = what[edges[0].source, edges[0].port] if edges else None
+        if isinstance(stage.vertex, Output) and isinstance(kind, Refines):
+            stage_ = replace(
+                stage,
+                vertex=RefinedOutput(stage.vertex.schema, stage.vertex.diff, kind),
+                requires=(Partition(kind.keys),),
+            )
+        else:
+            stage_ = stage
+        new[stage] = stage_
+        made.stages.append(stage_)
+    for edge in graph.edges:
+        kind = what[edge.source, edge.port]
+        leaves = edge.target.operator == "leave" and edge.target.scope.depth == 0 and isinstance(kind, Derived)
+        if kind is None or not (leaves or _exact(edge.target)):
+            made.connect(new[edge.source], edge.port, new[edge.target], edge.input)
+            continue
+        if isinstance(kind, Derived):
+            verb = "leaves its loop by" if edge.target.operator == "leave" else "is read by"
+            msg = (
+                f"what step {edge.source.name!r} ({edge.source.where}) makes of {kind.of.name!r} ({kind.of.where}) is not final "
+                f"when it {verb} {edge.target.name!r} ({edge.target.where}). "
+                f"Hint: let {kind.of.name!r} itself leave, and derive from it outside the loop; or call .settle() on it."
+            )
+            raise GraphError(msg)
+        place = (edge.source.index, edge.port)
+        if place not in settled:
+            stage = Stage(
+                index=len(made.stages),
+                name=f"{edge.source.name}.settled" if not edge.port else f"{edge.source.name}.settled_{edge.port}",
+                operator="settle",
+                scope=edge.source.scope,
+                where=edge.source.where,
+                summary=graph.times.identity(edge.source.scope.depth),
+                outputs=(edge.schema,),
+                vertex=Settled(kind),
+                requires=(Partition(kind.keys),),
+                guarantees=kind.keys,
+            )
+            made.stages.append(stage)
+            made.connect(new[edge.source], edge.port, stage, 0)
+            settled[place] = stage
+        made.connect(settled[place], 0, new[edge.target], edge.input)
+    return made
+
+
+def _exact(stage: Stage) -> bool:
+    """Whether the stage must be given final records."""
+    if stage.refines is not None or isinstance(stage.vertex, Settled | Output | Watch):
+        return False
+    if stage.is_routing and stage.operator != "concat":
+        return False
+    if stage.operator == "select" and stage.keeps is not None and len(stage.keeps) == len(stage.outputs[0]):
+        return False
+    return stage.scope.depth == 0 or (stage.vertex is not None and stage.vertex.waits)
+
+
+def _provisional(graph: Graph) -> dict[tuple[Stage, int], Provisional]:
+    """For each output, whether and how its records are provisional: the least solution, from exact upwards."""
+    into: dict[Stage, list[Edge]] = defaultdict(list)
+    for edge in graph.edges:
+        into[edge.target].append(edge)
+    fresh = _fresh(graph, into)
+    what: dict[tuple[Stage, int], Provisional] = {(s, port): None for s in graph.stages for port in range(max(1, len(s.outputs)))}
+    changed = True
+    while changed:
+        changed = False
+        for stage in graph.stages:
+            kind = _transfer(stage, [(edge.source, what[edge.source, edge.port]) for edge in into[stage]], fresh)
+            for port in range(max(1, len(stage.outputs))):
+                if what[stage, port] != kind and not isinstance(what[stage, port], Derived):
+                    what[stage, port] = kind
+                    changed = True
+    return what
+
+
+def _transfer(stage: Stage, inputs: list[tuple[Stage, Provisional]], fresh: set[Stage]) -> Provisional:
+    if stage.refines is not None:
+        return None if stage in fresh else stage.refines
+    kinds = [(source, kind) for source, kind in inputs if kind is not None]
+    if not kinds or _exact(stage) or isinstance(stage.vertex, Settled):
+        return None
+    source, kind = kinds[0]
+    if isinstance(kind, Derived):
+        return kind
+    if stage.is_routing and (len(inputs) == 1 or (stage.operator == "variable" and all(other == kind for _, other in inputs))):
+        return kind
+    keeps = {old: new for new, old in stage.keeps.items()} if stage.keeps is not None else {}
+    needed = [*kind.keys, *([kind.value] if kind.value else [])]
+    whole = kind.value is None or stage.operator == "select"  # to drop some keys' best is to show the second best
+    if all(column in keeps for column in needed) and whole:
+        return Refines(tuple(keeps[key] for key in kind.keys), keeps[kind.value] if kind.value else None, kind.greatest)
+    return Derived(source)
+
+
+def _fresh(graph: Graph, into: dict[Stage, list[Edge]]) -> set[Stage]:
+    """Stages of the root scope that get each epoch whole, in order, straight from the sources: what they send is final."""
+    straight: set[Stage] = set()
+    for stage in graph.stages:
+        past = into[stage]
+        if stage.operator == "source" or (
+            (stage.is_routing or stage.is_stateless)
+            and past
+            and stage.operator not in {"feedback", "variable", "leave", "delay"}
+            and all(edge.source in straight for edge in past)
+        ):
+            straight.add(stage)
+    return {s for s in graph.stages if s.scope.depth == 0 and into[s] and all(edge.source in straight for edge in into[s])}

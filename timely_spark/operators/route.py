@@ -1,0 +1,87 @@
+"""Operators that move records and leave them as they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from timely_spark.errors import GraphError, SchemaError
+from timely_spark.graph import Partition, caller, describe
+
+if TYPE_CHECKING:
+    from timely_spark.dataflow import Stream
+
+
+def exchange(stream: Stream, *keys: str, name: str | None = None) -> Stream:
+    """Bring records with equal `keys` (by default: equal records) to one worker.
+
+    Operators that need it ask for it themselves, and none is made where records lie so already.
+
+    **Columns:** out as in.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("exchange")
+        >>> _ = flow.input("x", "n long").exchange("n").capture("out")
+        >>> ts.testing.run(flow, {"x": [[1, 2]]}, workers=2)["out"].rows()
+        {0: [(1,), (2,)]}
+    """
+    return stream.then("exchange", [stream.schema], name=name, requires=[Partition(keys or tuple(stream.schema.names))])[0]
+
+
+def broadcast(stream: Stream, *, name: str | None = None) -> Stream:
+    """Bring every record to every worker.
+
+    **Columns:** out as in, each record once per worker.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("broadcast")
+        >>> _ = flow.input("x", "n long").broadcast().capture("out")
+        >>> ts.testing.run(flow, {"x": [[1]]}, workers=3)["out"].rows()
+        {0: [(1,), (1,), (1,)]}
+    """
+    return stream.then("broadcast", [stream.schema], name=name, requires=[Partition((), broadcast=True)])[0]
+
+
+def concat(stream: Stream, *others: Stream, name: str | None = None) -> Stream:
+    """All records of several streams of one schema; forwarded at once (Naiad section 4.1).
+
+    **Columns:** out as in.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("concat")
+        >>> _ = flow.input("x", "n long").concat(flow.input("y", "n long")).capture("out")
+        >>> ts.testing.run(flow, {"x": [[1]], "y": [[2]]})["out"].rows()
+        {0: [(1,), (2,)]}
+
+    Raises:
+        SchemaError: the schemas differ.
+    """
+    for other in others:
+        if other.schema != stream.schema:
+            msg = (
+                f"concat ({caller()}): ({describe(stream.schema)}) of {stream.stage.name!r} meets ({describe(other.schema)}) "
+                f"of {other.stage.name!r}. Hint: select the same columns, in the same order, on both sides."
+            )
+            raise SchemaError(msg)
+    return stream.then("concat", [stream.schema], others=others, name=name)[0]
+
+
+def delay(stream: Stream, epochs: int = 1, *, name: str | None = None) -> Stream:
+    """The records `epochs` later.
+
+    **Columns:** out as in.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("delay")
+        >>> _ = flow.input("x", "n long").delay(1).capture("out")
+        >>> ts.testing.run(flow, {"x": [[1], [2]]})["out"].rows()
+        {0: [], 1: [(1,)], 2: [(2,)]}
+    """
+    if epochs < 0:
+        msg = f"delay ({caller()}): {epochs} epochs. Hint: time only goes forward; give 0 or more."
+        raise GraphError(msg)
+    summary = stream.flow.graph.times.delay(stream.stage.scope.depth, epochs)
+    return stream.then("delay", [stream.schema], name=name, summary=summary, detail=str(epochs))[0]

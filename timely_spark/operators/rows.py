@@ -1,0 +1,262 @@
+"""Operators on each record by itself: they ask for nothing, keep nothing, and run wherever their input is."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import acero
+
+from timely_spark.errors import SchemaError
+from timely_spark.graph import SchemaLike, Stateless, as_schema, as_table, caller, check_columns, describe
+
+if TYPE_CHECKING:
+    from timely_spark.dataflow import Stream
+
+Expression = pc.Expression
+
+
+def project(table: pa.Table, columns: Mapping[str, str | Expression]) -> pa.Table:
+    """Compute named columns, in the order of the rows."""
+    if all(isinstance(column, str) for column in columns.values()):
+        return table.select(list(columns.values())).rename_columns(list(columns))
+    expressions = [pc.field(column) if isinstance(column, str) else column for column in columns.values()]
+    return _run(table, "project", acero.ProjectNodeOptions(expressions, list(columns)))
+
+
+def _run(table: pa.Table, node: str, options: Any) -> pa.Table:
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    # one thread: several would not keep the order of the rows
+    return acero.Declaration.from_sequence([source, acero.Declaration(node, options)]).to_table(use_threads=False)
+
+
+class _Select(Stateless):
+    def __init__(self, columns: Mapping[str, str | Expression], schema: pa.Schema | None) -> None:
+        self.columns, self.schema = columns, schema
+
+    def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        made = project(batch, self.columns)
+        return (made if made.schema == self.schema else made.cast(self.schema),)
+
+
+class _Where(Stateless):
+    def __init__(self, predicate: Expression | Callable[[Any], bool]) -> None:
+        self.predicate = predicate
+
+    def split(self, batch: pa.Table) -> pa.Array | pa.ChunkedArray:
+        if isinstance(self.predicate, Expression):
+            return project(batch, {"passes": self.predicate}).column("passes")
+        return pa.array([bool(self.predicate(row)) for row in records(batch)], pa.bool_())
+
+    def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        return (batch.filter(self.split(batch)),)
+
+
+class _Branch(_Where):
+    def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        passes = pc.fill_null(self.split(batch), fill_value=False)
+        return batch.filter(passes), batch.filter(pc.invert(passes))
+
+
+class _Records(Stateless):
+    def __init__(self, function: Callable[[Any], Any], schema: pa.Schema, *, many: bool) -> None:
+        self.function, self.schema, self.many = function, schema, many
+
+    def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        made = (self.function(row) for row in records(batch))
+        return (as_table([one for many in made for one in many] if self.many else list(made), self.schema),)
+
+
+class _Batches(Stateless):
+    def __init__(self, function: Callable[[pa.Table], Any], schema: pa.Schema) -> None:
+        self.function, self.schema = function, schema
+
+    def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        return (as_table(self.function(batch), self.schema),)
+
+
+def records(batch: pa.Table) -> Iterable[Any]:
+    """The rows of a batch as named tuples."""
+    row = namedtuple("Row", batch.schema.names, rename=True)  # noqa: PYI024
+    columns = [column.to_pylist() for column in batch.columns]
+    return map_rows(row, columns)
+
+
+def map_rows(row: Any, columns: list[list[Any]]) -> Iterable[Any]:
+    """Rows from columns."""
+    return (row(*values) for values in zip(*columns, strict=True))
+
+
+def select(stream: Stream, *columns: str, name: str | None = None, **named: str | Expression) -> Stream:
+    """Choose, rename and compute columns.
+
+    **Columns:** out: `columns`, then one for each of `named`: a column's name, or a `pyarrow.compute` expression.
+
+    Example:
+        >>> import pyarrow.compute as pc, timely_spark as ts
+        >>> flow = ts.Dataflow("select")
+        >>> _ = flow.input("x", "a long, b long").select("b", double=pc.field("a") * 2).capture("out")
+        >>> ts.testing.run(flow, {"x": [[(1, 5)]]})["out"].rows()
+        {0: [(5, 2)]}
+
+    Raises:
+        SchemaError: a column is not there, or an expression does not fit.
+    """
+    chosen: dict[str, str | Expression] = {column: column for column in columns} | named
+    check_columns("select", stream.schema, [column for column in chosen.values() if isinstance(column, str)])
+    try:
+        schema = as_schema(project(stream.schema.empty_table(), chosen).schema)
+    except pa.ArrowException as error:
+        msg = f"select ({caller()}): {error}; the input has ({describe(stream.schema)}). Hint: see pyarrow.compute for what fits."
+        raise SchemaError(msg) from error
+    return stream.then(
+        "select",
+        [schema],
+        name=name,
+        vertex=_Select(chosen, schema),
+        keeps={new: old for new, old in chosen.items() if isinstance(old, str)},
+        detail=", ".join(new if isinstance(old, str) and new == old else f"{new}={old}" for new, old in chosen.items()),
+    )[0]
+
+
+def where(stream: Stream, predicate: Expression | Callable[[Any], bool], *, name: str | None = None) -> Stream:
+    """Keep the records that pass. `filter` is the same.
+
+    Args:
+        stream: any.
+        predicate: a `pyarrow.compute` expression, or a function of one record (a named row).
+        name: the step's name.
+
+    **Columns:** out as in.
+
+    Example:
+        >>> import pyarrow.compute as pc, timely_spark as ts
+        >>> flow = ts.Dataflow("where")
+        >>> numbers = flow.input("x", "n long")
+        >>> _ = numbers.where(pc.field("n") > 1).filter(lambda row: row.n < 4).capture("out")
+        >>> ts.testing.run(flow, {"x": [[1, 2, 3, 4]]})["out"].rows()
+        {0: [(2,), (3,)]}
+    """
+    return stream.then(
+        "where", [stream.schema], name=name, vertex=_checked(stream, _Where(predicate)), keeps=_all(stream), detail=_text(predicate)
+    )[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """The two parts of a branched stream."""
+
+    trues: Stream
+    falses: Stream
+
+
+def branch(stream: Stream, predicate: Expression | Callable[[Any], bool], *, name: str | None = None) -> Branches:
+    """Part a stream in two by a predicate; what is null fails.
+
+    **Columns:** both out as in.
+
+    Example:
+        >>> import pyarrow.compute as pc, timely_spark as ts
+        >>> flow = ts.Dataflow("branch")
+        >>> parts = flow.input("x", "n long").branch(pc.bit_wise_and(pc.field("n"), 1) == 0)
+        >>> _ = parts.trues.capture("even"), parts.falses.capture("odd")
+        >>> ts.testing.run(flow, {"x": [[1, 2, 3]]})["odd"].rows()
+        {0: [(1,), (3,)]}
+    """
+    trues, falses = stream.then(
+        "branch", [stream.schema] * 2, name=name, vertex=_checked(stream, _Branch(predicate)), keeps=_all(stream), detail=_text(predicate)
+    )
+    return Branches(trues, falses)
+
+
+def map(stream: Stream, function: Callable[[Any], Any], schema: SchemaLike, *, name: str | None = None) -> Stream:  # noqa: A001
+    """Make one record of each, by a function of one record: handy, and slower than `select` or `map_batches`.
+
+    Args:
+        stream: any.
+        function: gets a named row; returns a tuple, a dict, or for one column the value.
+        schema: of what the function returns.
+        name: the step's name.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("chain")
+        >>> numbers = flow.input("x", "n long")
+        >>> for f in (lambda row: row.n + 1, lambda row: row.n * 2, lambda row: row.n + 10):
+        ...     numbers = numbers.map(f, "n long")
+        >>> _ = numbers.capture("out")
+        >>> ts.testing.run(flow, {"x": [range(3)]})["out"].rows()
+        {0: [(12,), (14,), (16,)]}
+    """
+    made = as_schema(schema)
+    return stream.then("map", [made], name=name, vertex=_Records(function, made, many=False), detail=_text(function))[0]
+
+
+def flat_map(stream: Stream, function: Callable[[Any], Iterable[Any]], schema: SchemaLike, *, name: str | None = None) -> Stream:
+    """Make any number of records of each, by a function of one record. `select_many` is the same.
+
+    Args:
+        stream: any.
+        function: gets a named row; returns an iterable of tuples, dicts, or for one column values.
+        schema: of what the function returns.
+        name: the step's name.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("words")
+        >>> _ = flow.input("lines", "line string").flat_map(lambda row: row.line.split(), "word string").capture("out")
+        >>> ts.testing.run(flow, {"lines": [["to be", "or"]]})["out"].rows()
+        {0: [('be',), ('or',), ('to',)]}
+    """
+    made = as_schema(schema)
+    return stream.then("flat_map", [made], name=name, vertex=_Records(function, made, many=True), detail=_text(function))[0]
+
+
+def map_batches(stream: Stream, function: Callable[[pa.Table], Any], schema: SchemaLike, *, name: str | None = None) -> Stream:
+    """Transform whole batches: a function of an Arrow table that treats each record by itself.
+
+    How records fall into batches is nobody's promise, so the function must not depend on it.
+
+    Args:
+        stream: any.
+        function: gets an Arrow table; returns an Arrow table, a record batch or a pandas frame.
+        schema: of what the function returns.
+        name: the step's name.
+
+    Example:
+        >>> import pyarrow.compute as pc, timely_spark as ts
+        >>> flow = ts.Dataflow("upper")
+        >>> upper = lambda batch: batch.set_column(0, "s", pc.utf8_upper(batch["s"]))
+        >>> _ = flow.input("x", "s string").map_batches(upper, "s string").capture("out")
+        >>> ts.testing.run(flow, {"x": [["a"]]})["out"].rows()
+        {0: [('A',)]}
+    """
+    made = as_schema(schema)
+    return stream.then("map_batches", [made], name=name, vertex=_Batches(function, made), detail=_text(function))[0]
+
+
+def _checked(stream: Stream, vertex: _Where) -> _Where:
+    """Try an expression on no records, so that a slip shows when the graph is built."""
+    if isinstance(vertex.predicate, Expression):
+        try:
+            passes = vertex.split(stream.schema.empty_table())
+        except pa.ArrowException as error:
+            msg = f"where ({caller()}): {error}; the input has ({describe(stream.schema)}). Hint: check the columns' names and types."
+            raise SchemaError(msg) from error
+        if not pa.types.is_boolean(passes.type):
+            msg = f"where ({caller()}): the expression gives {passes.type}, not boolean. Hint: compare with something."
+            raise SchemaError(msg)
+    return vertex
+
+
+def _all(stream: Stream) -> dict[str, str]:
+    return {column: column for column in stream.schema.names}
+
+
+def _text(function: Any) -> str:
+    """A function or expression in a few words, the same in every process."""
+    return getattr(function, "__name__", None) or (str(function) if isinstance(function, Expression) else type(function).__name__)

@@ -1,0 +1,223 @@
+"""The graph of locations: could-result-in by path summaries, and the check that every cycle advances time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from timely_spark.errors import CyclicTime
+from timely_spark.times import Antichain, PathSummary
+
+__all__ = ("Edge", "Reachability")
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A step from one location to another, what it does to times, and whether it may lead to another worker.
+
+    >>> from timely_spark.times import PRODUCT
+    >>> Edge(0, 1, PRODUCT.identity(0), exchange=True).target
+    1
+    """
+
+    source: int
+    target: int
+    summary: PathSummary
+    exchange: bool
+
+
+#: The minimal summaries of the paths from each location to a target.
+Paths = dict[int, Antichain[PathSummary]]
+
+
+class Reachability:
+    """The could-result-in relation of a graph with the locations 0, 1, .., n-1.
+
+    Law: a pointstamp (t, l) could result in (u, m) iff ``s.results_in(t) <= u`` for some ``s`` in
+    ``summaries(m)[l]``. It is a partial order because every cycle advances time, which is checked here.
+    Source: Naiad section 2.3.
+
+    >>> from timely_spark.times import PRODUCT
+    >>> one, loop, lap = PRODUCT.identity(0), PRODUCT.identity(1), PRODUCT.feedback(1)
+    >>> ends = Edge(0, 1, PRODUCT.enter(0), False), Edge(1, 2, PRODUCT.leave(1), False)
+    >>> graph = Reachability(3, [*ends, Edge(1, 1, lap, True)], identities=[one, loop, one])
+    >>> graph.summaries(2)[0] == Antichain([one])
+    True
+    >>> Reachability(2, [Edge(0, 1, one, False), Edge(1, 0, one, True)])
+    Traceback (most recent call last):
+    ...
+    timely_spark.errors.CyclicTime: the cycle of locations 0 -> 1 -> 0 does not advance time: ...
+
+    Args:
+        n: The number of locations.
+        edges: The steps between them.
+        identities: For each location the summary that changes nothing there; `summaries` needs it.
+
+    Raises:
+        CyclicTime: A cycle need not advance time. (A limit on the way does not excuse it.)
+    """
+
+    def __init__(self, n: int, edges: Iterable[Edge], *, identities: Sequence[PathSummary] = ()) -> None:
+        self.n = n
+        self.edges = tuple(edges)
+        self.identities = tuple(identities)
+        #: For each location the edges out of it, and into it.
+        self.out: list[list[Edge]] = [[] for _ in range(n)]
+        self.into: list[list[Edge]] = [[] for _ in range(n)]
+        for edge in self.edges:
+            assert 0 <= edge.source < n, edge
+            assert 0 <= edge.target < n, edge
+            self.out[edge.source].append(edge)
+            self.into[edge.target].append(edge)
+        #: For each location its place among the graph's components, then inside its component, and so on.
+        self._places = _places(n, self.edges)
+        self._paths: dict[int, tuple[Paths, Paths]] = {}
+
+    def order(self, location: int, key: Sequence[object]) -> tuple[object, ...]:
+        """A total order of pointstamps (location, ``time.order_key()``) that extends could-result-in.
+
+        Law: every edge strictly increases it. So what is handled in this order is handled once.
+        """
+        places = self._places[location]
+        if len(places) == 1:
+            return (places[0], *key)
+        together: list[object] = []
+        for pair in zip(places, key, strict=False):
+            together += pair
+        both = min(len(places), len(key))
+        return (*together, *places[both:], *key[both:])
+
+    def summaries(self, target: int) -> Paths:
+        """For each location that leads to the target: the minimal summaries of all paths, empty ones too.
+
+        Computed when first asked for, by going backwards from the target; then kept.
+        """
+        return self._to(target)[0]
+
+    def exchanged(self, target: int) -> Paths:
+        """For each location that leads to the target by an exchange: the minimal summaries of such paths.
+
+        >>> from timely_spark.times import PRODUCT
+        >>> one = PRODUCT.identity(0)
+        >>> graph = Reachability(3, [Edge(0, 1, one, True), Edge(1, 2, one, False)], identities=[one] * 3)
+        >>> sorted(graph.summaries(2)), sorted(graph.exchanged(2))
+        ([0, 1, 2], [0])
+        """
+        return self._to(target)[1]
+
+    def _to(self, target: int) -> tuple[Paths, Paths]:
+        if target not in self._paths:
+            self._paths[target] = self._backwards(target)
+        return self._paths[target]
+
+    def _backwards(self, target: int) -> tuple[Paths, Paths]:
+        # by[x]: over paths without (0) or with (1) an exchange. It ends: counters are natural numbers, so of
+        # endlessly many summaries one is <= a later one (Dickson's lemma), which is then not added.
+        assert len(self.identities) == self.n, "the paths to a location need the identities of all locations"
+        by: tuple[Paths, Paths] = ({}, {})
+        todo: deque[tuple[int, int, PathSummary]] = deque()
+
+        def found(location: int, crossed: int, summary: PathSummary) -> None:
+            if by[crossed].setdefault(location, Antichain()).insert(summary):
+                todo.append((location, crossed, summary))
+
+        found(target, 0, self.identities[target])
+        while todo:
+            location, crossed, onward = todo.popleft()
+            if onward not in by[crossed][location].elements:
+                continue  # something better was found meanwhile, and goes on instead
+            for edge in self.into[location]:
+                summary = edge.summary.followed_by(onward)
+                if summary is not None:
+                    found(edge.source, crossed or int(edge.exchange), summary)
+        either = {location: paths.copy() for location, paths in by[0].items()}
+        for location, paths in by[1].items():
+            either.setdefault(location, Antichain()).extend(paths)
+        return either, by[1]
+
+
+def _places(n: int, edges: Sequence[Edge]) -> list[tuple[int, ...]]:
+    """Places of the locations in nested topological orders; raises `CyclicTime` if there are none.
+
+    The first place is that of the strongly connected component. Inside one (a loop context, with all it
+    contains) each edge must keep the first coordinate of time, or the cycle through it does not advance. So
+    there the coordinate never decreases. Edges that increase it are taken away, and the components of what
+    remains give the second place; with the next coordinate the third; until nothing is connected. Each edge
+    is looked at once per loop around it: linear, however many paths there are.
+    """
+    places: list[list[int]] = [[] for _ in range(n)]
+    todo: list[tuple[Sequence[int], Sequence[Edge], int]] = [(range(n), edges, 0)]
+    while todo:
+        locations, among, coordinate = todo.pop()
+        components = _components(locations, among)
+        component = {location: i for i, members in enumerate(components) for location in members}
+        inside: dict[int, list[Edge]] = {}
+        for edge in among:
+            if component[edge.source] == component[edge.target]:
+                inside.setdefault(component[edge.source], []).append(edge)
+        for location, i in component.items():
+            places[location].append(i)
+        for i, connected in inside.items():
+            remaining = []
+            for edge in connected:
+                advances = edge.summary.advances
+                if len(advances) <= coordinate:
+                    raise CyclicTime.around(_cycle(edge, connected))
+                if not advances[coordinate]:
+                    remaining.append(edge)
+            todo.append((components[i], remaining, coordinate + 1))
+    return [tuple(place) for place in places]
+
+
+def _cycle(first: Edge, edges: Iterable[Edge]) -> list[int]:
+    """The locations of a shortest cycle that begins with an edge."""
+    out: dict[int, list[int]] = {}
+    for edge in edges:
+        out.setdefault(edge.source, []).append(edge.target)
+    back = {first.target: first.source}
+    todo = deque([first.target])
+    while first.source not in back:
+        location = todo.popleft()
+        for target in out.get(location, ()):
+            if target not in back:
+                back[target] = location
+                todo.append(target)
+    way = [first.source]
+    while way[-1] != first.target:
+        way.append(back[way[-1]])
+    return [first.source, *reversed(way[1:])]
+
+
+def _components(locations: Iterable[int], edges: Iterable[Edge]) -> list[list[int]]:
+    """The strongly connected components, in topological order (Gabow 2000, without recursion)."""
+    out: dict[int, list[int]] = {location: [] for location in locations}
+    for edge in edges:
+        out[edge.source].append(edge.target)
+    done = len(out)
+    #: the place on the stack, or `done`
+    place: dict[int, int] = {}
+    stack: list[int] = []
+    #: where on the stack the components begin, as far as one can tell yet
+    begins: list[int] = []
+    found: list[list[int]] = []
+    todo = list(out)
+    while todo:
+        location = todo.pop()
+        if location < 0:  # all behind ~location was looked at
+            begin = place[~location]
+            if begins[-1] == begin:
+                begins.pop()
+                found.append(stack[begin:])
+                place.update(dict.fromkeys(stack[begin:], done))
+                del stack[begin:]
+        elif location not in place:
+            place[location] = len(stack)
+            begins.append(len(stack))
+            stack.append(location)
+            todo.append(~location)
+            todo += out[location]
+        else:
+            while begins and place[location] < begins[-1]:
+                begins.pop()
+    return found[::-1]

@@ -1,0 +1,204 @@
+"""The tracker: counts of pointstamps in, changes of frontiers out, by local propagation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from typing import Any
+
+from timely_spark.errors import InvalidTime
+from timely_spark.progress.reachability import Reachability
+from timely_spark.times import Antichain, MutableAntichain, Times
+
+__all__ = ("Tracker",)
+
+
+class Tracker:
+    """What may still arrive where, given the pointstamps there are.
+
+    Laws: ``frontier(l)`` is the antichain of all ``s.results_in(t)`` for a pointstamp (t, m) whose count is
+    strictly positive (or an open input) and a path ``s`` from m to l. It depends only on the sums of the
+    counts, which may be negative for a while; when they are all zero, nothing is kept. Work is proportional
+    to the pointstamps that change and the frontiers that change by them, not to the graph. Source: Naiad
+    section 2.3; timely's ``progress/reachability``.
+
+    >>> from timely_spark.progress import Edge
+    >>> from timely_spark.times import PRODUCT, Time
+    >>> one = PRODUCT.identity(0)
+    >>> tracker = Tracker(Reachability(3, [Edge(0, 1, one, True), Edge(1, 2, one, False)]))
+    >>> tracker.input_at(0, None, Time(0))
+    >>> tracker.update([(1, Time(0), 1), (0, Time(0), 1)])
+    >>> tracker.input_at(0, Time(0), Time(1))
+    >>> tracker.propagate()
+    [(0, Time(0), 1), (1, Time(0), 1), (2, Time(0), 1)]
+    >>> tracker.update([(0, Time(0), -1)])
+    >>> tracker.propagate(), tracker.frontier(0), tracker.arrivals(2)
+    ([(0, Time(0), -1), (0, Time(1), 1)], Antichain([Time(1)]), Antichain([]))
+
+    Args:
+        reachability: The graph of locations.
+    """
+
+    # The propagation runs on three layers of the graph; node = location + layer * n. What stands in layer 0
+    # has crossed no exchange yet, and goes on to layer 1 by its first; inputs stand, and stay, in layer 2.
+    # Pointstamps are handled in the order of `Reachability.order`, which every edge increases: so what may
+    # still change the count of a (node, time) is handled before it, and each is handled once.
+
+    def __init__(self, reachability: Reachability) -> None:
+        self.reachability = reachability
+        #: For each node where any stand: the counts of pointstamps. No entry is empty, here and below.
+        self._stamps: dict[int, MutableAntichain[Any]] = {}
+        #: For each node: its own frontier and, as edges change them, those of its predecessors, summed up.
+        self._implied: dict[int, MutableAntichain[Any]] = {}
+        #: For each location: the frontiers of its three nodes, summed up.
+        self._frontiers: dict[int, MutableAntichain[Any]] = {}
+        #: Changes of `_implied` that were not yet made; each of them is in the queue once.
+        self._pending: dict[tuple[int, Any], int] = {}
+        self._queue: list[tuple[Any, int, Any]] = []
+        #: How the frontiers have changed since `propagate` was last called.
+        self._changes: dict[tuple[int, Any], int] = {}
+
+    # -- what changed ----------------------------------------------------------------------------------------
+
+    def update(self, deltas: Iterable[tuple[int, Any, int]]) -> None:
+        """Add to the counts of messages and capabilities, all at once: (location, time, change)."""
+        grouped: dict[int, list[tuple[Any, int]]] = {}
+        for location, time, n in deltas:
+            assert 0 <= location < self.reachability.n, location
+            grouped.setdefault(location, []).append((time, n))
+        for location, changes in grouped.items():
+            self._count(location, changes)
+
+    def input_at(self, location: int, old: Any | None, new: Any | None) -> None:
+        """Open an input into a location (``old`` is None), advance it, or close it (``new`` is None).
+
+        Raises:
+            InvalidTime: ``new`` is not later than ``old``.
+        """
+        assert 0 <= location < self.reachability.n, location
+        if old is not None and new is not None and not old.less_equal(new):
+            raise InvalidTime.backwards(old, new)
+        changes = [(time, n) for time, n in ((old, -1), (new, +1)) if time is not None]
+        self._count(location + 2 * self.reachability.n, changes)
+
+    def _count(self, node: int, changes: Iterable[tuple[Any, int]]) -> None:
+        for time, n in _update(self._stamps, node, changes):
+            self._push(node, time, n)
+
+    # -- propagation -----------------------------------------------------------------------------------------
+
+    def propagate(self) -> list[tuple[int, Any, int]]:
+        """How the frontiers have changed since the last call: (location, time, -1 or +1), by location."""
+        self._settle()
+        changes = [(location, time, n) for (location, time), n in self._changes.items() if n]
+        self._changes.clear()
+        return sorted(changes, key=lambda change: (change[0], change[2], change[1].order_key()))
+
+    def _push(self, node: int, time: Any, n: int) -> None:
+        entry = (node, time)
+        if entry in self._pending:
+            self._pending[entry] += n
+        else:
+            self._pending[entry] = n
+            reach = self.reachability
+            heappush(self._queue, (reach.order(node % reach.n, time.order_key()), node, time))
+
+    def _settle(self) -> None:
+        n = self.reachability.n
+        while self._queue:
+            _, node, time = heappop(self._queue)
+            change = self._pending.pop((node, time))
+            changes = _update(self._implied, node, [(time, change)]) if change else ()
+            if not changes:
+                continue
+            layer, location = divmod(node, n)
+            for edge in self.reachability.out[location]:
+                onward = edge.target + n * (layer or int(edge.exchange))
+                for at, by in changes:
+                    if (result := edge.summary.results_in(at)) is not None:
+                        self._push(onward, result, by)
+            for at, by in _update(self._frontiers, location, changes):
+                self._changes[location, at] = self._changes.get((location, at), 0) + by
+
+    # -- what may still arrive -------------------------------------------------------------------------------
+
+    def frontier(self, location: int) -> Antichain[Any]:
+        """The least times at which anything stands, or may still arrive, there; empty: complete."""
+        self._settle()
+        return _frontier(self._frontiers, location)
+
+    def arrivals(self, location: int) -> Antichain[Any]:
+        """The least times at which anything may still arrive over an exchange, inputs not counted."""
+        self._settle()
+        return _frontier(self._implied, location + self.reachability.n)
+
+    def less_equal(self, location: int, time: Any) -> bool:
+        """Whether anything at a time ``<= time`` stands, or may still arrive, there."""
+        return self.frontier(location).less_equal(time)
+
+    def less_than(self, location: int, time: Any) -> bool:
+        """Whether anything at a time ``< time`` stands, or may still arrive, there."""
+        return self.frontier(location).less_than(time)
+
+    # -- the counts ------------------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> dict[tuple[int, Any], int]:
+        """The counts that are not zero, by (location, time); open inputs are not among them."""
+        return self._counted(lambda node: node < self.reachability.n)
+
+    @property
+    def inputs(self) -> dict[tuple[int, Any], int]:
+        """How many open inputs stand at each (location, time)."""
+        return self._counted(lambda node: node >= self.reachability.n)
+
+    def _counted(self, wanted: Callable[[int], bool]) -> dict[tuple[int, Any], int]:
+        counted = [
+            ((node % self.reachability.n, time), n)
+            for node, stamps in self._stamps.items()
+            if wanted(node)
+            for time, n in stamps.counts.items()
+        ]
+        return dict(sorted(counted, key=lambda item: (item[0][0], item[0][1].order_key())))
+
+    def encode(self) -> dict[str, Any]:
+        """The counts as plain JSON, the same for the same counts."""
+        kinds = {"counts": self.active, "inputs": self.inputs}
+        return {
+            kind: [[location, time.encode(), n] for (location, time), n in counted.items()]
+            for kind, counted in kinds.items()
+        }
+
+    @classmethod
+    def decode(cls, reachability: Reachability, times: Times, data: dict[str, Any]) -> Tracker:
+        """The tracker whose ``encode()`` is ``data``, with all frontiers as they were.
+
+        >>> from timely_spark.times import PRODUCT, Time
+        >>> graph = Reachability(1, [])
+        >>> tracker = Tracker(graph)
+        >>> tracker.update([(0, Time(4), 2)])
+        >>> Tracker.decode(graph, PRODUCT, tracker.encode()).frontier(0)
+        Antichain([Time(4)])
+        """
+        self = cls(reachability)
+        for kind, layer in (("counts", 0), ("inputs", 2)):
+            for location, time, n in data[kind]:
+                self._count(location + layer * reachability.n, [(times.decode(time), n)])
+        self.propagate()
+        return self
+
+
+def _update(
+    places: dict[int, MutableAntichain[Any]], place: int, changes: Iterable[tuple[Any, int]]
+) -> list[tuple[Any, int]]:
+    counted = places.get(place)
+    if counted is None:
+        counted = places[place] = MutableAntichain()
+    changed = counted.update_iter(changes)
+    if not counted:
+        del places[place]
+    return changed
+
+
+def _frontier(places: dict[int, MutableAntichain[Any]], place: int) -> Antichain[Any]:
+    return places[place].frontier() if place in places else Antichain()

@@ -1,0 +1,119 @@
+"""The driver's part of a round: what foreachBatch calls, once per micro-batch.
+
+It shares no object with the user's session, because under Connect it runs in another process: all it knows
+comes from the log. Within one run it keeps the coordinator of the last batch, an optimisation that is only
+ever used for the very next batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from timely_spark.runtime.errors import LostOwnership
+from timely_spark.runtime.ledger import Ledger
+from timely_spark.runtime.log import Manifest, RoundLog
+from timely_spark.runtime.sinks import Output
+from timely_spark.runtime.site import Site
+from timely_spark.worker import ROWS, Coordinator, Turn
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Driver:
+    """foreachBatch's function: a batch run again, in any process, gives the same manifest and deliveries."""
+
+    site: Site
+    outputs: Sequence[Output]
+    #: (batch, its manifest, the coordinator after it): only of this run, only for batch + 1.
+    _last: tuple[Manifest, Coordinator] | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": None}
+
+    def __call__(self, batch_df: DataFrame, batch_id: int) -> None:
+        """One round."""
+        last, self._last = self._last, None  # on an error it may have taken half a turn
+        with self.site.reporting():
+            self._last = self._round(last, batch_df, batch_id)
+
+    def _round(
+        self, last: tuple[Manifest, Coordinator] | None, batch_df: DataFrame, batch_id: int
+    ) -> tuple[Manifest, Coordinator]:
+        log = self.site.log
+        rows = batch_df.toArrow().cast(ROWS)  # the one action: a second would run the stateful stage again
+        started = time.perf_counter()
+        before, coordinator = (
+            last if last and last[0].batch == batch_id - 1 else self._restored(log, batch_id)
+        )
+        turn = coordinator.turn(batch_id, rows)
+        if (
+            owner := log.owner()
+        ) != self.site.run:  # on `file:` Spark's own fencing may be off (see session.py)
+            raise LostOwnership.to(log.checkpoint, mine=self.site.run, other=owner)
+        ledger = Ledger(log, before, turn.outputs, batch_id, {output.name for output in self.outputs})
+        self._deliver(batch_df.sparkSession, ledger, turn, batch_id)
+        manifest = ledger.into(manifest_of(self.site, coordinator, turn, batch_id))
+        manifest = log.prune(manifest, keep=self.site.keep)
+        log.write(manifest, turn.rows)
+        self._tell(manifest, turn, time.perf_counter() - started)
+        return manifest, coordinator
+
+    def _restored(self, log: RoundLog, batch_id: int) -> tuple[Manifest, Coordinator]:
+        manifest = log.newest_before(batch_id)
+        return manifest, Coordinator.decode(self.site.plan, manifest.coordinator)
+
+    def _deliver(self, session: SparkSession, ledger: Ledger, turn: Turn, batch_id: int) -> None:
+        for output in self.outputs:
+            if output.release == "arrival":
+                parts = ledger.arrived(output)
+                if parts:
+                    output.sink.deliver(session, batch_id, parts)
+        by_name = {output.name: output for output in self.outputs}
+        for name, epoch in turn.released:
+            if name in by_name and by_name[name].release == "epoch":
+                table = ledger.take(by_name[name], epoch)
+                by_name[name].sink.deliver(session, epoch, [(epoch, table)])
+        if turn.complete:
+            for output in self.outputs:
+                output.sink.complete()
+
+    def _tell(self, manifest: Manifest, turn: Turn, seconds: float) -> None:
+        context = {"flow": self.site.name, "round": manifest.batch, "run": self.site.run}
+        _log.debug(
+            "%s: round %d: %d rows for the next one, driver %.1f ms",
+            self.site.name, manifest.batch, turn.rows.num_rows, 1000 * seconds, extra={"context": context},
+        )  # fmt: skip
+        for epoch in sorted({epoch for _, epoch in turn.released}):
+            _log.info(
+                "%s: epoch %d complete after round %d",
+                self.site.name, epoch, manifest.batch, extra={"context": {**context, "epoch": epoch}},
+            )  # fmt: skip
+
+
+def manifest_of(site: Site, coordinator: Coordinator, turn: Turn, batch: int) -> Manifest:
+    """The manifest of a turn; what it takes over from the one before is the ledger's to enter."""
+    return Manifest(
+        batch=batch,
+        plan=site.plan.fingerprint,
+        run=site.run,
+        coordinator=coordinator.encode(),
+        header=turn.header,
+        runnable=turn.rows.num_rows > 0,
+        released=list(turn.released),
+        frontier=turn.frontier,
+        complete=turn.complete,
+        unreleased={},
+        spent=[],
+        kept_from=batch,
+        rounds=0,
+        late=dict(turn.late),
+        stats=turn.stats,
+    )

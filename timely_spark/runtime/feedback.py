@@ -1,0 +1,165 @@
+"""The feedback source: the loop's back edge, and the way in for handles. One Python process per query.
+
+Its offset is `{"round": M, "inputs": {name: k}}`: manifest M and the inputs' entries up to k have been read.
+A manifest without rows does not become an offset, so an idle flow runs no batches, and under `availableNow`
+the query stops by itself at quiescence. (Spark asks AvailableNow sources to freeze their end at the start;
+here the end is "until nothing is left to do", which is what a loop means by it.)
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from timely_spark.runtime.errors import LogDamaged
+from timely_spark.runtime.inputs import entry_size, read_entry, remove_entry
+from timely_spark.runtime.log import FIRST
+from timely_spark.runtime.site import ROWS_DDL, Site
+from timely_spark.worker import pack_input
+
+Offset = dict[str, Any]
+
+#: What one batch takes from one input at most; the rest waits for the next batch.
+MAX_ENTRIES, MAX_BYTES = 1000, 64 << 20
+#: Seconds between two answers of "nothing new", growing from the first to the second while idle.
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 0.16
+
+
+class FeedbackSource(DataSource):
+    """Spark's view of it."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "timely_feedback"
+
+    def schema(self) -> str:
+        """The rows between the stages."""
+        return ROWS_DDL
+
+    def simpleStreamReader(self, schema: StructType) -> FeedbackReader:  # noqa: ARG002, N802
+        """The reader; the site travels as an option."""
+        return FeedbackReader(Site.from_option(self.options["site"]))
+
+
+class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Answers Spark's polls from the log, without listing it."""
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.log = site, site.log
+        #: Newest manifest known to exist.
+        self._newest = FIRST
+        #: A manifest known to have no rows.
+        self._barren: int | None = None
+        self._pause = SHORTEST_PAUSE
+        self._to_the_end = False
+        #: Offsets of committed batches, the oldest of which says what can go.
+        self._committed: deque[Offset] = deque()
+        #: Per input: the oldest entry that may still be there.
+        self._oldest: dict[str, int] = {}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Run to quiescence: there is nobody to wait for, so no pauses."""
+        self._to_the_end = True
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        """Before the first manifest and all entries."""
+        return {"round": FIRST - 1, "inputs": dict.fromkeys(self.site.inputs, -1)}
+
+    def read(self, start: Offset) -> tuple[Iterator[Any], Offset]:
+        """Everything new, and where that ends."""
+        end = self._end(start)
+        if end == start and not self._to_the_end:
+            end = self._wait(start)
+        if end == start:
+            return iter([]), start
+        self._pause = SHORTEST_PAUSE
+        return self.readBetweenOffsets(start, end), end
+
+    def readBetweenOffsets(self, start: Offset, end: Offset) -> Iterator[Any]:  # noqa: N802
+        """Exactly the rows between two offsets; also after a restart, in another process.
+
+        Only the last manifest counts: each holds all that the next round reads, and none with rows is ever
+        skipped.
+        """
+        tables = []
+        if end["round"] != start["round"]:
+            if (rows := self.log.rows(end["round"])) is None:
+                raise LogDamaged.no_manifest(self.log.files.root, end["round"] + 1)
+            tables.append(rows)
+        for name, last in end["inputs"].items():
+            first = start["inputs"].get(name, -1) + 1
+            if first <= last:
+                tables.append(self._packed(name, range(first, last + 1)))
+        batches = self.site.labelled(pa.concat_tables(tables)).to_batches() if tables else []
+        return iter(batches)  # an iterator that copy.copy can take: Spark's wrapper does
+
+    def commit(self, end: Offset) -> None:
+        """Batches up to `end` are committed: entries that no retained batch can read again go."""
+        self._committed.append(end)
+        if len(self._committed) <= self.site.keep:
+            return
+        done = self._committed.popleft()
+        for name, last in done["inputs"].items():
+            if name not in self._oldest:
+                self._oldest[name] = min(self.log.files.numbers(f"inputs/{name}"), default=0)  # once per run
+            for number in range(
+                self._oldest[name], last
+            ):  # `last` stays: it tells a restarted handle where it stands
+                remove_entry(self.log, name, number)
+            self._oldest[name] = max(self._oldest[name], last)
+
+    def _end(self, start: Offset) -> Offset:
+        """The offset of all that is there now."""
+        newest = self.log.newest(max(self._newest, start["round"]))
+        if newest is not None and newest != self._newest:
+            self._newest, self._pause = newest, SHORTEST_PAUSE  # a batch has run: not idle
+        batch = start["round"]
+        if self._newest > batch and self._newest != self._barren:
+            if self.log.has_rows(self._newest):
+                batch = self._newest
+            else:
+                self._barren = self._newest
+        return {
+            "round": batch,
+            "inputs": {name: self._last(name, start) for name in sorted(self.site.inputs)},
+        }
+
+    def _last(self, name: str, start: Offset) -> int:
+        last: int = start["inputs"].get(name, -1)
+        size = 0
+        for number in range(last + 1, last + 1 + MAX_ENTRIES):
+            found = entry_size(self.log, name, number)
+            if found is None or ((size := size + found) > MAX_BYTES and number > last + 1):
+                break
+            last = number
+        return last
+
+    def _wait(self, start: Offset) -> Offset:
+        """A pause that ends at once when a handle sends; it grows while nothing happens.
+
+        It also holds back Spark's polls of the flow's other sources (Spark asks them one after the other),
+        which is why it stays short.
+        """
+        until = time.monotonic() + self._pause
+        beat = max(0.002, self._pause / 8)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(beat, left))
+            if self.site.inputs and (end := self._end(start)) != start:
+                return end
+        return start
+
+    def _packed(self, name: str, numbers: range) -> pa.Table:
+        found = ((number, read_entry(self.log, name, number)) for number in numbers)
+        with self.site.reporting():
+            return pack_input(
+                self.site.plan, name, [(number, e.kind, e.epoch, e.table) for number, e in found]
+            )

@@ -1,0 +1,294 @@
+"""The handle of a running flow: StreamingQuery's verbs, and what only a timely dataflow can answer."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from timely_spark.errors import TimelyError
+from timely_spark.runtime.errors import QueryFailed
+from timely_spark.runtime.inputs import InputHandle
+from timely_spark.runtime.site import FAILURE, Site
+from timely_spark.runtime.watch import Progress, Watch
+from timely_spark.testing import Captured
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from timely_spark.times import Antichain
+
+
+class Probe:
+    """What may still appear at one place of a running flow (Naiad section 4.1; timely's probe)."""
+
+    def __init__(self, query: Query, name: str) -> None:
+        self.query, self.name = query, name
+
+    def frontier(self) -> Antichain[Any]:
+        """The earliest times that may still appear here; empty when none can."""
+        found: Antichain[Any] = self.query.frontier(self.name)
+        return found
+
+    def less_than(self, time: Any) -> bool:
+        """Whether a time strictly before `time` (an epoch, or a time of the flow) may still appear."""
+        return self.frontier().less_than(self.query.time(time))
+
+    def less_equal(self, time: Any) -> bool:
+        """Whether `time`, or one before it, may still appear."""
+        return self.frontier().less_equal(self.query.time(time))
+
+    def wait_for(self, epoch: int | None = None, timeout: float | None = None) -> bool:
+        """As `Query.wait_for`, for this place."""
+        return self.query.wait_for(self, epoch=epoch, timeout=timeout)
+
+
+class Query:
+    """A running flow.
+
+    Has the verbs of Spark's `StreamingQuery`, in snake_case and in its own camelCase, and those of a timely
+    dataflow: `frontier`, `probe`, `wait_for`, `rounds`, `step`. As a context manager it stops the query at
+    the end.
+    """
+
+    def __init__(
+        self,
+        query: StreamingQuery,
+        site: Site,
+        *,
+        inputs: Sequence[InputHandle] = (),
+        unset: Sequence[str] = (),
+    ) -> None:
+        self._query, self._site, self._watch = query, site, Watch(site)
+        self._inputs = tuple(inputs)
+        #: Confs which the session did not let this query have, and why.
+        self.unset = list(unset)
+
+    # -- StreamingQuery's verbs ------------------------------------------------------------------------------
+    @property
+    def id(self) -> str:
+        """The query's id: the same after a restart from the checkpoint."""
+        return self._query.id
+
+    @property
+    def run_id(self) -> str:
+        """The id of this run."""
+        return self._query.runId
+
+    @property
+    def name(self) -> str | None:
+        """The query's name in Spark."""
+        return self._query.name
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the query is running."""
+        return self._query.isActive
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Spark's status, `frontier`, `rounds`, and `held_back_by`: what keeps the oldest epoch open."""
+        manifest = self._watch.newest()
+        return {
+            **self._query.status,
+            "rounds": manifest.rounds,
+            "frontier": manifest.frontier,
+            "held_back_by": self._watch.held_back_by(),
+        }
+
+    @property
+    def last_progress(self) -> Progress | None:
+        """The last round; None before the first."""
+        return next(reversed(self.recent_progress), None)
+
+    @property
+    def recent_progress(self) -> list[Progress]:
+        """Recent rounds, oldest first."""
+        found = {p["batchId"]: p["durationMs"].get("triggerExecution") for p in self._query.recentProgress}
+        newest = self._watch.newest().batch
+        if newest >= 0:  # a manifest is there before Spark's own progress
+            found.setdefault(newest, None)
+        rounds = (self._watch.progress(batch, found[batch]) for batch in sorted(found))
+        return [progress for progress in rounds if progress is not None]
+
+    def await_termination(self, timeout: float | None = None) -> bool | None:
+        """Waits until the query ends; with a timeout (seconds) says whether it did.
+
+        Raises:
+            TimelyError: the query failed.
+        """
+        try:
+            # Spark takes whole seconds; waiting in one thread with no signals in between is its way, too
+            return self._query.awaitTermination(timeout if timeout is None else max(1, round(timeout)))
+        except Exception as error:
+            raise self._ours(error) from error
+
+    def process_all_available(self) -> None:
+        """Waits until everything that was there when it was called is processed, loops included.
+
+        Raises:
+            TimelyError: the query failed.
+        """
+        try:
+            # Spark ends the wait at the next poll that finds nothing, which may have begun before the last
+            # send. The poll that ends a second wait began after the first one.
+            self._query.processAllAvailable()
+            self._query.processAllAvailable()
+        except Exception as error:
+            raise self._ours(error) from error
+
+    def stop(self) -> None:
+        """Stops the query. It can be started again from its checkpoint."""
+        self._query.stop()
+
+    def explain(self, extended: bool = False) -> None:  # noqa: FBT001, FBT002 - Spark's signature
+        """Prints Spark's plan of the last micro-batch (`flow.explain()` shows the dataflow)."""
+        self._query.explain(extended)
+
+    def exception(self) -> TimelyError | None:
+        """The error that ended the query, ours if there is one, with Spark's as its cause; or None."""
+        error = self._query.exception()
+        return None if error is None else self._ours(error)
+
+    # -- a timely dataflow's ---------------------------------------------------------------------------------
+    @property
+    def rounds(self) -> int:
+        """Micro-batches run since the checkpoint was made."""
+        return self._watch.newest().rounds
+
+    def frontier(self, name: str | None = None) -> Any:
+        """The earliest times that may still appear at an output or probe; without a name, those of each."""
+        if name is not None:
+            return self._watch.frontier(name)
+        return {each: self._watch.frontier(each) for each in self._watch.names()}
+
+    def probe(self, name: str) -> Probe:
+        """A probe of the flow, by name (an output's name serves, too).
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        self._watch.frontier(name)
+        return Probe(self, name)
+
+    def captured(self, name: str) -> Captured:
+        """What an output made with `capture` (or `to_memory`) has released so far.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        return self._watch.captured(name)
+
+    def time(self, time: Any) -> Any:
+        """A time of the flow: itself, or that of an epoch."""
+        return self._site.plan.times.epoch(time) if isinstance(time, int) else time
+
+    def wait_for(self, target: Any = None, *, epoch: int | None = None, timeout: float | None = None) -> bool:
+        """Waits until an epoch is complete at a probe or output.
+
+        Args:
+            target: a probe, an output's or probe's name, or an epoch; without one, all outputs and probes.
+            epoch: which epoch; without one, all that was sent into the flow's handles so far (with manual
+            epochs: all
+                epochs that are closed).
+            timeout: seconds; without one, as long as it takes.
+
+        Returns:
+            Whether it is complete; False when time is up, or when the query has ended without it.
+
+        Raises:
+            TimelyError: the query failed.
+        """
+        if isinstance(target, int):
+            target, epoch = None, target
+        names = self._watch.names() if target is None else [getattr(target, "name", target)]
+        for name in names:
+            self._watch.frontier(name)  # a wrong name is an error now, not a wait for ever
+        wanted = (lambda: epoch) if epoch is not None else self._sent_by()
+
+        def reached() -> bool:
+            until = wanted()
+            return until is not None and all(self._watch.is_past(name, until) for name in names)
+
+        return self._wait(reached, timeout)
+
+    def step(self, timeout: float | None = None) -> bool:
+        """Waits until one more micro-batch has run; False when time is up, or the query has ended.
+
+        Raises:
+            TimelyError: the query failed.
+        """
+        before = self._watch.newest().batch
+        return self._wait(lambda: self._watch.newest().batch > before, timeout)
+
+    def _wait(self, reached: Any, timeout: float | None) -> bool:
+        if self._watch.until(reached, lambda: self.is_active, timeout):
+            return True
+        if (error := self.exception()) is not None:
+            raise error
+        return False
+
+    def _sent_by(self) -> Any:
+        """A function that gives the epoch with which all sent so far is complete, or None: not known."""
+        manual = [handle for handle in self._inputs if handle.epochs == "manual"]
+        if manual:
+            closed = min((handle.epoch for handle in manual if not handle.is_closed), default=None)
+            last = max(handle.epoch for handle in manual) if closed is None else closed - 1
+            return lambda: last
+        sent = {handle.name: handle.sent for handle in self._inputs}
+
+        def epoch() -> int | None:
+            newest = self._watch.newest().batch
+            found = self._site.log.spark_offset(newest + 1) or self._site.log.spark_offset(newest)
+            if found is None:
+                return None if any(sent.values()) else newest
+            batch, taken = found
+            return batch if all(taken.get(name, -1) + 1 >= count for name, count in sent.items()) else None
+
+        return epoch
+
+    def _ours(self, error: Exception) -> TimelyError:
+        if isinstance(error, TimelyError):
+            return error
+        text = self._site.log.files.read(FAILURE)
+        if text is not None:
+            run, found = pickle.loads(text)
+            if run == self._site.run:
+                reason = f"{type(found).__name__}: {found}"
+                ours = (
+                    found if isinstance(found, TimelyError) else QueryFailed.because(self._site.name, reason)
+                )
+                ours.__cause__ = error
+                return ours
+        failed = QueryFailed.because(self._site.name, str(error).partition("\n")[0])
+        failed.__cause__ = error
+        return failed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+#: What `StreamingQuery` has, by its names here; a test compares the camelCase forms with Spark's class.
+SPARK_NAMES = (
+    "id", "run_id", "name", "is_active", "await_termination", "status", "recent_progress", "last_progress",
+    "process_all_available", "stop", "explain", "exception",
+)  # fmt: skip
+
+
+def _alias(owner: type, names: Sequence[str]) -> None:
+    for name in names:
+        camel = re.sub("_(.)", lambda found: found[1].upper(), name)
+        if camel != name:
+            setattr(owner, camel, owner.__dict__[name])
+
+
+_alias(Query, SPARK_NAMES)

@@ -1,0 +1,131 @@
+"""The one streaming query: pack, union with the feedback source, group by worker, one stateful operator.
+
+What runs in Python tasks is small functions that refer to a `Site`; the work is `timely_spark.worker`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from timely_spark.runtime.log import RoundLog
+from timely_spark.runtime.session import register
+from timely_spark.runtime.site import ROWS_DDL, Site
+from timely_spark.worker import ROWS, pack, step
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.state import GroupState
+
+#: Fixed for ever: Spark refuses a checkpoint whose state schema differs. What changes is inside the manifest.
+STATE_DDL = "format int, manifest binary"
+STATE_FORMAT = 1
+#: A source task packs its rows in portions of about this size.
+PORTION_BYTES = 64 << 20
+_BATCH_ID = "streaming.sql.batchId"  # internal to Spark, and the only such key that is relied on
+
+
+def build(session: SparkSession, site: Site, dataframes: Mapping[str, DataFrame]) -> DataFrame:
+    """The streaming DataFrame whose every micro-batch is a round; what it gives goes to the driver.
+
+    Columns:
+        worker int, kind string, meta string, payload binary
+    """
+    from timely_spark.runtime.feedback import FeedbackSource
+
+    register(session, FeedbackSource)
+    feedback = session.readStream.format(FeedbackSource.name()).option("site", site.to_option()).load()
+    # Spark's offset log knows sources by their position: the feedback first, then the flow's own order.
+    packed = [df.mapInArrow(_packer(site, name, df), ROWS_DDL) for name, df in dataframes.items()]
+    rows = reduce(lambda left, right: left.unionAll(right), packed, feedback)
+    grouped = rows.groupBy("worker")
+    return grouped.applyInPandasWithState(_operator(site), ROWS_DDL, STATE_DDL, "append", "NoTimeout")
+
+
+def _packer(
+    site: Site, source: str, frame: DataFrame
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema = to_arrow_schema(frame.schema)
+
+    def pack_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with site.reporting():
+            yield from _pack(site, source, schema, batches)
+
+    return pack_partition
+
+
+def _pack(
+    site: Site, source: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    shard = context.partitionId() if context is not None else 0
+    seq = 0
+    for table in _portions(batches):
+        yield from site.labelled(pack(site.plan, source, table, shard, seq)).to_batches()
+        seq += 1
+    if (
+        not seq
+    ):  # Spark runs us on partitions without rows, too: so an epoch filtered away still ticks, and ends
+        yield from site.labelled(pack(site.plan, source, schema.empty_table(), shard)).to_batches()
+
+
+def _portions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= PORTION_BYTES:
+            yield pa.Table.from_batches(held)
+            held, size = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _operator(site: Site) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
+    def run_worker(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        with site.reporting():
+            yield from _work(site, key, frames, state)
+
+    return run_worker
+
+
+def _work(site: Site, key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    worker = site.worker(int(key[0]))
+    tables = [pa.Table.from_pandas(frame, schema=ROWS, preserve_index=False) for frame in frames]
+    rows = pa.concat_tables(tables).replace_schema_metadata(None)
+    rows = rows.set_column(0, ROWS.field(0), pa.repeat(pa.scalar(worker, pa.int32()), rows.num_rows))
+    batch = batch_id(site.log)
+    old = _state(state)
+    new, out = step(site.plan, old, batch, worker, rows, lambda: site.log.newest_before(batch).header)
+    if new != old:  # an unchanged row costs nothing
+        state.update((STATE_FORMAT, new))
+    if out.num_rows:
+        yield out.to_pandas()
+
+
+def _state(state: GroupState) -> bytes | None:
+    if not state.exists:
+        return None
+    version, manifest = state.get
+    if version != STATE_FORMAT:
+        msg = f"state has format {version}, this version reads {STATE_FORMAT}"
+        raise ValueError(msg)
+    return bytes(manifest)
+
+
+def batch_id(log: RoundLog) -> int:
+    """The micro-batch this task belongs to; by Spark's own log, should the property ever go."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    found = context.getLocalProperty(_BATCH_ID) if context is not None else None
+    return int(found) if found is not None else log.spark_batch()

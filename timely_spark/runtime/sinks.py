@@ -1,0 +1,196 @@
+"""Where outputs go: what the driver delivers an epoch to, once it is complete (or each batch's rows at once).
+
+A sink is a picklable object: under Connect the driver has its own copy. `deliver` may be called again with
+the same version after a crash; a sink that can tell (Delta, the memory view) writes it once, one that cannot
+says so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import pyarrow as pa
+
+from timely_spark.runtime.errors import OutputMismatch
+from timely_spark.runtime.files import Files
+from timely_spark.runtime.session import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+Parts = Sequence[tuple[int, pa.Table]]
+"""What is delivered at once: (epoch, rows), of one epoch, or with release="arrival" all of a batch."""
+EPOCH = "epoch"
+
+
+class Sink(Protocol):
+    """What the driver asks of an output."""
+
+    def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
+        """Called in the user's process at start: check, and make what must be there before the first epoch.
+
+        Args:
+            session: the user's session.
+            output: the output's name and schema.
+            checkpoint: the checkpoint's path.
+            identity: the checkpoint's id, the same after a restart, another for another checkpoint.
+        """
+
+    def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
+        """Takes complete epochs, in order; `version` increases, and is the same when a batch runs again."""
+
+    def complete(self) -> None:
+        """Nothing more will ever come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """An output of the flow: which stream of which schema goes where, and when."""
+
+    name: str
+    schema: pa.Schema
+    sink: Sink
+    release: Literal["epoch", "arrival"] = "epoch"
+
+    #: Puts the parts of an epoch together, in the order in which the workers handed them out.
+    finish: Callable[[list[pa.Table]], pa.Table] | None = None
+
+    def read(self, payloads: Sequence[bytes]) -> pa.Table:
+        """The table of the parts, which are Arrow streams."""
+        tables = [pa.ipc.open_stream(payload).read_all() for payload in payloads]
+        if self.finish is not None:
+            return self.finish(tables)
+        return pa.concat_tables([self.schema.empty_table(), *tables])
+
+
+@dataclass
+class SubscribeSink:
+    """Calls the user's functions with each epoch's table, at least once: a crash may bring an epoch again."""
+
+    on_epoch: Callable[[int, pa.Table], object]
+    on_complete: Callable[[], object] | None = None
+
+    def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
+        """Nothing to make."""
+
+    def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:  # noqa: ARG002
+        """Calls `on_epoch` for each epoch."""
+        for epoch, table in parts:
+            self.on_epoch(epoch, table)
+
+    def complete(self) -> None:
+        """Calls `on_complete`."""
+        if self.on_complete is not None:
+            self.on_complete()
+
+
+@dataclass
+class ForeachEpochSink:
+    """Calls the user's function with each epoch as a Spark DataFrame, at least once."""
+
+    function: Callable[[DataFrame, int], object]
+
+    def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
+        """Nothing to make."""
+
+    def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:  # noqa: ARG002
+        """Calls the function for each epoch."""
+        for epoch, table in parts:
+            self.function(session.createDataFrame(table), epoch)
+
+    def complete(self) -> None:
+        """Nothing to tell."""
+
+
+@dataclass
+class InspectSink:
+    """Prints on the driver what comes, at most `limit` records per epoch."""
+
+    name: str
+    limit: int = 20
+
+    def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
+        """Nothing to make."""
+
+    def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:  # noqa: ARG002
+        """Prints."""
+        for epoch, table in parts:
+            for record in table.slice(0, self.limit).to_pylist():
+                print(f"{self.name} @ {epoch}: {record}", flush=True)  # noqa: T201
+            if table.num_rows > self.limit:
+                print(f"{self.name} @ {epoch}: ... and {table.num_rows - self.limit} more")  # noqa: T201
+
+    def complete(self) -> None:
+        """Nothing to tell."""
+
+
+@dataclass
+class CaptureSink:
+    """Keeps each delivery as an Arrow file in the checkpoint, for `Query.captured` and for views."""
+
+    _folder: str = ""
+
+    def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:  # noqa: ARG002
+        """Notes where the files go."""
+        self._folder = captured_folder(checkpoint, output.name)
+
+    def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:  # noqa: ARG002
+        """Writes one file, the same one if it is delivered again; also of an epoch without records."""
+        Files(self._folder).write_table(f"{version}.arrow", stamped(parts))
+
+    def complete(self) -> None:
+        """Nothing to tell."""
+
+
+@dataclass
+class MemorySink(CaptureSink):
+    """A temporary view of all that was delivered so far.
+
+    The view lists the files whenever it is read, so it is always up to date, and needs no object of the
+    query's: it works with the driver in another process, and after the query has stopped. For results that a
+    person looks at.
+
+    Columns:
+        epoch long, then the stream's own
+    """
+
+    view: str = ""
+
+    def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
+        """Makes the view."""
+        from timely_spark.runtime.memory import MemorySource
+
+        super().prepare(session, output, checkpoint, identity)
+        schema, _ = with_epoch(f"view {self.view!r}", output.schema)
+        register(session, MemorySource)
+        view = session.read.format(MemorySource.name()).schema(schema).load(self._folder)
+        view.createOrReplaceTempView(self.view)
+
+
+def captured_folder(checkpoint: str, name: str) -> str:
+    """Where the deliveries of an output are kept."""
+    return os.path.join(checkpoint, "timely", "captured", name)
+
+
+def stamped(parts: Parts) -> pa.Table:
+    """One table with the epoch as its first column."""
+    return pa.concat_tables(
+        [
+            table.add_column(0, EPOCH, pa.repeat(pa.scalar(e, pa.int64()), table.num_rows))
+            for e, table in parts
+        ]
+    )
+
+
+def with_epoch(where: str, schema: pa.Schema) -> tuple[StructType, list[str]]:
+    """Spark's schema of an output with the epoch in front, and the stream's own columns."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    if EPOCH in schema.names:
+        raise OutputMismatch.reserved(where, EPOCH)
+    full = schema.insert(0, pa.field(EPOCH, pa.int64()))
+    return from_arrow_schema(full), list(schema.names)

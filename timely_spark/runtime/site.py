@@ -1,0 +1,162 @@
+"""Where a flow runs: what the Python processes of one run must know to take their part in it.
+
+A task gets a new closure every time, so the closure holds only this small reference; the compiled plan lies
+in the checkpoint and is decoded once per Python process (modules outlive tasks, closures do not).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.runtime.errors import LogDamaged
+from timely_spark.runtime.log import RoundLog
+from timely_spark.worker import ROWS, Plan
+
+_log = logging.getLogger(__name__)
+
+#: The error that ended a run: (run, exception).
+FAILURE = "failure.pkl"
+#: `timely_spark.worker.ROWS`, as Spark says it.
+ROWS_DDL = "worker int, kind string, meta string, payload binary"
+
+# Plans by content. A process serves one or two runs; more means that somebody restarts in a notebook.
+_plans: dict[str, Plan] = {}
+
+
+@dataclass(frozen=True)
+class Site:
+    """A run's place and its workers' labels; tiny, because it travels with every task."""
+
+    checkpoint: str
+    #: Name of the plan file, which is named by its content.
+    plan_file: str
+    #: Spark's grouping key of each worker.
+    labels: tuple[int, ...]
+    #: Names of the inputs that handles feed.
+    inputs: tuple[str, ...]
+    #: The flow.
+    name: str
+    #: This start of it.
+    run: str
+    #: How many batches back everything is kept for a rollback, as Spark does with its own log.
+    keep: int = 100
+
+    def to_option(self) -> str:
+        """As the text of a data source's option."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_option(cls, text: str) -> Site:
+        """The reverse."""
+        found: dict[str, Any] = json.loads(text)
+        return cls(**(found | {"labels": tuple(found["labels"]), "inputs": tuple(found["inputs"])}))
+
+    @cached_property
+    def log(self) -> RoundLog:
+        """The round log."""
+        return RoundLog(self.checkpoint)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The compiled flow."""
+        if (plan := _plans.get(self.plan_file)) is None:
+            from pyspark import cloudpickle
+
+            if (text := self.log.files.read(self.plan_file)) is None:
+                raise LogDamaged.no_plan(self.log.files.root, self.plan_file)
+            if len(_plans) >= 4:
+                _plans.pop(next(iter(_plans)), None)
+            plan = _plans[self.plan_file] = cloudpickle.loads(text)
+        return plan
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    def labelled(self, rows: pa.Table) -> pa.Table:
+        """The rows with each worker's label for its index: what Spark groups by."""
+        labels = pa.array(self.labels, pa.int32())
+        return rows.set_column(0, ROWS.field(0), pc.take(labels, rows.column("worker"))).cast(ROWS)
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Leaves an error where `Query.exception()` finds it, whatever process it happens in."""
+        try:
+            yield
+        except Exception as error:
+            from pyspark import cloudpickle
+
+            try:
+                text = cloudpickle.dumps((self.run, error))  # type: ignore[no-untyped-call]
+            except Exception:  # noqa: BLE001 - a user's exception may hold anything; Spark's message remains
+                _log.debug("the error cannot be pickled", exc_info=True)
+            else:
+                self.log.files.write(FAILURE, text)
+            raise
+
+    def worker(self, label: int) -> int:
+        """The index of the worker which has this label."""
+        return self.labels.index(label)
+
+
+def store_plan(log: RoundLog, plan: Plan) -> str:
+    """Writes the plan where the workers find it and returns the file's name; older plans go."""
+    from pyspark import cloudpickle
+
+    text: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
+    name = f"plans/{hashlib.sha256(text).hexdigest()[:16]}.pkl"
+    for other in log.files.names("plans"):
+        if other != name:
+            log.files.remove(other)
+    log.files.write(name, text)
+    _plans.pop(name, None)
+    return name
+
+
+def labels(workers: int, partitions: int) -> tuple[int, ...]:
+    """Grouping keys that put worker i into partition i mod `partitions`.
+
+    Spark places an int key at `pmod(murmur3(key), partitions)`. Plain 0..W-1 would leave partitions empty and
+    others with several workers; these keys spread them evenly.
+
+    >>> labels(4, 2)
+    (0, 2, 1, 5)
+    """
+    found: list[int] = []
+    used: set[int] = set()
+    for worker in range(workers):
+        label = 0
+        while label in used or murmur3(label) % partitions != worker % partitions:
+            label += 1
+        used.add(label)
+        found.append(label)
+    return tuple(found)
+
+
+def murmur3(value: int, seed: int = 42) -> int:
+    """Spark's hash of one int column (Murmur3_x86_32.hashInt), signed.
+
+    >>> murmur3(0), murmur3(1)
+    (933211791, -559580957)
+    """
+    mask = 0xFFFFFFFF
+    k = value * 0xCC9E2D51 & mask
+    k = (k << 15 | k >> 17) & mask
+    k = k * 0x1B873593 & mask
+    h = seed ^ k
+    h = (h << 13 | h >> 19) & mask
+    h = h * 5 + 0xE6546B64 & mask
+    h ^= 4  # the length in bytes
+    h = (h ^ h >> 16) * 0x85EBCA6B & mask
+    h = (h ^ h >> 13) * 0xC2B2AE35 & mask
+    h ^= h >> 16
+    return h - (1 << 32) if h >> 31 else h

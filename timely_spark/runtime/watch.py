@@ -1,0 +1,146 @@
+"""What a flow can be asked from outside: all of it is learnt from the log, nothing from shared objects."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.runtime.errors import LogDamaged
+from timely_spark.runtime.files import Files
+from timely_spark.runtime.log import Manifest
+from timely_spark.runtime.sinks import EPOCH, captured_folder
+from timely_spark.runtime.site import Site
+from timely_spark.testing import Captured
+from timely_spark.times import Antichain
+from timely_spark.worker import Coordinator
+
+_BEAT = 0.01  # seconds between two looks at the log while waiting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """One round, as seen after it."""
+
+    #: The micro-batch, which is the epoch of the input that it read.
+    epoch: int
+    #: Micro-batches run since the checkpoint was made.
+    rounds: int
+    #: Per output and probe the times that may still appear there; none: complete.
+    frontier: Mapping[str, list[Any]]
+    #: Messages that the next round will read.
+    rows_in_flight: int
+    pending_notifications: int
+    #: Rows that came after their epoch was over, per input, since the flow began.
+    late: Mapping[str, int]
+    #: How long the micro-batch took; None where Spark has forgotten it.
+    duration_ms: int | None
+
+    def json(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+
+class Watch:
+    """A view of one flow's log that remembers where the newest manifest was."""
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.log = site, site.log
+        self._newest: Manifest | None = None
+
+    def newest(self) -> Manifest:
+        """The newest manifest."""
+        before = self._newest
+        batch = self.log.newest(None if before is None else before.batch)
+        if before is None or batch != before.batch:
+            found = None if batch is None else self.log.read(batch)
+            if found is None:
+                raise LogDamaged.no_manifest(self.log.files.root, 0)
+            self._newest = before = found
+        return before
+
+    def frontier(self, name: str) -> Antichain[Any]:
+        """The times that may still appear at an output or probe.
+
+        Raises:
+            KeyError: there is no output or probe of that name.
+        """
+        frontiers = self.newest().frontier
+        if name not in frontiers:
+            msg = f"no output or probe {name!r}. Hint: there are {sorted(frontiers)}."
+            raise KeyError(msg)
+        return Antichain(self.site.plan.times.decode(at) for at in frontiers[name])
+
+    def names(self) -> list[str]:
+        """The outputs and probes."""
+        return sorted(self.newest().frontier)
+
+    def is_past(self, name: str, epoch: int) -> bool:
+        """Whether nothing of this epoch, or an earlier one, can appear there any more."""
+        return all(at.epoch > epoch for at in self.frontier(name))
+
+    def held_back_by(self) -> list[str]:
+        """The inputs and steps that keep the oldest open epoch open, by name."""
+        plan, manifest = self.site.plan, self.newest()
+        clocked = all(source.epochs == "clock" for source in plan.inputs)
+        coordinator = Coordinator.decode(plan, manifest.coordinator)
+        found: dict[str, None] = {}
+        for node in plan.nodes:
+            epochs = [at.epoch for at in self.frontier(node.name)] if node.name in manifest.frontier else []
+            if epochs and not (clocked and min(epochs) > manifest.batch):  # the next batch's is not open yet
+                found.update(dict.fromkeys(coordinator.holding(node, min(epochs))))
+        return list(found)
+
+    def progress(self, batch: int, duration_ms: int | None) -> Progress | None:
+        """A round; None where its manifest is gone."""
+        manifest = self.newest() if batch == self.newest().batch else self.log.read(batch)
+        if manifest is None:
+            return None
+        return Progress(
+            epoch=manifest.batch,
+            rounds=manifest.rounds,
+            frontier=manifest.frontier,
+            rows_in_flight=int(manifest.stats.get("rows_in_flight", 0)),
+            pending_notifications=int(manifest.stats.get("pending_notifications", 0)),
+            late=manifest.late,
+            duration_ms=duration_ms,
+        )
+
+    def captured(self, name: str) -> Captured:
+        """The deliveries that an output has kept."""
+        node = self.site.plan.by_name.get(name)
+        if node is None or node.stage.detail not in {"capture", "memory"}:
+            kept = sorted(n.name for n in self.site.plan.nodes if n.stage.detail in {"capture", "memory"})
+            msg = f"no captured output {name!r}. Hint: there are {kept}."
+            raise KeyError(msg)
+        files = Files(captured_folder(self.site.checkpoint, name))
+        found: dict[int, list[pa.Table]] = {}
+        for number in files.numbers("."):
+            table = files.table(f"{number}.arrow")
+            if table is not None:
+                epochs = (
+                    [number]
+                    if not table.num_rows
+                    else sorted({int(at) for at in table[EPOCH].to_pylist() if at is not None})
+                )
+                for epoch in epochs:
+                    part = table.filter(pc.field(EPOCH) == epoch).drop_columns([EPOCH])
+                    found.setdefault(epoch, []).append(part)
+        template: Any = node.template
+        return Captured(template.schema, {epoch: pa.concat_tables(found[epoch]) for epoch in sorted(found)})
+
+    def until(self, reached: Callable[[], bool], alive: Callable[[], bool], timeout: float | None) -> bool:
+        """Waits for a condition on the log; False when time is up, or nobody is left to bring it about."""
+        limit = None if timeout is None else time.monotonic() + timeout
+        while True:
+            going = alive()  # asked first: what a query wrote last counts, too
+            if reached():
+                return True
+            if not going or (limit is not None and time.monotonic() >= limit):
+                return False
+            time.sleep(_BEAT)

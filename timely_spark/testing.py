@@ -1,0 +1,267 @@
+"""Run a flow in this process, on simulated workers: no Spark, no JVM, milliseconds. Made for tests, yours and ours.
+
+The same plan, the same `step` and the same coordinator as on Spark; and, with a seed, schedules that Spark would rarely
+show: messages that take longer, rounds that are cut short, batches that only turn a loop.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.dataflow import Dataflow
+from timely_spark.errors import TimelyError
+from timely_spark.graph import as_table
+from timely_spark.worker import ROWS, Budget, Coordinator, Plan, Turn, pack, pack_input, step
+from timely_spark.worker.keys import from_bytes
+
+
+@dataclass
+class Captured:
+    """What an output released: one table per epoch, in the order of release."""
+
+    schema: pa.Schema
+    epochs: dict[int, pa.Table] = field(default_factory=dict)
+
+    def rows(self) -> dict[int, list[tuple[Any, ...]]]:
+        """The records of each epoch as sorted tuples."""
+        return {epoch: sorted_rows(table) for epoch, table in self.epochs.items()}
+
+    def table(self) -> pa.Table:
+        """All records, with a first column ``epoch``."""
+        named = [
+            table.add_column(0, "epoch", pa.array([epoch] * table.num_rows, pa.int64())) for epoch, table in self.epochs.items()
+        ]
+        return pa.concat_tables(named) if named else self.schema.empty_table()
+
+
+def sorted_rows(table: pa.Table) -> list[tuple[Any, ...]]:
+    """The records of a table as tuples, sorted (None first)."""
+    rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    return sorted(rows, key=lambda row: [(value is not None, value) for value in row])
+
+
+class Simulation:
+    """A flow on simulated workers, batch by batch.
+
+    Args:
+        flow: the flow, or its plan.
+        workers: how many workers.
+        seed: a schedule drawn at random; None: as on Spark, each batch delivers all there is.
+        budget: of each worker's round; random where there is a seed.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("hello")
+        >>> _ = flow.input("x", "n long").exchange("n").capture("out")
+        >>> simulation = ts.testing.Simulation(flow, workers=2)
+        >>> simulation.send("x", [1, 2])
+        >>> simulation.run()
+        >>> simulation.captured["out"].rows(), simulation.rounds
+        ({0: [(1,), (2,)]}, 1)
+    """
+
+    def __init__(self, flow: Dataflow | Plan, *, workers: int = 1, seed: int | None = None, budget: Budget | None = None) -> None:
+        self.plan = flow.compile(workers) if isinstance(flow, Dataflow) else flow
+        self.coordinator = Coordinator(self.plan)
+        self.random = random.Random(seed) if seed is not None else None
+        self.budget = budget
+        self.states: list[bytes | None] = [None] * self.plan.workers
+        #: batches that ran
+        self.rounds = 0
+        self.batch = 0
+        self.captured = {
+            node.name: Captured(node.template.schema)  # type: ignore[attr-defined]
+            for node in self.plan.nodes
+            if node.stage.operator in {"output", "inspect"}
+        }
+        self.turn: Turn = self.coordinator.first()
+        self.waiting: list[pa.Table] = [self.turn.rows]
+        self.log: list[tuple[int, Turn]] = []
+        #: called for each worker's round with (batch, worker, state before, rows in, header, state after, rows out)
+        self.on_step: Callable[..., object] | None = None
+        self._parts: dict[tuple[str, int], list[pa.Table]] = defaultdict(list)
+        self._input: list[pa.Table] = []
+        self._seq = 0
+
+    # -- input -------------------------------------------------------------------------------------------------------
+
+    def send(self, name: str, records: Any, *, epoch: int | None = None) -> None:
+        """Give records to an input; by the clock they join the epoch of the next batch."""
+        source = self.plan.source(name)
+        table = as_table(records, source.stage.outputs[0])
+        self._seq += 1
+        if source.epochs == "manual":
+            standing = self.coordinator.inputs[name] if epoch is None else epoch
+            self._input.append(pack_input(self.plan, name, [(self._seq, "send", standing, table)]))
+            return
+        for shard in range(shards := 1 if self.random is None else self.random.randint(1, 3)):
+            size = -(-table.num_rows // shards)
+            self._input.append(pack(self.plan, name, table.slice(shard * size, size), shard, self._seq))
+
+    def advance_to(self, name: str, epoch: int) -> None:
+        """Say that an input with manual epochs has come to `epoch`."""
+        self._seq += 1
+        self._input.append(pack_input(self.plan, name, [(self._seq, "advance", epoch, None)]))
+
+    def close(self, name: str) -> None:
+        """Say that an input is over."""
+        self._seq += 1
+        self._input.append(pack_input(self.plan, name, [(self._seq, "close", None, None)]))
+
+    # -- rounds ------------------------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Whether no batch would run now."""
+        return not self._input and not any(rows.num_rows for rows in self.waiting)
+
+    def step(self) -> bool:
+        """Run one batch, if there is anything to run; whether there was."""
+        if self.idle:
+            return False
+        arriving, self.waiting = self._arriving()
+        rows = pa.concat_tables([ROWS.empty_table(), *arriving, *self._input])
+        self._input = []
+        header = self.turn.header
+        out = []
+        for worker in range(self.plan.workers):
+            mine = rows.filter(pc.equal(rows.column("worker"), worker))
+            if mine.num_rows:
+                before = self.states[worker]
+                self.states[worker], made = step(
+                    self.plan, before, self.batch, worker, mine, lambda: header, self._budget()
+                )
+                if self.on_step is not None:
+                    self.on_step(self.batch, worker, before, mine, header, self.states[worker], made)
+                out.append(made)
+        self.turn = self.coordinator.turn(self.batch, pa.concat_tables([ROWS.empty_table(), *out]))
+        self.waiting.append(self.turn.rows)
+        self._collect()
+        self.log.append((self.batch, self.turn))
+        self.rounds += 1
+        self.batch += 1
+        return True
+
+    def run(self, limit: int = 10_000) -> None:
+        """Run batches until nothing is left to do without input.
+
+        Raises:
+            TimelyError: after `limit` batches it has not come to an end.
+        """
+        for _ in range(limit):
+            if not self.step():
+                return
+        msg = f"flow {self.plan.name!r} still runs after {limit} rounds. Hint: does each loop stop what is known already?"
+        raise TimelyError(msg)
+
+    def _budget(self) -> Budget | None:
+        if self.random is not None and self.budget is None and self.random.random() < 0.3:
+            return Budget(steps=self.random.randint(1, 6))
+        return self.budget
+
+    def _arriving(self) -> tuple[list[pa.Table], list[pa.Table]]:
+        """What the next batch delivers; with a seed some messages take longer, and headers are always the newest."""
+        if self.random is None:
+            return self.waiting, []
+        arriving, later = [], []
+        for table in self.waiting:
+            kinds = table.column("kind").to_pylist()
+            late = [kind == "message" and self.random.random() < 0.3 for kind in kinds]
+            newest = table is self.waiting[-1]
+            arriving.append(table.filter(pa.array([not x and (k == "message" or newest) for x, k in zip(late, kinds, strict=True)], pa.bool_())))
+            later.append(table.filter(pa.array(late, pa.bool_())))
+        order = list(range(sum(table.num_rows for table in arriving)))
+        self.random.shuffle(order)
+        return [pa.concat_tables(arriving).take(pa.array(order, pa.int64()))], [table for table in later if table.num_rows]
+
+    def _collect(self) -> None:
+        for sink, epoch, payload in zip(*(self.turn.outputs.column(c) for c in ("sink", "epoch", "payload")), strict=True):
+            self._parts[sink.as_py(), epoch.as_py()].append(from_bytes(payload.as_buffer()))
+        for node in self.plan.nodes:
+            if node.stage.operator == "inspect":
+                for _, epoch in [key for key in self._parts if key[0] == node.name]:
+                    parts = self._parts.pop((node.name, epoch))
+                    seen = self.captured[node.name].epochs
+                    seen[epoch] = pa.concat_tables([*([seen[epoch]] if epoch in seen else []), *parts])
+        for sink, epoch in self.turn.released:
+            template: Any = self.plan.by_name[sink].template
+            self.captured[sink].epochs[epoch] = template.finish(self._parts.pop((sink, epoch), []))
+
+
+def run(
+    flow: Dataflow,
+    inputs: Mapping[str, Sequence[Any]],
+    *,
+    workers: int = 1,
+    seed: int | None = None,
+    together: bool = False,
+) -> dict[str, Captured]:
+    """Run a flow on what each input brings, epoch by epoch, until nothing is left to do.
+
+    Args:
+        flow: the flow.
+        inputs: for each input its records of epoch 0, 1, ...: rows, pandas frames or Arrow tables.
+        workers: how many workers.
+        seed: of a random schedule; None: as on Spark.
+        together: let epochs be in flight together, instead of one after the other.
+
+    Returns:
+        For each output (`capture`, `to_delta`, ... by step name) what it released.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("double")
+        >>> _ = flow.input("x", "n long").map(lambda row: row.n * 2, "n long").capture("out")
+        >>> run(flow, {"x": [[1, 2], [], [3]]}, workers=2)["out"].rows()
+        {0: [(2,), (4,)], 1: [], 2: [(6,)]}
+    """
+    simulation = Simulation(flow, workers=workers, seed=seed)
+    plan = simulation.plan
+    epochs = max((len(of) for of in inputs.values()), default=0)
+    clock = all(source.epochs == "clock" for source in plan.inputs)
+    names: list[int] = []
+    for epoch in range(epochs):
+        names.append(simulation.batch)
+        for name, of in inputs.items():
+            if plan.source(name).epochs == "manual":
+                if epoch < len(of):
+                    simulation.send(name, of[epoch], epoch=epoch)
+                simulation.advance_to(name, epoch + 1)
+            elif epoch < len(of):
+                simulation.send(name, of[epoch])
+        if together:
+            simulation.step()
+        else:
+            simulation.run()
+    for source in plan.inputs:
+        if source.epochs == "manual":
+            simulation.close(source.name)
+    simulation.run()
+    if clock and names:
+        for captured in simulation.captured.values():
+            captured.epochs = _renumbered(captured.epochs, names)
+    return simulation.captured
+
+
+def _renumbered(epochs: dict[int, pa.Table], batches: list[int]) -> dict[int, pa.Table]:
+    """Epochs by the number of the input that was given; by the clock they are batches, which loops use up too."""
+    made: dict[int, list[pa.Table]] = defaultdict(list)
+    for epoch, table in epochs.items():
+        made[bisect_left(batches, epoch) if epoch <= batches[-1] else len(batches) + epoch - batches[-1] - 1].append(table)
+    return {epoch: pa.concat_tables(tables) for epoch, tables in made.items()}
+
+
+def replay(plan: Plan, batches: Sequence[tuple[int, int, bytes | None, pa.Table, str]]) -> list[tuple[bytes, pa.Table]]:
+    """Run recorded rounds again: (batch, worker, state, rows, header) each; gives what each gave."""
+    return [step(plan, state, batch, worker, rows, lambda header=header: header) for batch, worker, state, rows, header in batches]  # type: ignore[misc]
+
+
+__all__ = ["Captured", "Simulation", "replay", "run", "sorted_rows"]

@@ -1,0 +1,31 @@
+"""What a time is: timestamps, path summaries, and the frontiers (antichains) made of them.
+
+A time is an epoch and one counter per loop around it; a path summary says what a path through the graph does
+to times; an antichain holds the least of a set of times. Everything here is pure algebra and imports nothing
+of the library but its errors.
+Sources: Naiad section 2.1; timely's ``order``, ``progress/timestamp`` and ``progress/frontier``.
+"""
+
+from __future__ import annotations
+
+from timely_spark.times.antichain import Antichain, MutableAntichain
+from timely_spark.times.lexicographic import LEXICOGRAPHIC, Lexicographic, LexicographicSummary
+from timely_spark.times.product import MAX, PRODUCT, NestedTimes, Summary, Time
+from timely_spark.times.protocol import Ordered, PathSummary, Times, Timestamp
+
+__all__ = (
+    "LEXICOGRAPHIC",
+    "MAX",
+    "PRODUCT",
+    "Antichain",
+    "Lexicographic",
+    "LexicographicSummary",
+    "MutableAntichain",
+    "NestedTimes",
+    "Ordered",
+    "PathSummary",
+    "Summary",
+    "Time",
+    "Times",
+    "Timestamp",
+)

@@ -1,0 +1,185 @@
+"""Frontiers: the minimal elements of a set, kept as a set or with counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+from timely_spark.times.protocol import Ordered, Timestamp
+
+__all__ = ("Antichain", "MutableAntichain")
+
+X = TypeVar("X", bound=Ordered)
+T = TypeVar("T", bound=Timestamp)
+
+
+class Antichain(Generic[X]):
+    """The minimal elements of whatever was inserted: mutually incomparable, in no particular order.
+
+    Law: after inserting the elements of a set, ``less_equal(t)`` iff some element of that set is ``<= t``. As
+    a frontier it means that only times ``t`` with ``less_equal(t)`` may still appear; so the *empty*
+    antichain says complete, and the one of the least time says that nothing is known. Source: timely
+    ``progress/frontier.rs``.
+
+    >>> from timely_spark.times import Time
+    >>> frontier = Antichain([Time(1, 5), Time(2, 4), Time(2, 6)])
+    >>> frontier
+    Antichain([Time(1, 5), Time(2, 4)])
+    >>> frontier.insert(Time(3, 3)), frontier.insert(Time(3, 4))
+    (True, False)
+    """
+
+    __slots__ = ("_elements",)
+
+    def __init__(self, elements: Iterable[X] = ()) -> None:
+        #: Mutually incomparable.
+        self._elements: tuple[X, ...] = ()
+        self.extend(elements)
+
+    def insert(self, element: X) -> bool:
+        """Add an element unless one ``<=`` it is there; drop those it is ``<=`` to. True iff added."""
+        if self.less_equal(element):
+            return False
+        self._elements = (*(old for old in self._elements if not element.less_equal(old)), element)
+        return True
+
+    def extend(self, elements: Iterable[X]) -> bool:
+        """Insert them all; True iff at least one was added."""
+        added = False
+        for element in elements:
+            added = self.insert(element) or added
+        return added
+
+    @property
+    def elements(self) -> tuple[X, ...]:
+        """The minimal elements."""
+        return self._elements
+
+    def less_equal(self, time: X) -> bool:
+        """Whether some element is ``<= time``: ``time`` may still appear. Always False when empty."""
+        for element in self._elements:  # noqa: SIM110 (a generator costs more than the comparison)
+            if element.less_equal(time):
+                return True
+        return False
+
+    def less_than(self, time: X) -> bool:
+        """Whether some element is ``< time``: something strictly before ``time`` may still appear."""
+        return any(element != time and element.less_equal(time) for element in self._elements)
+
+    def dominates(self, other: Antichain[X]) -> bool:
+        """Whether each element of the other is at or after one of this: the other is at least as far.
+
+        >>> from timely_spark.times import Time
+        >>> Antichain([Time(1)]).dominates(Antichain([Time(2)])), Antichain([Time(1)]).dominates(Antichain())
+        (True, True)
+        """
+        return all(map(self.less_equal, other))
+
+    def copy(self) -> Antichain[X]:
+        """An antichain of its own with the same elements."""
+        twin: Antichain[X] = Antichain()
+        twin._elements = self._elements
+        return twin
+
+    def __iter__(self) -> Iterator[X]:
+        return iter(self._elements)
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Antichain):
+            return NotImplemented
+        return len(self) == len(other) and all(element in other.elements for element in self._elements)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Antichain({list(self._elements)!r})"
+
+
+class MutableAntichain(Generic[T]):
+    """The frontier of a multiset of times given by counts that come and go.
+
+    Laws: the frontier is the antichain of the times whose count is *strictly positive*; counts may be
+    negative for a while (a consumption may be heard of before its production) and are never cut; the frontier
+    depends only on the sums of the counts, not on their order or grouping; a count of zero takes no room.
+    Source: timely ``progress/frontier.rs``, Naiad section 2.3.
+
+    >>> from timely_spark.times import Time
+    >>> counted = MutableAntichain([(Time(1), 1)])
+    >>> counted.update_iter([(Time(1), -1), (Time(2), +7)])
+    [(Time(1), -1), (Time(2), 1)]
+    >>> counted.frontier()
+    Antichain([Time(2)])
+    """
+
+    __slots__ = ("_counts", "_frontier")
+
+    def __init__(self, counts: Iterable[tuple[T, int]] = ()) -> None:
+        #: No zero is in here; negative counts may be.
+        self._counts: dict[T, int] = {}
+        #: The minimal elements of the times with a positive count.
+        self._frontier: Antichain[T] = Antichain()
+        if counts:
+            self.update_iter(counts)
+
+    def update_iter(self, changes: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
+        """Add to the counts, all at once; return how the frontier changed.
+
+        Returns:
+            ``(time, -1)`` for each element that left it, then ``(time, +1)`` for each that joined it.
+        """
+        counts = self._counts
+        was: dict[T, int] = {}
+        for time, n in changes:
+            old = counts.get(time, 0)
+            was.setdefault(time, old)
+            if old + n:
+                counts[time] = old + n
+            else:
+                counts.pop(time, None)
+        risen = [time for time, old in was.items() if old <= 0 < counts.get(time, 0)]
+        before = self._frontier.elements
+        if any(old > 0 >= counts.get(time, 0) and time in before for time, old in was.items()):
+            # What the lost ones hid is found by looking at all, as in timely: a location has few times.
+            self._frontier = Antichain(time for time, n in counts.items() if n > 0)
+        elif not self._frontier.extend(risen):
+            return []
+        after = self._frontier.elements
+        lost = [(time, -1) for time in before if time not in after]
+        won = [(time, +1) for time in after if time not in before]
+        if len(lost) > 1:
+            lost.sort(key=_order)
+        if len(won) > 1:
+            won.sort(key=_order)
+        return lost + won
+
+    def frontier(self) -> Antichain[T]:
+        """The minimal elements now, as an antichain of its own."""
+        return self._frontier.copy()
+
+    @property
+    def counts(self) -> Mapping[T, int]:
+        """The counts that are not zero."""
+        return MappingProxyType(self._counts)
+
+    def less_equal(self, time: T) -> bool:
+        """Whether some element of the frontier is ``<= time``."""
+        return self._frontier.less_equal(time)
+
+    def less_than(self, time: T) -> bool:
+        """Whether some element of the frontier is ``< time``."""
+        return self._frontier.less_than(time)
+
+    def __len__(self) -> int:
+        """The number of counts that are not zero."""
+        return len(self._counts)
+
+    def __repr__(self) -> str:
+        return f"MutableAntichain({list(self._counts.items())!r})"
+
+
+def _order(change: tuple[Timestamp, int]) -> tuple[object, ...]:
+    return change[0].order_key()

@@ -1,0 +1,150 @@
+"""State as bytes: plain Python values as tagged JSON, tables and arrays as Arrow beside it. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from timely_spark.errors import StateError
+from timely_spark.times import Times
+from timely_spark.worker.keys import from_bytes, to_bytes
+
+_PLAIN = (str, int, float, bool, type(None))
+
+
+class Codec:
+    """Write and read values of a flow's state.
+
+    What it takes: None, bool, int, float, str, bytes, list, tuple, set, frozenset, dict (any such keys), the flow's
+    times, numpy arrays and scalars, Arrow tables and record batches, pandas frames and series, and `Arrangement`s.
+
+    Example:
+        >>> from timely_spark.times import PRODUCT, Time
+        >>> codec = Codec(PRODUCT)
+        >>> codec.read(codec.write({"seen": {(1, "a"), (2, "b")}, "at": Time(3, 0)}))["at"]
+        Time(3, 0)
+
+    Raises:
+        StateError: a value is of another type.
+    """
+
+    def __init__(self, times: Times) -> None:
+        self.times = times
+        self.time_type = type(times.epoch(0))
+
+    def write(self, value: Any) -> bytes:
+        """The bytes of one value."""
+        blobs: list[bytes] = []
+        head = json.dumps(self._encode(value, blobs), separators=(",", ":"))
+        return pack_parts([head.encode(), *blobs])
+
+    def read(self, data: Any) -> Any:
+        """The value of bytes that `write` gave."""
+        head, *blobs = unpack_parts(data)
+        return self._decode(json.loads(bytes(head)), blobs)
+
+    def _encode(self, value: Any, blobs: list[bytes]) -> Any:
+        from timely_spark.worker.arrangement import Arrangement
+
+        if isinstance(value, self.time_type):
+            return {"time": value.encode()}
+        if isinstance(value, _PLAIN) and not isinstance(value, tuple):
+            return value
+        if isinstance(value, list):
+            return [self._encode(item, blobs) for item in value]
+        if isinstance(value, pa.Table | pa.RecordBatch):
+            table = pa.Table.from_batches([value]) if isinstance(value, pa.RecordBatch) else value
+            return {"table": self._blob(to_bytes(table), blobs)}
+        if isinstance(value, Arrangement):
+            return {"arrangement": [list(value.keys), self._encode(value.batches(), blobs)]}
+        if isinstance(value, np.ndarray):
+            if value.dtype.hasobject:
+                return {"array": [list(value.shape), "O", [self._encode(item, blobs) for item in value.ravel().tolist()]]}
+            return {"array": [list(value.shape), value.dtype.str, self._blob(np.ascontiguousarray(value).tobytes(), blobs)]}
+        if isinstance(value, np.generic):
+            return self._encode(value.item(), blobs)
+        if isinstance(value, bytes):
+            return {"bytes": base64.b64encode(value).decode()}
+        if isinstance(value, tuple):
+            return {"tuple": [self._encode(item, blobs) for item in value]}
+        if isinstance(value, set | frozenset):
+            # sorted by their text, so that equal sets give equal bytes
+            items = sorted((self._encode(item, blobs) for item in value), key=json.dumps)
+            return {type(value).__name__: items}
+        if isinstance(value, Mapping):
+            return {"dict": [[self._encode(key, blobs), self._encode(item, blobs)] for key, item in value.items()]}
+        if type(value).__module__.startswith("pandas."):
+            frame = value if hasattr(value, "columns") else value.to_frame(name="value")
+            return {"pandas": [hasattr(value, "columns"), self._blob(to_bytes(pa.Table.from_pandas(frame)), blobs)]}
+        msg = (
+            f"a value of type {type(value).__name__} cannot be kept as state. "
+            "Hint: keep plain values, times, numpy arrays or Arrow tables, or write checkpoint() and restore() for the vertex."
+        )
+        raise StateError(msg)
+
+    @staticmethod
+    def _blob(data: bytes, blobs: list[bytes]) -> int:
+        blobs.append(data)
+        return len(blobs) - 1
+
+    def _decode(self, value: Any, blobs: list[memoryview]) -> Any:
+        from timely_spark.worker.arrangement import Arrangement
+
+        if isinstance(value, list):
+            return [self._decode(item, blobs) for item in value]
+        if not isinstance(value, dict):
+            return value
+        ((tag, content),) = value.items()
+        match tag:
+            case "time":
+                return self.times.decode(content)
+            case "table":
+                return from_bytes(blobs[content])
+            case "arrangement":
+                return Arrangement(tuple(content[0]), self._decode(content[1], blobs))
+            case "array":
+                shape, kind, data = content
+                if kind == "O":
+                    array = np.empty(len(data), object)
+                    array[:] = [self._decode(item, blobs) for item in data]
+                    return array.reshape(shape)
+                return np.frombuffer(blobs[data], np.dtype(kind)).reshape(shape).copy()
+            case "bytes":
+                return base64.b64decode(content)
+            case "tuple":
+                return tuple(self._decode(item, blobs) for item in content)
+            case "set":
+                return {self._decode(item, blobs) for item in content}
+            case "frozenset":
+                return frozenset(self._decode(item, blobs) for item in content)
+            case "dict":
+                return {self._decode(key, blobs): self._decode(item, blobs) for key, item in content}
+            case "pandas":
+                frame = from_bytes(blobs[content[1]]).to_pandas()
+                return frame if content[0] else frame["value"]
+        msg = f"state holds an unknown form {tag!r}. Hint: the checkpoint was written by a newer version."
+        raise StateError(msg)
+
+
+def pack_parts(parts: list[bytes]) -> bytes:
+    """Several byte strings as one, each on an 8-byte boundary, so that Arrow can read them in place."""
+    sizes = [len(part) for part in parts]
+    head = len(parts).to_bytes(8, "little") + b"".join(size.to_bytes(8, "little") for size in sizes)
+    return b"".join([head, *(piece for part in parts for piece in (part, b"\0" * (-len(part) % 8)))])
+
+
+def unpack_parts(data: Any) -> list[memoryview]:
+    """The byte strings of `pack_parts`, without copying."""
+    view = memoryview(data)
+    count = int.from_bytes(view[:8], "little")
+    parts, at = [], 8 + 8 * count
+    for i in range(count):
+        size = int.from_bytes(view[8 + 8 * i : 16 + 8 * i], "little")
+        parts.append(view[at : at + size])
+        at += size + (-size % 8)
+    return parts

@@ -1,0 +1,258 @@
+"""The driver's part of a round, as a pure machine: rows of a batch in; what the next round reads, and what is complete, out.
+
+All deltas of a batch are applied at once, so no count is ever negative and no view ahead of another: the protocol of
+Naiad section 3.3 holds by construction.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from timely_spark.errors import VertexError
+from timely_spark.progress import Tracker
+from timely_spark.worker.notify import blocking, standing
+from timely_spark.worker.plan import Node, Plan
+from timely_spark.worker.rows import ROWS, as_rows, read_rows
+
+OUTPUTS = pa.schema([("sink", pa.string()), ("epoch", pa.int64()), ("worker", pa.int32()), ("payload", pa.binary())])
+"""What workers hand out in a batch. Columns: sink (the step's name), epoch, worker, payload (Arrow IPC stream)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What a batch led to."""
+
+    #: what the next round reads; empty where there is nothing to run without input
+    rows: pa.Table
+    #: the header, for a worker to which no row brings one
+    header: str
+    #: schema `OUTPUTS`
+    outputs: pa.Table
+    #: (sink, epoch) that are complete now, in order
+    released: list[tuple[str, int]]
+    #: per output and probe the times that may still appear there; none: complete
+    frontier: dict[str, list[Any]]
+    #: whether all inputs are closed and nothing is left to do
+    complete: bool
+    #: rows that came too late, per input, since the flow began
+    late: dict[str, int]
+    #: counts of this batch
+    stats: dict[str, int]
+
+
+class Coordinator:
+    """Progress of a whole flow, between batches. `encode` gives all of it as JSON.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("hello")
+        >>> _ = flow.input("numbers", "n long").probe("seen")
+        >>> coordinator = Coordinator(flow.compile(workers=2))
+        >>> coordinator.first().frontier
+        {'seen': [[0]]}
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.tracker = Tracker(plan.reach)
+        self.batch = -1
+        #: where each input stands; None: closed. By the clock, the next batch.
+        self.inputs: dict[str, int | None] = {source.name: 0 for source in plan.inputs}
+        #: per worker the notifications it waits for, as (node, guarantee)
+        self.pending: list[list[tuple[int, Any]]] = [[] for _ in range(plan.workers)]
+        #: workers whose budget was used up
+        self.left: set[int] = set()
+        #: epochs that were opened and not yet released, per sink; and the last one released
+        self.unreleased: dict[str, set[int]] = {node.name: set() for node in plan.nodes if node.stage.operator in _RELEASED}
+        self.done: dict[str, int] = dict.fromkeys(self.unreleased, -1)
+        self.late: Counter[str] = Counter()
+        for node in plan.nodes:
+            for epoch in node.template.initial:
+                time = plan.times.epoch(epoch)
+                self.tracker.update([(node.leaves, time, plan.workers)])
+                for pending in self.pending:
+                    pending.append((node.index, time))
+        for name in self.inputs:
+            self._move(name, None, 0)
+        self.tracker.propagate()
+
+    # -- turns ---------------------------------------------------------------------------------------------------------
+
+    def first(self) -> Turn:
+        """The turn before the first batch."""
+        return self._turn(ROWS.empty_table(), OUTPUTS.empty_table(), Counter())
+
+    def turn(self, batch_id: int, rows: pa.Table) -> Turn:
+        """Apply what the workers of a batch wrote.
+
+        Raises:
+            VertexError: a vertex failed; names the step, the time, and the user's line.
+        """
+        self.batch = batch_id
+        messages: list[int] = []
+        outputs: list[tuple[int, str, int, int]] = []
+        deltas = []
+        stats: Counter[str] = Counter()
+        ticks: set[int] = set()
+        moved: dict[str, int | None] = {}
+        # in an order of its own: that of the rows is nobody's promise; rows of one worker keep theirs
+        rows = rows.sort_by([("kind", "ascending"), ("worker", "ascending")])
+        for place, (worker, kind, meta, _) in enumerate(read_rows(rows)):
+            match kind:
+                case "error":
+                    raise VertexError.decode(meta, f"batch {batch_id}, worker {worker}")
+                case "message":
+                    messages.append(place)
+                case "output":
+                    outputs.append((place, meta["sink"], meta["epoch"], worker))
+                case "report":
+                    deltas += [(at, self.plan.times.decode(time), n) for at, time, n in meta["deltas"]]
+                    self.pending[worker] = [(node, self.plan.times.decode(time)) for node, time, _ in meta["pending"]]
+                    (self.left.add if meta["left"] else self.left.discard)(worker)
+                    ticks.update(meta["ticks"])
+                    moved |= meta["advance"]
+                    for name, epoch in meta["seen"].items():
+                        moved[name] = max(epoch, moved.get(name, 0) or 0, self.inputs[name] or 0)
+                    self.late.update(meta["late"])
+                    stats.update(meta["stats"])
+        self.tracker.update(deltas)
+        for source in self.plan.inputs:
+            old = self.inputs[source.name]
+            new = moved.get(source.name, batch_id + 1 if source.epochs == "clock" else old)
+            if old is not None and new != old:
+                self._move(source.name, old, new)
+        self.tracker.propagate()
+        for sink, epochs in self.unreleased.items():
+            epochs.update(epoch for epoch in ticks if epoch > self.done[sink])
+            epochs.update(epoch for _, name, epoch, _ in outputs if name == sink)
+        handed = rows.take(pa.array([row[0] for row in outputs], pa.int64())).column("payload")
+        columns = [pa.array([row[i] for row in outputs], kind) for i, kind in enumerate(OUTPUTS.types[:3], 1)]
+        return self._turn(rows.take(pa.array(messages, pa.int64())), pa.table([*columns, handed], schema=OUTPUTS), stats)
+
+    def _move(self, name: str, old: int | None, new: int | None) -> None:
+        for index in self.plan.source(name).entries:
+            channel = self.plan.channels[index]
+            location = self.plan.nodes[channel.target].arrives
+            before, after = (
+                channel.summary.results_in(self.plan.times.epoch(epoch)) if epoch is not None else None for epoch in (old, new)
+            )
+            self.tracker.input_at(location, before, after)
+        self.inputs[name] = new
+
+    def _turn(self, messages: pa.Table, outputs: pa.Table, stats: Counter[str]) -> Turn:
+        header = {
+            "batch": self.batch,
+            "inputs": self.inputs,
+            "oldest": self._oldest(),
+            "arrivals": {
+                str(node.index): [time.encode() for time in arrivals]
+                for node in self.plan.nodes
+                if node.waits and (arrivals := self.tracker.arrivals(node.arrives))
+            },
+        }
+        wake = set(messages.column("worker").to_pylist()) | self.left | set(self._deliverable(header))
+        stats["rows_in_flight"] = messages.num_rows
+        stats["pending_notifications"] = sum(map(len, self.pending))
+        stats["left"] = len(self.left)
+        return Turn(
+            rows=pa.concat_tables([messages, as_rows((worker, "header", header, None) for worker in sorted(wake))]),
+            header=json.dumps(header),
+            outputs=outputs,
+            released=sorted(self._release(), key=lambda pair: pair[1]),
+            frontier={
+                node.name: [time.encode() for time in self.tracker.frontier(node.arrives)]
+                for node in self.plan.nodes
+                if node.stage.operator in _WATCHED
+            },
+            complete=not wake and all(at is None for at in self.inputs.values()) and not any(self.pending),
+            late=dict(self.late),
+            stats=dict(stats),
+        )
+
+    def _deliverable(self, header: dict[str, Any]) -> Iterable[int]:
+        """Workers with a notification that the next batch may deliver even if it brings no input.
+
+        By the clock, one for an epoch that has not begun waits for its input: else a vertex that always asks for the
+        next epoch would keep an idle query running for ever.
+        """
+        stands = {s.name: standing(s, self.inputs[s.name], self.batch + 1) for s in self.plan.inputs}
+        open_, present = {k: v[0] for k, v in stands.items()}, {k: v[1] for k, v in stands.items()}
+        clocked = any(s.epochs == "clock" and self.inputs[s.name] is not None for s in self.plan.inputs)
+        known: dict[int, list[Any]] = {}
+        for worker, pending in enumerate(self.pending):
+            for index, guarantee in pending:
+                if clocked and guarantee.epoch > self.batch:
+                    continue
+                if index not in known:
+                    known[index] = blocking(self.plan, self.plan.nodes[index], header, open_, present)
+                if not any(time.less_equal(guarantee) for time in known[index]):
+                    yield worker
+                    break
+
+    def _release(self) -> Iterable[tuple[str, int]]:
+        for sink, epochs in self.unreleased.items():
+            held = min((time.epoch for time in self.tracker.frontier(self.plan.by_name[sink].arrives)), default=None)
+            for epoch in sorted(epochs):
+                if held is not None and epoch >= held:
+                    break
+                epochs.discard(epoch)
+                self.done[sink] = epoch
+                yield sink, epoch
+
+    def _oldest(self) -> int:
+        open_ = [self.batch + 1 if s.epochs == "clock" else at for s in self.plan.inputs if (at := self.inputs[s.name]) is not None]
+        return min([time.epoch for _, time in self.tracker.active] + [at for at in open_ if at is not None], default=self.batch + 1)
+
+    # -- what holds the flow back ----------------------------------------------------------------------------------------
+
+    def holding(self, node: Node, epoch: int) -> list[str]:
+        """The inputs and steps that keep `epoch` from being complete at a node, by name."""
+        limit = self.plan.times.epoch(epoch)
+        names = [name for name, at in self.inputs.items() if at is not None and at <= epoch]
+        paths = self.plan.reach.summaries(node.arrives)
+        for location, time in self.tracker.active:
+            step = self.plan.nodes[location // 2].name
+            reaches = (path.results_in(time) for path in paths.get(location, ()))
+            if step not in names and any(t is not None and t.epoch <= limit.epoch for t in reaches):
+                names.append(step)
+        return names
+
+    # -- durability ------------------------------------------------------------------------------------------------------
+
+    def encode(self) -> dict[str, Any]:
+        """Everything as plain JSON."""
+        return {
+            "batch": self.batch,
+            "tracker": self.tracker.encode(),
+            "inputs": self.inputs,
+            "pending": [[[node, time.encode()] for node, time in pending] for pending in self.pending],
+            "left": sorted(self.left),
+            "unreleased": {sink: sorted(epochs) for sink, epochs in self.unreleased.items()},
+            "done": self.done,
+            "late": self.late,
+        }
+
+    @classmethod
+    def decode(cls, plan: Plan, snapshot: dict[str, Any]) -> Coordinator:
+        """A coordinator as it was when `encode` was called."""
+        self = cls.__new__(cls)
+        self.plan = plan
+        self.tracker = Tracker.decode(plan.reach, plan.times, snapshot["tracker"])
+        self.batch = snapshot["batch"]
+        self.inputs = dict(snapshot["inputs"])
+        self.pending = [[(node, plan.times.decode(time)) for node, time in pending] for pending in snapshot["pending"]]
+        self.left = set(snapshot["left"])
+        self.unreleased = {sink: set(epochs) for sink, epochs in snapshot["unreleased"].items()}
+        self.done = dict(snapshot["done"])
+        self.late = Counter(snapshot["late"])
+        return self
+
+
+_RELEASED = frozenset({"output"})
+_WATCHED = frozenset({"output", "probe", "inspect"})

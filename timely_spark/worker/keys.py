@@ -1,0 +1,222 @@
+"""Keys of records: the partition function H, equality, and grouping, all on whole columns.
+
+H is part of the on-disk format: the same for ever, in every process, for every width of integer. Null, NaN and -0.0
+have a defined place (null is one key, NaN is one key, -0.0 is 0.0), as in Spark's own grouping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Hashes = npt.NDArray[np.uint64]
+Indices = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_U = np.uint64
+_NULL = _U(0x7C3A_91D5_E86B_20F7)
+_PRIME = _U(0x0000_0100_0000_01B3)
+
+
+def mix(x: Hashes) -> Hashes:
+    """The finaliser of splitmix64, a bijection on 64 bits."""
+    x = x + _U(0x9E37_79B9_7F4A_7C15)
+    x = (x ^ (x >> _U(30))) * _U(0xBF58_476D_1CE4_E5B9)
+    x = (x ^ (x >> _U(27))) * _U(0x94D0_49BB_1331_11EB)
+    return x ^ (x >> _U(31))
+
+
+def hashes(table: pa.Table, columns: Sequence[str]) -> Hashes:
+    """H: 64 bits for each row of `table`, of its values in `columns` in that order.
+
+    Example:
+        >>> ints, longs = pa.table({"k": pa.array([7], pa.int8())}), pa.table({"other": [7]})
+        >>> bool(hashes(ints, ["k"])[0] == hashes(longs, ["other"])[0])
+        True
+    """
+    result: Hashes | None = None
+    for column in columns:
+        one = _hash_column(flat(table.column(column)))
+        result = one if result is None else mix(result * _PRIME ^ one)
+    return result if result is not None else np.zeros(table.num_rows, _U)
+
+
+def flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """A column as one array, dictionaries decoded."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        if isinstance(column, pa.ChunkedArray):
+            column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _hash_column(column: pa.Array) -> Hashes:
+    kind = column.type
+    nulls = column.null_count
+    if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        result = _hash_bytes(column)
+    elif pa.types.is_null(kind):
+        return np.full(len(column), mix(np.array([_NULL]))[0], _U)
+    elif pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind):
+        result = _hash_bytes(column.cast(pa.string() if pa.types.is_decimal(kind) else pa.binary()))
+    else:
+        result = mix(_words(column))
+    if nulls:
+        result[column.is_null().to_numpy(zero_copy_only=False)] = mix(np.array([_NULL]))[0]
+    return result
+
+
+def _words(column: pa.Array) -> Hashes:
+    """The values of a fixed-width column as 64 bits, equal values giving equal bits."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0  # -0.0 + 0.0 is 0.0
+        return np.where(np.isnan(values), np.nan, values).view(_U)
+    if pa.types.is_timestamp(kind):
+        column = column.cast(pa.timestamp("us", tz=kind.tz), safe=False).cast(pa.int64())
+    elif pa.types.is_date32(kind) or pa.types.is_time32(kind):
+        column = column.cast(pa.int32())
+    elif pa.types.is_date64(kind):
+        column = column.cast(pa.date32()).cast(pa.int32())
+    elif pa.types.is_time64(kind) or pa.types.is_duration(kind):
+        column = column.cast(pa.int64())
+    elif pa.types.is_boolean(kind):
+        column = column.cast(pa.int8())
+    values = column.fill_null(0).to_numpy(zero_copy_only=False)
+    return values.view(_U) if values.dtype == np.uint64 else values.astype(np.int64).view(_U)
+
+
+def _hash_bytes(column: pa.Array) -> Hashes:
+    """A polynomial over the bytes of each value, from prefix sums: all values at once."""
+    column = column.cast(pa.large_binary())
+    _, offsets_buffer, data_buffer = column.buffers()
+    if len(column) == 0:
+        return np.zeros(0, _U)
+    offsets = np.frombuffer(offsets_buffer, np.int64)[column.offset : column.offset + len(column) + 1]
+    lengths = np.diff(offsets)
+    data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None and data_buffer.size else np.zeros(0, np.uint8)
+    data = data[offsets[0] : offsets[-1]]
+    starts = offsets[:-1] - offsets[0]
+    place = np.arange(len(data)) - np.repeat(starts, lengths)
+    powers = np.cumprod(np.full(int(lengths.max()) + 1, _PRIME), dtype=_U)
+    sums = np.concatenate([np.zeros(1, _U), np.cumsum((data.astype(_U) + _U(1)) * powers[place], dtype=_U)])
+    return mix((sums[starts + lengths] - sums[starts]) ^ mix(lengths.astype(_U)))
+
+
+def same(left: pa.Table, right: pa.Table, left_on: Sequence[str], right_on: Sequence[str]) -> Mask:
+    """Row by row, whether two tables of equal length have equal keys: null equals null, NaN equals NaN."""
+    result = np.ones(left.num_rows, np.bool_)
+    for left_column, right_column in zip(left_on, right_on, strict=True):
+        a, b = flat(left.column(left_column)), flat(right.column(right_column))
+        if a.type != b.type and pa.types.is_integer(a.type) and pa.types.is_integer(b.type):
+            a, b = a.cast(pa.int64(), safe=False), b.cast(pa.int64(), safe=False)
+        if pa.types.is_null(a.type):
+            continue
+        equal = pc.equal(a, b)
+        if equal.null_count:
+            equal = pc.if_else(equal.is_valid(), equal, pc.and_(a.is_null(), b.is_null()))
+        if pa.types.is_floating(a.type):
+            both = pc.and_(pc.is_nan(a), pc.is_nan(b)).fill_null(fill_value=False)
+            equal = pc.or_(equal, both)
+        result &= equal.to_numpy(zero_copy_only=False)
+    return result
+
+
+def exact(table: pa.Table, columns: Sequence[str]) -> bool:
+    """Whether H tells keys apart for certain, so that equality need not be looked at: one column of integers."""
+    return len(columns) == 1 and pa.types.is_integer(kind := table.schema.field(columns[0]).type) and (
+        kind != pa.uint64() and table.column(columns[0]).null_count == 0
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The rows of a table in groups of equal keys: `order` lists them group by group, `starts` where each begins."""
+
+    order: Indices
+    starts: Indices
+
+    @property
+    def firsts(self) -> Indices:
+        """For each group the row that stood first in the table."""
+        return self.order[self.starts]
+
+    @property
+    def ids(self) -> Indices:
+        """For each row of `order` its group."""
+        return np.repeat(np.arange(len(self.starts)), np.diff(self.starts, append=len(self.order)))
+
+
+def group(table: pa.Table, columns: Sequence[str], hashed: Hashes | None = None) -> Groups:
+    """Group the rows of a table by key, in the order of H; rows of one group keep the table's order."""
+    h = hashes(table, columns) if hashed is None else hashed
+    order = np.argsort(h, kind="stable")
+    if not len(order):
+        return Groups(order, np.zeros(0, np.int64))
+    ordered = h[order]
+    new = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    if not exact(table, columns):
+        kept = table.select(list(columns)).take(order)
+        equal = same(kept.slice(1), kept.slice(0, len(order) - 1), columns, columns)
+        if not equal[~new[1:]].all():  # two keys of one hash: sort each such run out by its values
+            order, new = _part(kept, order, new, columns)
+    return Groups(order, np.flatnonzero(new))
+
+
+def _part(kept: pa.Table, order: Indices, new: Mask, columns: Sequence[str]) -> tuple[Indices, Mask]:
+    order, new = order.copy(), new.copy()
+    bounds = np.append(np.flatnonzero(new), len(order))
+    for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+        if end - start < 2:
+            continue
+        groups: list[list[int]] = []
+        for row in range(start, end):
+            for members in groups:
+                if same(kept.slice(members[0], 1), kept.slice(row, 1), columns, columns)[0]:
+                    members.append(row)
+                    break
+            else:
+                groups.append([row])
+        if len(groups) > 1:
+            order[start:end] = order[np.concatenate(groups)]
+            new[start:end] = False
+            new[start + np.cumsum([0, *map(len, groups[:-1])])] = True
+    return order, new
+
+
+def deal(table: pa.Table, columns: Sequence[str], workers: int) -> dict[int, pa.Table]:
+    """Deal the rows of a table to workers by H. Rows keep their order; a worker that gets none is left out.
+
+    Example:
+        >>> parts = deal(pa.table({"k": [1, 2, 1, 3]}), ["k"], 2)
+        >>> sorted(row["k"] for part in parts.values() for row in part.to_pylist())
+        [1, 1, 2, 3]
+    """
+    if table.num_rows == 0:
+        return {}
+    to = (hashes(table, columns) % _U(workers)).astype(np.int64)
+    order = np.argsort(to, kind="stable")
+    bounds = np.searchsorted(to[order], np.arange(workers + 1))
+    dealt = table.take(order)
+    return {w: dealt.slice(bounds[w], bounds[w + 1] - bounds[w]) for w in range(workers) if bounds[w] < bounds[w + 1]}
+
+
+def to_bytes(table: pa.Table) -> bytes:
+    """A table as one Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    result: bytes = sink.getvalue().to_pybytes()
+    return result
+
+
+def from_bytes(data: Any) -> pa.Table:
+    """The table of an Arrow IPC stream, without copying."""
+    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        return reader.read_all()

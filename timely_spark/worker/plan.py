@@ -1,0 +1,427 @@
+"""The physical plan: which stages become vertices, what is fused into the channels between them, and which channels exchange.
+
+A round is spent only on an exchange, so this is where rounds are saved: routing and per-batch stages ride on the channels,
+whatever can runs at the sources, before their exchange (which is free: Spark's own shuffle makes it), and an exchange
+stands only where records would really not lie where the next stage needs them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from graphlib import CycleError as Unsortable
+from graphlib import TopologicalSorter
+from typing import Any
+
+import pyarrow as pa
+
+from timely_spark.errors import CycleError, CyclicTime, GraphError
+from timely_spark.graph import Edge, Forward, Graph, Partition, Scope, Stage, Stateless, Vertex, describe
+from timely_spark.progress import Edge as Path
+from timely_spark.progress import Reachability
+from timely_spark.times import PathSummary, Times
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Channel:
+    """How batches get from a vertex (or a source) to an input of the next vertex."""
+
+    index: int
+    #: the sending vertex; None for a source
+    source: int | None
+    target: int
+    input: int
+    #: per-batch stages applied by the sender, in order, and the output port of each that is followed
+    through: tuple[tuple[Stage, int], ...]
+    summary: PathSummary
+    #: None: stays on its worker
+    exchange: Partition | None
+    schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """A vertex of the plan: a stage that receives, with what the worker has to know of it."""
+
+    index: int
+    stage: Stage
+    template: Vertex
+    waits: bool
+    #: for each output port the channels that leave it
+    out: tuple[tuple[int, ...], ...]
+    #: places in the topological order of the scopes around it, outermost first
+    path: tuple[int, ...]
+    #: counters of loops around it whose laps do not matter to what is accumulated
+    forget: frozenset[int]
+
+    @property
+    def name(self) -> str:
+        """The stage's name."""
+        return self.stage.name
+
+    @property
+    def arrives(self) -> int:
+        """The location where messages to the vertex stand."""
+        return 2 * self.index
+
+    @property
+    def leaves(self) -> int:
+        """The location where the vertex's capabilities stand."""
+        return 2 * self.index + 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """An input of the flow: a DataFrame or a handle. `epochs`: "clock", "manual", or the name of a column."""
+
+    name: str
+    stage: Stage
+    epochs: str
+    #: what its rows are packed for
+    entries: tuple[int, ...]
+    #: of those, the ones that get the rows which come too late for their epoch
+    late: frozenset[int]
+
+
+@dataclass(eq=False)
+class Plan:
+    """A graph compiled for a number of workers. Built by `compile_plan`; the same on the driver and on every worker."""
+
+    name: str
+    workers: int
+    times: Times
+    nodes: tuple[Node, ...]
+    channels: tuple[Channel, ...]
+    inputs: tuple[Source, ...]
+    reach: Reachability
+    stages: tuple[Stage, ...]
+    exchanged: dict[int, Partition]
+    fused: frozenset[int]
+    budget: Any = None
+    by_name: dict[str, Node] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.by_name = {node.name: node for node in self.nodes}
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of the inputs, in order."""
+        return tuple(source.name for source in self.inputs)
+
+    def source(self, name: str) -> Source:
+        """An input by name."""
+        return next(source for source in self.inputs if source.name == name)
+
+    def described(self) -> dict[str, Any]:
+        """What must be the same for a checkpoint to be continued, as plain JSON."""
+        return {
+            "flow": self.name,
+            "workers": self.workers,
+            "times": type(self.times).__name__,
+            "stages": {
+                stage.name: {
+                    "operator": stage.operator,
+                    "detail": stage.detail,
+                    "outputs": [describe(schema) for schema in stage.outputs],
+                }
+                for stage in self.stages
+            },
+            "channels": [
+                [
+                    self.nodes[channel.source].name if channel.source is not None else "",
+                    self.nodes[channel.target].name,
+                    channel.input,
+                    str(channel.exchange or ""),
+                ]
+                for channel in self.channels
+            ],
+        }
+
+    @property
+    def fingerprint(self) -> str:
+        """A short name for `described`."""
+        return hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def key(self, node: Node, time: Any) -> tuple[Any, ...]:
+        """Where work at (node, time) stands in (time, topological) order: all that can lead to it stands before it."""
+        counters = time.order_key()
+        return tuple(part for pair in zip(counters, node.path, strict=True) for part in pair)
+
+
+def compile_plan(graph: Graph, workers: int) -> Plan:
+    """Compile a graph.
+
+    Raises:
+        GraphError: the graph has no input, or a variable was never fed.
+        CycleError: a cycle does not advance time; it is named by its steps and the user's lines.
+    """
+    if workers < 1:
+        msg = f"workers is {workers}. Hint: give at least 1."
+        raise GraphError(msg)
+    return _Compiler(graph, workers).plan()
+
+
+class _Compiler:
+    def __init__(self, graph: Graph, workers: int) -> None:
+        self.graph, self.workers = graph, workers
+        self.into: dict[Stage, list[Edge]] = defaultdict(list)
+        self.out: dict[Stage, list[Edge]] = defaultdict(list)
+        for edge in graph.edges:
+            self.into[edge.target].append(edge)
+            self.out[edge.source].append(edge)
+        for stage in graph.stages:
+            if stage.operator == "feedback" and not self.into[stage]:
+                msg = f"the loop variable {stage.name!r} ({stage.where}) is never fed. Hint: call variable.feed(stream) once."
+                raise GraphError(msg)
+        self.prefix = self._prefix()
+        self.exchanged: dict[int, Partition] = {}
+        self._chosen: dict[Stage, tuple[str, ...]] = {}
+        for edge in graph.edges:
+            need = edge.target.requires[edge.input] if edge.input < len(edge.target.requires) else None
+            if need is not None and not edge.target.is_routing:
+                self._require(edge, need)
+        for edge in graph.edges:  # what a user exchanges by hand comes after what stages need
+            need = edge.target.requires[edge.input] if edge.input < len(edge.target.requires) else None
+            if need is not None and edge.target.is_routing and self._chosen.get(edge.target) is None:
+                self._require(edge, need)
+        self.real = self._real()
+
+    # -- what runs at the sources, and where exchanges stand ---------------------------------------------------------
+
+    def _prefix(self) -> set[Stage]:
+        """Stages whose whole past is per-batch: they run in the sources' own tasks."""
+        prefix: set[Stage] = set()
+        for stage in self.graph.stages:  # a stage is added after its inputs, except over a feedback, which is no prefix
+            past = self.into[stage]
+            if stage.operator == "source" or (
+                (stage.is_routing or stage.is_stateless)
+                and past
+                and stage.operator not in {"feedback", "variable", "exchange"}
+                and all(edge.source in prefix for edge in past)
+            ):
+                prefix.add(stage)
+        return prefix
+
+    def _require(self, edge: Edge, need: Partition) -> None:
+        if need.broadcast or not self._dealt(edge.source, need.columns):
+            self.exchanged[edge.index] = need
+
+    def _dealt(self, stage: Stage, columns: tuple[str, ...]) -> bool:
+        """Whether the stage's output lies by `columns`, or can be made to without an exchange right here.
+
+        Through a stage that keeps records as they are the wish is handed on to its inputs: an exchange is best made
+        early, at the sources, and a loop that comes back already dealt must not be dealt again.
+        """
+        if stage.guarantees is not None:
+            return stage.guarantees == columns
+        if stage in self.prefix or (stage.keeps is None and not stage.is_routing):
+            return False
+        if stage in self._chosen:
+            return self._chosen[stage] == columns
+        if stage.requires[0] is not None and stage.is_routing:  # an exchange by hand
+            return not stage.requires[0].broadcast and stage.requires[0].columns == columns
+        keeps = stage.keeps
+        if keeps is not None and not all(column in keeps for column in columns):
+            return False
+        before = tuple(keeps[column] for column in columns) if keeps is not None else columns
+        self._chosen[stage] = columns
+        for edge in self.into[stage]:
+            self._require(edge, Partition(before))
+        return True
+
+    # -- which stages become vertices --------------------------------------------------------------------------------
+
+    def _real(self) -> set[Stage]:
+        real = {s for s in self.graph.stages if s.vertex is not None and not s.is_stateless}
+        while True:
+            behind = self._behind_exchange(real)
+            more = {
+                stage
+                for stage in self.graph.stages
+                if stage not in real
+                and stage.operator != "source"
+                and (
+                    (stage.is_stateless and behind[stage])
+                    or (
+                        stage not in self.prefix
+                        and len(self.out[stage]) > 1
+                        and (stage.is_stateless or behind[stage])
+                    )
+                    or (stage in self.prefix and len(self.out[stage]) > 1 and behind[stage])
+                )
+            }
+            if not more:
+                break
+            real |= more
+        return real | {stage for stage in self.graph.stages if stage.operator == "variable" and self._spins(stage, real)}
+
+    def _behind_exchange(self, real: set[Stage]) -> dict[Stage, bool]:
+        """For each stage whether batches reach it fresh from an exchange, with no vertex between."""
+        behind: dict[Stage, bool] = defaultdict(bool)
+        changed = True
+        while changed:
+            changed = False
+            for edge in self.graph.edges:
+                source = edge.source
+                arrives = edge.index in self.exchanged or (source not in real and source.is_routing and behind[source])
+                if arrives and not behind[edge.target]:
+                    behind[edge.target] = changed = True
+        return behind
+
+    def _spins(self, start: Stage, real: set[Stage]) -> bool:
+        """Whether one gets from a stage back to it through no vertex."""
+        seen: set[Stage] = set()
+        todo = [start]
+        while todo:
+            for edge in self.out[todo.pop()]:
+                if edge.target is start:
+                    return True
+                if edge.target not in real and edge.target not in seen:
+                    seen.add(edge.target)
+                    todo.append(edge.target)
+        return False
+
+    # -- the plan ------------------------------------------------------------------------------------------------------
+
+    def plan(self) -> Plan:
+        graph = self.graph
+        stages = [stage for stage in graph.stages if stage in self.real]
+        number = {stage: i for i, stage in enumerate(stages)}
+        positions = _positions(graph)
+        channels: list[Channel] = []
+
+        def add(source: int | None, start: Stage, port: int) -> Iterator[int]:
+            for through, summary, exchange, edge in self._routes(start, port):
+                index = len(channels)
+                channels.append(
+                    Channel(
+                        index=index,
+                        source=source,
+                        target=number[edge.target],
+                        input=edge.input,
+                        through=through,
+                        summary=summary,
+                        exchange=exchange if self.workers > 1 or source is None else None,
+                        schema=edge.schema,
+                    )
+                )
+                yield index
+
+        inputs = []
+        for stage in graph.stages:
+            if stage.operator == "source":
+                entries = tuple(add(None, stage, 0))
+                late = tuple(add(None, stage, 1)) if len(stage.outputs) > 1 else ()
+                inputs.append(Source(stage.name, stage, stage.detail, entries + late, frozenset(late)))
+        if not inputs and not any(s.vertex and tuple(s.vertex.initial) for s in stages):
+            msg = f"flow {graph.name!r} has no input. Hint: add flow.source(...) or flow.input(...)."
+            raise GraphError(msg)
+        counted = self._counted()
+        nodes = tuple(
+            Node(
+                index=number[stage],
+                stage=stage,
+                template=stage.vertex if stage.vertex is not None else Forward(),
+                waits=stage.vertex is not None and stage.vertex.waits,
+                out=tuple(tuple(add(number[stage], stage, port)) for port in range(len(stage.outputs))),
+                path=positions[stage],
+                forget=frozenset(i for i, scope in enumerate(stage.scope.path[1:]) if scope not in counted),
+            )
+            for stage in stages
+        )
+        return Plan(
+            name=graph.name,
+            workers=self.workers,
+            times=graph.times,
+            nodes=nodes,
+            channels=tuple(channels),
+            inputs=tuple(inputs),
+            reach=self._reachability(nodes, channels),
+            stages=tuple(graph.stages),
+            exchanged=self.exchanged,
+            fused=frozenset(s.index for s in graph.stages if s not in self.real and s.operator != "source"),
+        )
+
+    def _routes(self, start: Stage, port: int) -> Iterator[tuple[tuple[tuple[Stage, int], ...], PathSummary, Partition | None, Edge]]:
+        """The ways from an output to the next vertices, over stages that became none."""
+        identity = self.graph.times.identity(start.scope.depth)
+        todo: list[tuple[Stage, int, tuple[tuple[Stage, int], ...], PathSummary, Partition | None]] = [(start, port, (), identity, None)]
+        while todo:
+            stage, port, through, summary, exchange = todo.pop(0)
+            for edge in self.out[stage]:
+                if edge.port != port:
+                    continue
+                deal = self.exchanged.get(edge.index, exchange)
+                target = edge.target
+                onward = summary.followed_by(target.summary)
+                if onward is None:
+                    continue  # no time gets through, a loop of no laps for example
+                if target in self.real:
+                    yield through, onward, deal, edge
+                elif target.is_stateless:
+                    todo += [(target, out, (*through, (target, out)), onward, deal) for out in range(len(target.outputs))]
+                else:
+                    todo.append((target, 0, through, onward, deal))
+
+    def _counted(self) -> set[Scope]:
+        """The loops whose laps matter: those with a limit, and those in which something waits for a lap to be complete."""
+        counted = {stage.scope for stage in self.graph.stages if stage.scope.limit is not None}
+        for stage in self.graph.stages:
+            if stage.vertex is not None and stage.vertex.waits:
+                counted.update(stage.scope.path[1:])
+        return counted
+
+    def _reachability(self, nodes: tuple[Node, ...], channels: list[Channel]) -> Reachability:
+        times = self.graph.times
+        identities = [times.identity(node.stage.scope.depth) for node in nodes for _ in range(2)]
+        paths = [Path(node.arrives, node.leaves, identities[node.arrives], exchange=False) for node in nodes]
+        paths += [
+            Path(nodes[c.source].leaves, nodes[c.target].arrives, c.summary, exchange=c.exchange is not None)
+            for c in channels
+            if c.source is not None
+        ]
+        try:
+            return Reachability(2 * len(nodes), paths, identities=identities)
+        except CyclicTime as error:
+            steps = list(dict.fromkeys(nodes[location // 2].stage for location in error.locations))
+            way = " -> ".join(f"{stage.name} ({stage.where})" for stage in [*steps, steps[0]])
+            msg = f"this cycle does not advance time: {way}. Hint: close a cycle only by the feedback of a loop."
+            raise CycleError(msg) from error
+
+
+def _positions(graph: Graph) -> dict[Stage, tuple[int, ...]]:
+    """For each stage its places in the topological orders of the scopes around it, loops counting as one stage."""
+    inner: dict[Any, dict[Any, None]] = defaultdict(dict)
+    for stage in graph.stages:
+        path = (*stage.scope.path, stage)
+        for outer, item in zip(path[:-1], path[1:], strict=True):
+            inner[outer].setdefault(item)
+    before: dict[Any, dict[Any, None]] = defaultdict(dict)  # no set: the order must be the same in every process
+    for edge in graph.edges:
+        if edge.source.operator == "feedback":
+            continue
+        a, b = (*edge.source.scope.path, edge.source), (*edge.target.scope.path, edge.target)
+        shared = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x is not y), None)
+        if shared is not None:
+            before[b[shared]].setdefault(a[shared])
+    place: dict[Any, int] = {}
+    for items in inner.values():
+        order = TopologicalSorter({item: before[item] for item in items})
+        place.update({item: i for i, item in enumerate(_sorted(order, items))})
+    return {stage: tuple(place[item] for item in (*stage.scope.path[1:], stage)) for stage in graph.stages}
+
+
+def _sorted(order: TopologicalSorter[Any], items: Iterable[Any]) -> Iterable[Any]:
+    try:
+        return list(order.static_order())
+    except Unsortable:  # through a loop from the outside: any order is right, and the check of cycles has the last word
+        return items
+
+
+def stateless(stage: Stage) -> Stateless:
+    """The vertex of a stage that is known to be per-batch."""
+    assert isinstance(stage.vertex, Stateless)
+    return stage.vertex
