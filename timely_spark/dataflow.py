@@ -140,7 +140,9 @@ class Stream:
         summary = self.flow.graph.times.leave(scope.depth)
         return self.then("leave", [self.schema], scope=scope.parent, summary=summary)[0]
 
-    def loop(self, step: Callable[[Stream], Any], *, max_iterations: int | None = None, name: str | None = None) -> Any:
+    def loop(
+        self, step: Callable[[Stream], Any], *, max_iterations: int | None = None, name: str | None = None
+    ) -> Any:
         """Iterate: a variable starts as this stream, and `step` of it is fed back and leaves the loop.
 
         variable = enter(input) + feedback(step(variable)). The loop ends when nothing is fed back, so let `step` end in
@@ -162,7 +164,9 @@ class Stream:
             >>> flow = ts.Dataflow("collatz")
             >>> def step(n):
             ...     half = n.select(start="start", n=pc.bit_wise_and(pc.field("n"), 1), m="n")
-            ...     next = half.map(lambda row: (row.start, row.m * 3 + 1 if row.n else row.m // 2), "start long, n long")
+            ...     next = half.map(
+            ...         lambda row: (row.start, row.m * 3 + 1 if row.n else row.m // 2), "start long, n long"
+            ...     )
             ...     return next.where(pc.field("n") > 1), next.where(pc.field("n") == 1)
             >>> ones = flow.input("x", "start long, n long").loop(step)
             >>> _ = ones.capture("out")
@@ -215,9 +219,17 @@ class Stream:
         At least once: after a crash an epoch may come again, with the same number and the same records.
         `on_complete()` is called when all inputs are closed and nothing is left to do. (Naiad section 4.1: Subscribe)
         """
-        return self._output("subscribe", name, "subscribe", release, on_epoch=on_epoch, on_complete=on_complete)
+        return self._output(
+            "subscribe", name, "subscribe", release, on_epoch=on_epoch, on_complete=on_complete
+        )
 
-    def foreach_epoch(self, function: Callable[[DataFrame, int], object], *, release: Release = "epoch", name: str | None = None) -> Stream:
+    def foreach_epoch(
+        self,
+        function: Callable[[DataFrame, int], object],
+        *,
+        release: Release = "epoch",
+        name: str | None = None,
+    ) -> Stream:
         """Call `function(DataFrame, epoch)` for each complete epoch, in order; at least once, as foreachBatch is."""
         return self._output("foreach_epoch", name, "foreach_epoch", release, function=function)
 
@@ -246,9 +258,27 @@ class Stream:
         """
         if keys is not None:
             check_columns("to_delta", self.schema, list(keys), keys=True)
-        return self._output("to_delta", name, "delta", release, diff=diff, table=table, keys=keys and list(keys), overwrite=overwrite)
+        return self._output(
+            "to_delta",
+            name,
+            "delta",
+            release,
+            diff=diff,
+            table=table,
+            keys=keys and list(keys),
+            overwrite=overwrite,
+        )
 
-    def _output(self, operator: str, name: str | None, kind: str, release: Release, *, diff: str | None = None, **options: Any) -> Stream:
+    def _output(
+        self,
+        operator: str,
+        name: str | None,
+        kind: str,
+        release: Release,
+        *,
+        diff: str | None = None,
+        **options: Any,
+    ) -> Stream:
         if kind != "inspect" and self.stage.scope.parent is not None:
             msg = f"{operator} ({caller()}): {self.name!r} is inside loop {self.stage.scope.name!r}. Hint: let it leave the loop first."
             raise GraphError(msg)
@@ -436,7 +466,9 @@ class Dataflow:
         ...     onward = reached.join(links, left=["node"], right=["src"]).select(node="dst")
         ...     return onward.concat(reached).distinct(name="near")
         >>> _ = roots.loop(hop).capture("near")
-        >>> result = ts.testing.run(flow, {"edges": [[(1, 2), (2, 3)], [(3, 4)]], "roots": [[1], []]}, workers=2)
+        >>> result = ts.testing.run(
+        ...     flow, {"edges": [[(1, 2), (2, 3)], [(3, 4)]], "roots": [[1], []]}, workers=2
+        ... )
         >>> result["near"].rows()
         {0: [(1,), (2,), (3,)], 1: [(4,)]}
     """
@@ -618,4 +650,3 @@ class Source(Stream):
 
 def _kind(epochs: str) -> str:
     return epochs if epochs in {"clock", "manual"} else "column"
-

@@ -37,7 +37,8 @@ class Captured:
     def table(self) -> pa.Table:
         """All records, with a first column ``epoch``."""
         named = [
-            table.add_column(0, "epoch", pa.array([epoch] * table.num_rows, pa.int64())) for epoch, table in self.epochs.items()
+            table.add_column(0, "epoch", pa.array([epoch] * table.num_rows, pa.int64()))
+            for epoch, table in self.epochs.items()
         ]
         return pa.concat_tables(named) if named else self.schema.empty_table()
 
@@ -68,7 +69,14 @@ class Simulation:
         ({0: [(1,), (2,)]}, 1)
     """
 
-    def __init__(self, flow: Dataflow | Plan, *, workers: int = 1, seed: int | None = None, budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        flow: Dataflow | Plan,
+        *,
+        workers: int = 1,
+        seed: int | None = None,
+        budget: Budget | None = None,
+    ) -> None:
         self.plan = flow.compile(workers) if isinstance(flow, Dataflow) else flow
         self.coordinator = Coordinator(self.plan)
         self.random = random.Random(seed) if seed is not None else None
@@ -176,14 +184,25 @@ class Simulation:
             kinds = table.column("kind").to_pylist()
             late = [kind == "message" and self.random.random() < 0.3 for kind in kinds]
             newest = table is self.waiting[-1]
-            arriving.append(table.filter(pa.array([not x and (k == "message" or newest) for x, k in zip(late, kinds, strict=True)], pa.bool_())))
+            arriving.append(
+                table.filter(
+                    pa.array(
+                        [not x and (k == "message" or newest) for x, k in zip(late, kinds, strict=True)],
+                        pa.bool_(),
+                    )
+                )
+            )
             later.append(table.filter(pa.array(late, pa.bool_())))
         order = list(range(sum(table.num_rows for table in arriving)))
         self.random.shuffle(order)
-        return [pa.concat_tables(arriving).take(pa.array(order, pa.int64()))], [table for table in later if table.num_rows]
+        return [pa.concat_tables(arriving).take(pa.array(order, pa.int64()))], [
+            table for table in later if table.num_rows
+        ]
 
     def _collect(self) -> None:
-        for sink, epoch, payload in zip(*(self.turn.outputs.column(c) for c in ("sink", "epoch", "payload")), strict=True):
+        for sink, epoch, payload in zip(
+            *(self.turn.outputs.column(c) for c in ("sink", "epoch", "payload")), strict=True
+        ):
             self._parts[sink.as_py(), epoch.as_py()].append(from_bytes(payload.as_buffer()))
         for node in self.plan.nodes:
             if node.stage.operator == "inspect":
@@ -255,13 +274,20 @@ def _renumbered(epochs: dict[int, pa.Table], batches: list[int]) -> dict[int, pa
     """Epochs by the number of the input that was given; by the clock they are batches, which loops use up too."""
     made: dict[int, list[pa.Table]] = defaultdict(list)
     for epoch, table in epochs.items():
-        made[bisect_left(batches, epoch) if epoch <= batches[-1] else len(batches) + epoch - batches[-1] - 1].append(table)
+        made[
+            bisect_left(batches, epoch) if epoch <= batches[-1] else len(batches) + epoch - batches[-1] - 1
+        ].append(table)
     return {epoch: pa.concat_tables(tables) for epoch, tables in made.items()}
 
 
-def replay(plan: Plan, batches: Sequence[tuple[int, int, bytes | None, pa.Table, str]]) -> list[tuple[bytes, pa.Table]]:
+def replay(
+    plan: Plan, batches: Sequence[tuple[int, int, bytes | None, pa.Table, str]]
+) -> list[tuple[bytes, pa.Table]]:
     """Run recorded rounds again: (batch, worker, state, rows, header) each; gives what each gave."""
-    return [step(plan, state, batch, worker, rows, lambda header=header: header) for batch, worker, state, rows, header in batches]  # type: ignore[misc]
+    return [
+        step(plan, state, batch, worker, rows, lambda header=header: header)
+        for batch, worker, state, rows, header in batches
+    ]  # type: ignore[misc]
 
 
 __all__ = ["Captured", "Simulation", "replay", "run", "sorted_rows"]

@@ -208,7 +208,9 @@ def test_less_equal_of_lexicographic_summaries(data: st.DataObject) -> None:
     assume(len(found) == 1)
     ((a, b),) = found.values()
     assume(a is not None and b is not None)
-    times = [LEXICOGRAPHIC.decode(values) for values in itertools.product([0, 1, 2, 3, 4, 20], repeat=3)]
+    # no inner counter gets to the end of the range: see LexicographicTimes
+    values = itertools.product(EDGE_CASES, EDGE_CASES, [0, 1, 2, 3, 4, 20])
+    times = list(map(LEXICOGRAPHIC.decode, values))
 
     assert a.less_equal(b) == all(before(a.results_in(time), b.results_in(time)) for time in times)
 

@@ -22,7 +22,9 @@ def table(*rows: tuple[Any, ...], schema: pa.Schema = SCHEMA) -> pa.Table:
     return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
 
 
-def prepared(spark: SparkSession, sink: DeltaSink, schema: pa.Schema = SCHEMA, identity: str = "one") -> DeltaSink:
+def prepared(
+    spark: SparkSession, sink: DeltaSink, schema: pa.Schema = SCHEMA, identity: str = "one"
+) -> DeltaSink:
     sink.prepare(spark, Output(name="out", schema=schema, sink=sink), "/nowhere", identity)
     return sink
 
@@ -35,7 +37,11 @@ def test_a_stream_without_data_leaves_an_empty_table(spark: SparkSession, tmp_pa
     path = str(tmp_path / "table")
     prepared(spark, DeltaSink(path))
 
-    assert spark.read.format("delta").load(path).dtypes == [("epoch", "bigint"), ("k", "bigint"), ("v", "string")]
+    assert spark.read.format("delta").load(path).dtypes == [
+        ("epoch", "bigint"),
+        ("k", "bigint"),
+        ("v", "string"),
+    ]
     assert rows(spark, path) == []
 
 

@@ -55,7 +55,10 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
     elif isinstance(schema, str):
         fields = list(_parse_fields(_Tokens(schema), end=""))
     elif isinstance(schema, Mapping):
-        fields = [(name, _parse_type(_Tokens(kind)) if isinstance(kind, str) else kind) for name, kind in schema.items()]
+        fields = [
+            (name, _parse_type(_Tokens(kind)) if isinstance(kind, str) else kind)
+            for name, kind in schema.items()
+        ]
     else:
         msg = f"a schema cannot be read from {type(schema).__name__}. Hint: write DDL such as 'node long, name string'."
         raise SchemaError(msg)
@@ -153,10 +156,15 @@ def as_table(records: Any, schema: pa.Schema) -> pa.Table:
         if isinstance(records, pa.Table):
             return records.select(schema.names).cast(schema) if records.schema != schema else records
         if hasattr(records, "itertuples"):
-            return pa.Table.from_pandas(records[schema.names], schema=schema, preserve_index=False).replace_schema_metadata()
+            return pa.Table.from_pandas(
+                records[schema.names], schema=schema, preserve_index=False
+            ).replace_schema_metadata()
         rows = [_row(record, schema) for record in records]
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
-        return pa.table([pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)], schema=schema)
+        return pa.table(
+            [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)],
+            schema=schema,
+        )
     except (KeyError, ValueError, TypeError, pa.ArrowException) as error:
         msg = f"records do not fit the schema ({describe(schema)}): {error}. Hint: give every column, with values of its type."
         raise SchemaError(msg) from error

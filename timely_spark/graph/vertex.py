@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
@@ -50,6 +50,9 @@ class Vertex:
 
     initial: Iterable[int] = ()
     """Epochs to be notified of from the start, before anything is received, on every worker."""
+
+    combine: Callable[[pa.Table], pa.Table] | None = None
+    """May reduce what one worker sends to the vertex in one round, before the exchange. None: it must get every record."""
 
     _context: Context
     _transient: ClassVar[frozenset[str]] = frozenset({"_context"})
@@ -106,7 +109,9 @@ class Vertex:
         """Take up the state that `checkpoint` gave."""
         for name, value in state.items():
             fresh = vars(self).get(name)
-            if isinstance(fresh, dict) and type(fresh) is not type(value):  # a defaultdict or Counter stays one
+            if isinstance(fresh, dict) and type(fresh) is not type(
+                value
+            ):  # a defaultdict or Counter stays one
                 fresh.clear()
                 fresh.update(value)
             else:

@@ -37,7 +37,11 @@ class Aggregates:
         for out, kind, column in self.columns:
             values = batch.column(column) if column is not None else None
             if kind == "count":
-                valid = np.ones(batch.num_rows, np.int64) if values is None else pc.is_valid(values).cast(pa.int64())
+                valid = (
+                    np.ones(batch.num_rows, np.int64)
+                    if values is None
+                    else pc.is_valid(values).cast(pa.int64())
+                )
                 made[out] = pa.chunked_array([pa.array(valid)]) if values is None else valid
             elif kind == "sum" and values is not None:
                 made[out] = values.cast(_sum_type(values.type))
@@ -62,7 +66,11 @@ class Aggregates:
                 columns[out] = _collect(values, groups)
                 continue
             function = "sum" if kind in {"count", "sum"} else kind
-            one = pa.table({"id": ids, "value": values}).group_by("id", use_threads=False).aggregate([("value", function)])
+            one = (
+                pa.table({"id": ids, "value": values})
+                .group_by("id", use_threads=False)
+                .aggregate([("value", function)])
+            )
             columns[out] = one.sort_by("id").column(f"value_{function}").cast(values.type)
         return pa.table(columns)
 
@@ -77,7 +85,9 @@ def _collect(lists: pa.ChunkedArray, groups: Groups) -> pa.Array:
     sizes = np.bincount(table.column("id").to_numpy(), minlength=len(groups.starts))
     values = table.column("value").combine_chunks()
     values = pa.concat_arrays(values.chunks) if isinstance(values, pa.ChunkedArray) else values
-    return pa.ListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)), values)
+    return pa.ListArray.from_arrays(
+        pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)), values
+    )
 
 
 def _sum_type(kind: pa.DataType) -> pa.DataType:
@@ -116,7 +126,8 @@ class Aggregate(Vertex):
             self.state.insert(stamp(new, time), compact=self._compact)
         keys = list(self.what.keys)
         changed = pa.concat_tables(
-            ([new.select(keys)] if new is not None else []) + [table.select(keys) for table in self.meeting.pop(time, [])]
+            ([new.select(keys)] if new is not None else [])
+            + [table.select(keys) for table in self.meeting.pop(time, [])]
         )
         changed = changed.take(group(changed, keys).firsts)
         _, rows = self.state.lookup(changed, keys)
@@ -161,7 +172,12 @@ class Grouped:
         Example:
             >>> import timely_spark as ts
             >>> flow = ts.Dataflow("wordcount")
-            >>> _ = flow.input("words", "word string").group_by("word").aggregate(count="count").capture("out")
+            >>> _ = (
+            ...     flow.input("words", "word string")
+            ...     .group_by("word")
+            ...     .aggregate(count="count")
+            ...     .capture("out")
+            ... )
             >>> ts.testing.run(flow, {"words": [["to", "be", "to"], ["be"]]})["out"].rows()
             {0: [('be', 1), ('to', 2)], 1: [('be', 2)]}
         """
@@ -185,7 +201,9 @@ def group_by(stream: Stream, *keys: str) -> Grouped:
     return Grouped(stream, keys)
 
 
-def aggregate(stream: Stream, *, per: str = "accumulated", name: str | None = None, **columns: Kind) -> Stream:
+def aggregate(
+    stream: Stream, *, per: str = "accumulated", name: str | None = None, **columns: Kind
+) -> Stream:
     """Aggregate all records as one group. See `Grouped.aggregate`.
 
     Example:
@@ -198,7 +216,9 @@ def aggregate(stream: Stream, *, per: str = "accumulated", name: str | None = No
     return _aggregate(stream, (), columns, per, name)
 
 
-def _aggregate(stream: Stream, keys: tuple[str, ...], columns: dict[str, Kind], per: str, name: str | None) -> Stream:
+def _aggregate(
+    stream: Stream, keys: tuple[str, ...], columns: dict[str, Kind], per: str, name: str | None
+) -> Stream:
     where = caller()
     if per not in {"accumulated", "time"}:
         msg = f"aggregate ({where}): per={per!r}. Hint: 'accumulated' or 'time'."
@@ -221,11 +241,20 @@ def _aggregate(stream: Stream, keys: tuple[str, ...], columns: dict[str, Kind], 
             check_columns("aggregate", stream.schema, [column])
         source = stream.schema.field(column).type if column is not None else pa.int64()
         if kind == "sum" and not (
-            pa.types.is_integer(source) or pa.types.is_floating(source) or pa.types.is_decimal(source) or pa.types.is_boolean(source)
+            pa.types.is_integer(source)
+            or pa.types.is_floating(source)
+            or pa.types.is_decimal(source)
+            or pa.types.is_boolean(source)
         ):
-            msg = f"aggregate ({where}): {out} would sum column {column!r} of type {source}. Hint: sum numbers."
+            msg = (
+                f"aggregate ({where}): {out} would sum column {column!r} of type {source}. Hint: sum numbers."
+            )
             raise SchemaError(msg)
-        made = {"count": pa.int64(), "sum": _sum_type(source), "collect": pa.list_(pa.field("item", source))}.get(kind, source)
+        made = {
+            "count": pa.int64(),
+            "sum": _sum_type(source),
+            "collect": pa.list_(pa.field("item", source)),
+        }.get(kind, source)
         fields.append(pa.field(out, made))
         listed.append((out, kind, column))
     if not columns:
@@ -238,5 +267,6 @@ def _aggregate(stream: Stream, keys: tuple[str, ...], columns: dict[str, Kind], 
         vertex=Aggregate(Aggregates(keys, tuple(listed)), accumulate=per == "accumulated"),
         requires=[Partition(keys)],
         guarantees=keys,
-        detail=", ".join(f"{out}={kind}({column or ''})" for out, kind, column in listed) + (", per time" if per == "time" else ""),
+        detail=", ".join(f"{out}={kind}({column or ''})" for out, kind, column in listed)
+        + (", per time" if per == "time" else ""),
     )[0]

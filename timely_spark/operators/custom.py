@@ -36,7 +36,13 @@ class _OnNotify(Vertex):
 
     def on_notify(self, time: Any) -> None:
         sides = self.buffers.pop(time)
-        made = self.function(time, *(pa.concat_tables(side or [schema.empty_table()]) for side, schema in zip(sides, self.schemas, strict=True)))
+        made = self.function(
+            time,
+            *(
+                pa.concat_tables(side or [schema.empty_table()])
+                for side, schema in zip(sides, self.schemas, strict=True)
+            ),
+        )
         if made is not None:
             self.send_by(0, time, made)
 
@@ -61,7 +67,11 @@ def unary(
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("unary")
-        >>> _ = flow.input("x", "n long").unary(lambda time, batch: [(time.epoch, batch.num_rows)], "e long, n long").capture("out")
+        >>> _ = (
+        ...     flow.input("x", "n long")
+        ...     .unary(lambda time, batch: [(time.epoch, batch.num_rows)], "e long, n long")
+        ...     .capture("out")
+        ... )
         >>> ts.testing.run(flow, {"x": [[7], [8]]})["out"].rows()
         {0: [(0, 1)], 1: [(1, 1)]}
     """
@@ -134,11 +144,18 @@ def binary_notify(
         >>> ts.testing.run(flow, {"x": [[5, 6], []], "y": [[1], [2]]})["out"].rows()
         {0: [(2, 1)], 1: [(0, 1)]}
     """
-    return _custom([stream, other], _OnNotify(function, (stream.schema, other.schema)), schema, by, "binary_notify", name)
+    return _custom(
+        [stream, other], _OnNotify(function, (stream.schema, other.schema)), schema, by, "binary_notify", name
+    )
 
 
 def _custom(
-    streams: Sequence[Stream], vertex: Vertex, schema: SchemaLike, by: Sequence[Sequence[str] | None], operator: str, name: str | None
+    streams: Sequence[Stream],
+    vertex: Vertex,
+    schema: SchemaLike,
+    by: Sequence[Sequence[str] | None],
+    operator: str,
+    name: str | None,
 ) -> Stream:
     first, *others = streams
     return first.then(

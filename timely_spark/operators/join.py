@@ -41,7 +41,9 @@ class Join(Vertex):
             self._send(edge, time, batch, probe, found, times, which)
         self.sides[edge].insert(stamp(batch, self._context.coarse(time)), compact=self._compact)
 
-    def _send(self, edge: int, time: Any, batch: pa.Table, probe: Any, found: pa.Table, times: list[Any], which: Any) -> None:
+    def _send(
+        self, edge: int, time: Any, batch: pa.Table, probe: Any, found: pa.Table, times: list[Any], which: Any
+    ) -> None:
         mine, theirs = batch.take(probe), found.drop_columns([AT])
         left, right = (mine, theirs) if edge == 0 else (theirs, mine)
         pairs = left
@@ -72,7 +74,15 @@ class JoinPerTime(Join):
         sides = self.held[time]
         probe, found = sides[1 - edge].lookup(batch, self.on[edge])
         if len(probe):
-            self._send(edge, time, batch, probe, found.append_column(AT, pa.nulls(found.num_rows)), [time], np.zeros(len(probe), np.int64))
+            self._send(
+                edge,
+                time,
+                batch,
+                probe,
+                found.append_column(AT, pa.nulls(found.num_rows)),
+                [time],
+                np.zeros(len(probe), np.int64),
+            )
         sides[edge].insert(batch)
 
     def on_notify(self, time: Any) -> None:
@@ -158,5 +168,6 @@ def join(
         vertex=(Join if per == "accumulated" else JoinPerTime)(keys, frozenset(keys[1])),
         requires=[Partition(keys[0]), Partition(keys[1])],
         guarantees=keys[0],
-        detail=" and ".join(a if a == b else f"{a} = {b}" for a, b in zip(*keys, strict=True)) + (", per time" if per == "time" else ""),
+        detail=" and ".join(a if a == b else f"{a} = {b}" for a, b in zip(*keys, strict=True))
+        + (", per time" if per == "time" else ""),
     )[0]

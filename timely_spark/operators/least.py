@@ -47,6 +47,10 @@ class Least(Vertex):
             self.state.insert(stamp(best, at), hashed, self._compact)
             self.send_by(0, time, best)
 
+    def combine(self, batch: pa.Table) -> pa.Table:
+        """The best of each key alone is of use."""
+        return least(batch, self.refines)
+
     def coarse(self, time: Any) -> Any:
         """The time as far as it matters here: laps of loops that run until nothing changes do not."""
         return self._context.coarse(time)

@@ -89,8 +89,12 @@ class RefinedOutput(Output):
         if self.diff is not None:
             plus = out.append_column(self.diff, pa.array(np.ones(len(part), np.int32)))
             was = part["was"].notna().to_numpy() & part["holds"].to_numpy()
-            old = rows.take(np.where(was, part["was"].fillna(0).to_numpy(), part.index.to_numpy()).astype(np.int64))
-            minus = old.append_column(VOID, pa.array(~was)).append_column(self.diff, pa.array(np.full(len(part), -1, np.int32)))
+            old = rows.take(
+                np.where(was, part["was"].fillna(0).to_numpy(), part.index.to_numpy()).astype(np.int64)
+            )
+            minus = old.append_column(VOID, pa.array(~was)).append_column(
+                self.diff, pa.array(np.full(len(part), -1, np.int32))
+            )
             out = pa.concat_tables([minus, plus])
         self._context.output(time, out)
 
@@ -107,7 +111,9 @@ class RefinedOutput(Output):
 
     def _compact(self, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
         table, at = settle_times(table, self._context.times, self._context.since())
-        ranked = table.append_column("_class", pa.array(at)).append_column("_rank", pa.array(_ranks(table, self.refines)))
+        ranked = table.append_column("_class", pa.array(at)).append_column(
+            "_rank", pa.array(_ranks(table, self.refines))
+        )
         order = np.argsort(ranked.column("_rank").to_numpy(), kind="stable")
         rows = np.sort(order[group(ranked.take(order), [*self.refines.keys, "_class"]).firsts])
         return hashed[rows], table.take(rows)
@@ -118,4 +124,6 @@ def _ranks(table: pa.Table, refines: Refines) -> Any:
     if refines.value is None:
         return np.zeros(table.num_rows, np.int64)
     order = "descending" if refines.greatest else "ascending"
-    return pc.rank(table.column(refines.value), sort_keys=order, tiebreaker="dense").to_numpy().astype(np.int64)
+    return (
+        pc.rank(table.column(refines.value), sort_keys=order, tiebreaker="dense").to_numpy().astype(np.int64)
+    )

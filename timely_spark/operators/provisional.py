@@ -53,7 +53,9 @@ def settle_graph(graph: Graph) -> Graph:
         made.stages.append(stage_)
     for edge in graph.edges:
         kind = what[edge.source, edge.port]
-        leaves = edge.target.operator == "leave" and edge.target.scope.depth == 0 and isinstance(kind, Derived)
+        leaves = (
+            edge.target.operator == "leave" and edge.target.scope.depth == 0 and isinstance(kind, Derived)
+        )
         if kind is None or not (leaves or _exact(edge.target)):
             made.connect(new[edge.source], edge.port, new[edge.target], edge.input)
             continue
@@ -69,7 +71,9 @@ def settle_graph(graph: Graph) -> Graph:
         if place not in settled:
             stage = Stage(
                 index=len(made.stages),
-                name=f"{edge.source.name}.settled" if not edge.port else f"{edge.source.name}.settled_{edge.port}",
+                name=f"{edge.source.name}.settled"
+                if not edge.port
+                else f"{edge.source.name}.settled_{edge.port}",
                 operator="settle",
                 scope=edge.source.scope,
                 where=edge.source.where,
@@ -103,12 +107,16 @@ def _provisional(graph: Graph) -> dict[tuple[Stage, int], Provisional]:
     for edge in graph.edges:
         into[edge.target].append(edge)
     fresh = _fresh(graph, into)
-    what: dict[tuple[Stage, int], Provisional] = {(s, port): None for s in graph.stages for port in range(max(1, len(s.outputs)))}
+    what: dict[tuple[Stage, int], Provisional] = {
+        (s, port): None for s in graph.stages for port in range(max(1, len(s.outputs)))
+    }
     changed = True
     while changed:
         changed = False
         for stage in graph.stages:
-            kind = _transfer(stage, [(edge.source, what[edge.source, edge.port]) for edge in into[stage]], fresh)
+            kind = _transfer(
+                stage, [(edge.source, what[edge.source, edge.port]) for edge in into[stage]], fresh
+            )
             for port in range(max(1, len(stage.outputs))):
                 if what[stage, port] != kind and not isinstance(what[stage, port], Derived):
                     what[stage, port] = kind
@@ -125,13 +133,19 @@ def _transfer(stage: Stage, inputs: list[tuple[Stage, Provisional]], fresh: set[
     source, kind = kinds[0]
     if isinstance(kind, Derived):
         return kind
-    if stage.is_routing and (len(inputs) == 1 or (stage.operator == "variable" and all(other == kind for _, other in inputs))):
+    if stage.is_routing and (
+        len(inputs) == 1 or (stage.operator == "variable" and all(other == kind for _, other in inputs))
+    ):
         return kind
     keeps = {old: new for new, old in stage.keeps.items()} if stage.keeps is not None else {}
     needed = [*kind.keys, *([kind.value] if kind.value else [])]
-    whole = kind.value is None or stage.operator == "select"  # to drop some keys' best is to show the second best
+    whole = (
+        kind.value is None or stage.operator == "select"
+    )  # to drop some keys' best is to show the second best
     if all(column in keeps for column in needed) and whole:
-        return Refines(tuple(keeps[key] for key in kind.keys), keeps[kind.value] if kind.value else None, kind.greatest)
+        return Refines(
+            tuple(keeps[key] for key in kind.keys), keeps[kind.value] if kind.value else None, kind.greatest
+        )
     return Derived(source)
 
 
@@ -147,4 +161,8 @@ def _fresh(graph: Graph, into: dict[Stage, list[Edge]]) -> set[Stage]:
             and all(edge.source in straight for edge in past)
         ):
             straight.add(stage)
-    return {s for s in graph.stages if s.scope.depth == 0 and into[s] and all(edge.source in straight for edge in into[s])}
+    return {
+        s
+        for s in graph.stages
+        if s.scope.depth == 0 and into[s] and all(edge.source in straight for edge in into[s])
+    }

@@ -25,7 +25,9 @@ def exchange(stream: Stream, *keys: str, name: str | None = None) -> Stream:
         >>> ts.testing.run(flow, {"x": [[1, 2]]}, workers=2)["out"].rows()
         {0: [(1,), (2,)]}
     """
-    return stream.then("exchange", [stream.schema], name=name, requires=[Partition(keys or tuple(stream.schema.names))])[0]
+    return stream.then(
+        "exchange", [stream.schema], name=name, requires=[Partition(keys or tuple(stream.schema.names))]
+    )[0]
 
 
 def broadcast(stream: Stream, *, name: str | None = None) -> Stream:

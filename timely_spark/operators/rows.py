@@ -31,7 +31,9 @@ def project(table: pa.Table, columns: Mapping[str, str | Expression]) -> pa.Tabl
 def _run(table: pa.Table, node: str, options: Any) -> pa.Table:
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     # one thread: several would not keep the order of the rows
-    return acero.Declaration.from_sequence([source, acero.Declaration(node, options)]).to_table(use_threads=False)
+    return acero.Declaration.from_sequence([source, acero.Declaration(node, options)]).to_table(
+        use_threads=False
+    )
 
 
 class _Select(Stateless):
@@ -119,11 +121,15 @@ def select(stream: Stream, *columns: str, name: str | None = None, **named: str 
         name=name,
         vertex=_Select(chosen, schema),
         keeps={new: old for new, old in chosen.items() if isinstance(old, str)},
-        detail=", ".join(new if isinstance(old, str) and new == old else f"{new}={old}" for new, old in chosen.items()),
+        detail=", ".join(
+            new if isinstance(old, str) and new == old else f"{new}={old}" for new, old in chosen.items()
+        ),
     )[0]
 
 
-def where(stream: Stream, predicate: Expression | Callable[[Any], bool], *, name: str | None = None) -> Stream:
+def where(
+    stream: Stream, predicate: Expression | Callable[[Any], bool], *, name: str | None = None
+) -> Stream:
     """Keep the records that pass. `filter` is the same.
 
     Args:
@@ -142,7 +148,12 @@ def where(stream: Stream, predicate: Expression | Callable[[Any], bool], *, name
         {0: [(2,), (3,)]}
     """
     return stream.then(
-        "where", [stream.schema], name=name, vertex=_checked(stream, _Where(predicate)), keeps=_all(stream), detail=_text(predicate)
+        "where",
+        [stream.schema],
+        name=name,
+        vertex=_checked(stream, _Where(predicate)),
+        keeps=_all(stream),
+        detail=_text(predicate),
     )[0]
 
 
@@ -154,7 +165,9 @@ class Branches:
     falses: Stream
 
 
-def branch(stream: Stream, predicate: Expression | Callable[[Any], bool], *, name: str | None = None) -> Branches:
+def branch(
+    stream: Stream, predicate: Expression | Callable[[Any], bool], *, name: str | None = None
+) -> Branches:
     """Part a stream in two by a predicate; what is null fails.
 
     **Columns:** both out as in.
@@ -168,12 +181,19 @@ def branch(stream: Stream, predicate: Expression | Callable[[Any], bool], *, nam
         {0: [(1,), (3,)]}
     """
     trues, falses = stream.then(
-        "branch", [stream.schema] * 2, name=name, vertex=_checked(stream, _Branch(predicate)), keeps=_all(stream), detail=_text(predicate)
+        "branch",
+        [stream.schema] * 2,
+        name=name,
+        vertex=_checked(stream, _Branch(predicate)),
+        keeps=_all(stream),
+        detail=_text(predicate),
     )
     return Branches(trues, falses)
 
 
-def map(stream: Stream, function: Callable[[Any], Any], schema: SchemaLike, *, name: str | None = None) -> Stream:  # noqa: A001
+def map(
+    stream: Stream, function: Callable[[Any], Any], schema: SchemaLike, *, name: str | None = None
+) -> Stream:  # noqa: A001
     """Make one record of each, by a function of one record: handy, and slower than `select` or `map_batches`.
 
     Args:
@@ -193,10 +213,14 @@ def map(stream: Stream, function: Callable[[Any], Any], schema: SchemaLike, *, n
         {0: [(12,), (14,), (16,)]}
     """
     made = as_schema(schema)
-    return stream.then("map", [made], name=name, vertex=_Records(function, made, many=False), detail=_text(function))[0]
+    return stream.then(
+        "map", [made], name=name, vertex=_Records(function, made, many=False), detail=_text(function)
+    )[0]
 
 
-def flat_map(stream: Stream, function: Callable[[Any], Iterable[Any]], schema: SchemaLike, *, name: str | None = None) -> Stream:
+def flat_map(
+    stream: Stream, function: Callable[[Any], Iterable[Any]], schema: SchemaLike, *, name: str | None = None
+) -> Stream:
     """Make any number of records of each, by a function of one record. `select_many` is the same.
 
     Args:
@@ -208,15 +232,23 @@ def flat_map(stream: Stream, function: Callable[[Any], Iterable[Any]], schema: S
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("words")
-        >>> _ = flow.input("lines", "line string").flat_map(lambda row: row.line.split(), "word string").capture("out")
+        >>> _ = (
+        ...     flow.input("lines", "line string")
+        ...     .flat_map(lambda row: row.line.split(), "word string")
+        ...     .capture("out")
+        ... )
         >>> ts.testing.run(flow, {"lines": [["to be", "or"]]})["out"].rows()
         {0: [('be',), ('or',), ('to',)]}
     """
     made = as_schema(schema)
-    return stream.then("flat_map", [made], name=name, vertex=_Records(function, made, many=True), detail=_text(function))[0]
+    return stream.then(
+        "flat_map", [made], name=name, vertex=_Records(function, made, many=True), detail=_text(function)
+    )[0]
 
 
-def map_batches(stream: Stream, function: Callable[[pa.Table], Any], schema: SchemaLike, *, name: str | None = None) -> Stream:
+def map_batches(
+    stream: Stream, function: Callable[[pa.Table], Any], schema: SchemaLike, *, name: str | None = None
+) -> Stream:
     """Transform whole batches: a function of an Arrow table that treats each record by itself.
 
     How records fall into batches is nobody's promise, so the function must not depend on it.
@@ -236,7 +268,9 @@ def map_batches(stream: Stream, function: Callable[[pa.Table], Any], schema: Sch
         {0: [('A',)]}
     """
     made = as_schema(schema)
-    return stream.then("map_batches", [made], name=name, vertex=_Batches(function, made), detail=_text(function))[0]
+    return stream.then(
+        "map_batches", [made], name=name, vertex=_Batches(function, made), detail=_text(function)
+    )[0]
 
 
 def _checked(stream: Stream, vertex: _Where) -> _Where:
@@ -259,4 +293,6 @@ def _all(stream: Stream) -> dict[str, str]:
 
 def _text(function: Any) -> str:
     """A function or expression in a few words, the same in every process."""
-    return getattr(function, "__name__", None) or (str(function) if isinstance(function, Expression) else type(function).__name__)
+    return getattr(function, "__name__", None) or (
+        str(function) if isinstance(function, Expression) else type(function).__name__
+    )

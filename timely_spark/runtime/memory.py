@@ -11,8 +11,6 @@ from pyspark.sql.types import StructType
 
 from timely_spark.runtime.files import Files
 
-_FILES_PER_TASK = 64
-
 
 class MemorySource(DataSource):
     """Spark's view of it."""
@@ -23,31 +21,27 @@ class MemorySource(DataSource):
         return "timely_memory"
 
     def reader(self, schema: StructType) -> MemoryReader:
-        """A reader of one listing."""
+        """A reader of one folder."""
         return MemoryReader(self.options["path"], schema)
 
 
-class _Chunk(InputPartition):
-    def __init__(self, names: list[str]) -> None:
-        super().__init__(None)
-        self.names = names
-
-
 class MemoryReader(DataSourceReader):
-    """Reads the files that are there when the plan is made."""
+    """Reads the files that are there when a task runs.
+
+    Spark asks for the partitions once per view, however often the view is read, and for the rows every time. So there
+    is one partition, and the listing is made with the rows.
+    """
 
     def __init__(self, folder: str, schema: StructType) -> None:
         self.folder, self.schema = folder, schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """A few tasks, in the order of delivery."""
-        names = [f"{number}.arrow" for number in Files(self.folder).numbers(".")]
-        return [_Chunk(names[i : i + _FILES_PER_TASK]) for i in range(0, max(1, len(names)), _FILES_PER_TASK)]
+        """One."""
+        return [InputPartition(None)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows."""
-        schema = to_arrow_schema(self.schema, timezone="UTC")
-        names = partition.names if isinstance(partition, _Chunk) else []
-        for name in names:
-            if (table := Files(self.folder).table(name)) is not None:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        """The rows, in the order of delivery."""
+        schema, files = to_arrow_schema(self.schema, timezone="UTC"), Files(self.folder)
+        for number in files.numbers("."):
+            if (table := files.table(f"{number}.arrow")) is not None:
                 yield from table.cast(schema).to_batches()

@@ -54,7 +54,9 @@ class Arrangement:
                 h, table = compact(h, table)
             self._batches[-2:] = [(h, table.combine_chunks())]
 
-    def lookup(self, probe: pa.Table, on: Sequence[str], hashed: Hashes | None = None) -> tuple[Indices, pa.Table]:
+    def lookup(
+        self, probe: pa.Table, on: Sequence[str], hashed: Hashes | None = None
+    ) -> tuple[Indices, pa.Table]:
         """All rows whose key equals a probe row's, with, for each, the index of that probe row (ascending)."""
         h = hashes(probe, on) if hashed is None else hashed
         # searching in sorted order walks each batch once, from end to end
@@ -79,4 +81,3 @@ class Arrangement:
         at, rows = np.concatenate([at for at, _ in found]), pa.concat_tables([rows for _, rows in found])
         order = np.argsort(at, kind="stable")
         return at[order], rows.take(order)
-

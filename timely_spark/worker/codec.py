@@ -64,8 +64,20 @@ class Codec:
             return {"arrangement": [list(value.keys), self._encode(value.batches(), blobs)]}
         if isinstance(value, np.ndarray):
             if value.dtype.hasobject:
-                return {"array": [list(value.shape), "O", [self._encode(item, blobs) for item in value.ravel().tolist()]]}
-            return {"array": [list(value.shape), value.dtype.str, self._blob(np.ascontiguousarray(value).tobytes(), blobs)]}
+                return {
+                    "array": [
+                        list(value.shape),
+                        "O",
+                        [self._encode(item, blobs) for item in value.ravel().tolist()],
+                    ]
+                }
+            return {
+                "array": [
+                    list(value.shape),
+                    value.dtype.str,
+                    self._blob(np.ascontiguousarray(value).tobytes(), blobs),
+                ]
+            }
         if isinstance(value, np.generic):
             return self._encode(value.item(), blobs)
         if isinstance(value, bytes):
@@ -77,10 +89,17 @@ class Codec:
             items = sorted((self._encode(item, blobs) for item in value), key=json.dumps)
             return {type(value).__name__: items}
         if isinstance(value, Mapping):
-            return {"dict": [[self._encode(key, blobs), self._encode(item, blobs)] for key, item in value.items()]}
+            return {
+                "dict": [[self._encode(key, blobs), self._encode(item, blobs)] for key, item in value.items()]
+            }
         if type(value).__module__.startswith("pandas."):
             frame = value if hasattr(value, "columns") else value.to_frame(name="value")
-            return {"pandas": [hasattr(value, "columns"), self._blob(to_bytes(pa.Table.from_pandas(frame)), blobs)]}
+            return {
+                "pandas": [
+                    hasattr(value, "columns"),
+                    self._blob(to_bytes(pa.Table.from_pandas(frame)), blobs),
+                ]
+            }
         msg = (
             f"a value of type {type(value).__name__} cannot be kept as state. "
             "Hint: keep plain values, times, numpy arrays or Arrow tables, or write checkpoint() and restore() for the vertex."

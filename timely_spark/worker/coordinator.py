@@ -20,7 +20,9 @@ from timely_spark.worker.notify import blocking, standing
 from timely_spark.worker.plan import Node, Plan
 from timely_spark.worker.rows import ROWS, as_rows, read_rows
 
-OUTPUTS = pa.schema([("sink", pa.string()), ("epoch", pa.int64()), ("worker", pa.int32()), ("payload", pa.binary())])
+OUTPUTS = pa.schema(
+    [("sink", pa.string()), ("epoch", pa.int64()), ("worker", pa.int32()), ("payload", pa.binary())]
+)
 """What workers hand out in a batch. Columns: sink (the step's name), epoch, worker, payload (Arrow IPC stream)."""
 
 
@@ -69,7 +71,9 @@ class Coordinator:
         #: workers whose budget was used up
         self.left: set[int] = set()
         #: epochs that were opened and not yet released, per sink; and the last one released
-        self.unreleased: dict[str, set[int]] = {node.name: set() for node in plan.nodes if node.stage.operator in _RELEASED}
+        self.unreleased: dict[str, set[int]] = {
+            node.name: set() for node in plan.nodes if node.stage.operator in _RELEASED
+        }
         self.done: dict[str, int] = dict.fromkeys(self.unreleased, -1)
         self.late: Counter[str] = Counter()
         for node in plan.nodes:
@@ -113,7 +117,9 @@ class Coordinator:
                     outputs.append((place, meta["sink"], meta["epoch"], worker))
                 case "report":
                     deltas += [(at, self.plan.times.decode(time), n) for at, time, n in meta["deltas"]]
-                    self.pending[worker] = [(node, self.plan.times.decode(time)) for node, time, _ in meta["pending"]]
+                    self.pending[worker] = [
+                        (node, self.plan.times.decode(time)) for node, time, _ in meta["pending"]
+                    ]
                     (self.left.add if meta["left"] else self.left.discard)(worker)
                     ticks.update(meta["ticks"])
                     moved |= meta["advance"]
@@ -133,14 +139,17 @@ class Coordinator:
             epochs.update(epoch for _, name, epoch, _ in outputs if name == sink)
         handed = rows.take(pa.array([row[0] for row in outputs], pa.int64())).column("payload")
         columns = [pa.array([row[i] for row in outputs], kind) for i, kind in enumerate(OUTPUTS.types[:3], 1)]
-        return self._turn(rows.take(pa.array(messages, pa.int64())), pa.table([*columns, handed], schema=OUTPUTS), stats)
+        return self._turn(
+            rows.take(pa.array(messages, pa.int64())), pa.table([*columns, handed], schema=OUTPUTS), stats
+        )
 
     def _move(self, name: str, old: int | None, new: int | None) -> None:
         for index in self.plan.source(name).entries:
             channel = self.plan.channels[index]
             location = self.plan.nodes[channel.target].arrives
             before, after = (
-                channel.summary.results_in(self.plan.times.epoch(epoch)) if epoch is not None else None for epoch in (old, new)
+                channel.summary.results_in(self.plan.times.epoch(epoch)) if epoch is not None else None
+                for epoch in (old, new)
             )
             self.tracker.input_at(location, before, after)
         self.inputs[name] = new
@@ -161,7 +170,9 @@ class Coordinator:
         stats["pending_notifications"] = sum(map(len, self.pending))
         stats["left"] = len(self.left)
         return Turn(
-            rows=pa.concat_tables([messages, as_rows((worker, "header", header, None) for worker in sorted(wake))]),
+            rows=pa.concat_tables(
+                [messages, as_rows((worker, "header", header, None) for worker in sorted(wake))]
+            ),
             header=json.dumps(header),
             outputs=outputs,
             released=sorted(self._release(), key=lambda pair: pair[1]),
@@ -197,7 +208,9 @@ class Coordinator:
 
     def _release(self) -> Iterable[tuple[str, int]]:
         for sink, epochs in self.unreleased.items():
-            held = min((time.epoch for time in self.tracker.frontier(self.plan.by_name[sink].arrives)), default=None)
+            held = min(
+                (time.epoch for time in self.tracker.frontier(self.plan.by_name[sink].arrives)), default=None
+            )
             for epoch in sorted(epochs):
                 if held is not None and epoch >= held:
                     break
@@ -206,8 +219,15 @@ class Coordinator:
                 yield sink, epoch
 
     def _oldest(self) -> int:
-        open_ = [self.batch + 1 if s.epochs == "clock" else at for s in self.plan.inputs if (at := self.inputs[s.name]) is not None]
-        return min([time.epoch for _, time in self.tracker.active] + [at for at in open_ if at is not None], default=self.batch + 1)
+        open_ = [
+            self.batch + 1 if s.epochs == "clock" else at
+            for s in self.plan.inputs
+            if (at := self.inputs[s.name]) is not None
+        ]
+        return min(
+            [time.epoch for _, time in self.tracker.active] + [at for at in open_ if at is not None],
+            default=self.batch + 1,
+        )
 
     # -- what holds the flow back ----------------------------------------------------------------------------------------
 
@@ -246,7 +266,9 @@ class Coordinator:
         self.tracker = Tracker.decode(plan.reach, plan.times, snapshot["tracker"])
         self.batch = snapshot["batch"]
         self.inputs = dict(snapshot["inputs"])
-        self.pending = [[(node, plan.times.decode(time)) for node, time in pending] for pending in snapshot["pending"]]
+        self.pending = [
+            [(node, plan.times.decode(time)) for node, time in pending] for pending in snapshot["pending"]
+        ]
         self.left = set(snapshot["left"])
         self.unreleased = {sink: set(epochs) for sink, epochs in snapshot["unreleased"].items()}
         self.done = dict(snapshot["done"])

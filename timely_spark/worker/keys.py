@@ -59,7 +59,12 @@ def flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 def _hash_column(column: pa.Array) -> Hashes:
     kind = column.type
     nulls = column.null_count
-    if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+    if (
+        pa.types.is_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_large_binary(kind)
+    ):
         result = _hash_bytes(column)
     elif pa.types.is_null(kind):
         return np.full(len(column), mix(np.array([_NULL]))[0], _U)
@@ -76,7 +81,9 @@ def _words(column: pa.Array) -> Hashes:
     """The values of a fixed-width column as 64 bits, equal values giving equal bits."""
     kind = column.type
     if pa.types.is_floating(kind):
-        values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0  # -0.0 + 0.0 is 0.0
+        values = (
+            column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
+        )  # -0.0 + 0.0 is 0.0
         return np.where(np.isnan(values), np.nan, values).view(_U)
     if pa.types.is_timestamp(kind):
         column = column.cast(pa.timestamp("us", tz=kind.tz), safe=False).cast(pa.int64())
@@ -100,7 +107,11 @@ def _hash_bytes(column: pa.Array) -> Hashes:
         return np.zeros(0, _U)
     offsets = np.frombuffer(offsets_buffer, np.int64)[column.offset : column.offset + len(column) + 1]
     lengths = np.diff(offsets)
-    data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None and data_buffer.size else np.zeros(0, np.uint8)
+    data = (
+        np.frombuffer(data_buffer, np.uint8)
+        if data_buffer is not None and data_buffer.size
+        else np.zeros(0, np.uint8)
+    )
     data = data[offsets[0] : offsets[-1]]
     starts = offsets[:-1] - offsets[0]
     place = np.arange(len(data)) - np.repeat(starts, lengths)
@@ -130,8 +141,10 @@ def same(left: pa.Table, right: pa.Table, left_on: Sequence[str], right_on: Sequ
 
 def exact(table: pa.Table, columns: Sequence[str]) -> bool:
     """Whether H tells keys apart for certain, so that equality need not be looked at: one column of integers."""
-    return len(columns) == 1 and pa.types.is_integer(kind := table.schema.field(columns[0]).type) and (
-        kind != pa.uint64() and table.column(columns[0]).null_count == 0
+    return (
+        len(columns) == 1
+        and pa.types.is_integer(kind := table.schema.field(columns[0]).type)
+        and (kind != pa.uint64() and table.column(columns[0]).null_count == 0)
     )
 
 
@@ -204,7 +217,11 @@ def deal(table: pa.Table, columns: Sequence[str], workers: int) -> dict[int, pa.
     order = np.argsort(to, kind="stable")
     bounds = np.searchsorted(to[order], np.arange(workers + 1))
     dealt = table.take(order)
-    return {w: dealt.slice(bounds[w], bounds[w + 1] - bounds[w]) for w in range(workers) if bounds[w] < bounds[w + 1]}
+    return {
+        w: dealt.slice(bounds[w], bounds[w + 1] - bounds[w])
+        for w in range(workers)
+        if bounds[w] < bounds[w + 1]
+    }
 
 
 def to_bytes(table: pa.Table) -> bytes:

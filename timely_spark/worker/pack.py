@@ -44,7 +44,9 @@ def pack(plan: Plan, source: str, table: pa.Table, shard: int, seq: int = 0) -> 
     return as_rows([(shard % plan.workers, "input", tick, None), *rows])
 
 
-def pack_input(plan: Plan, source: str, entries: Iterable[tuple[int, str, int | None, pa.Table | None]]) -> pa.Table:
+def pack_input(
+    plan: Plan, source: str, entries: Iterable[tuple[int, str, int | None, pa.Table | None]]
+) -> pa.Table:
     """Pack what was done with an input handle: entries ``(seq, "send" | "advance" | "close", epoch, table)`` in order."""
     entry = plan.source(source)
     rows: list[Row] = []

@@ -194,7 +194,9 @@ class _Compiler:
     def _prefix(self) -> set[Stage]:
         """Stages whose whole past is per-batch: they run in the sources' own tasks."""
         prefix: set[Stage] = set()
-        for stage in self.graph.stages:  # a stage is added after its inputs, except over a feedback, which is no prefix
+        for stage in (
+            self.graph.stages
+        ):  # a stage is added after its inputs, except over a feedback, which is no prefix
             past = self.into[stage]
             if stage.operator == "source" or (
                 (stage.is_routing or stage.is_stateless)
@@ -215,22 +217,33 @@ class _Compiler:
         Through a stage that keeps records as they are the wish is handed on to its inputs: an exchange is best made
         early, at the sources, and a loop that comes back already dealt must not be dealt again.
         """
-        if stage.guarantees is not None:
-            return stage.guarantees == columns
-        if stage in self.prefix or (stage.keeps is None and not stage.is_routing):
-            return False
-        if stage in self._chosen:
-            return self._chosen[stage] == columns
-        if stage.requires[0] is not None and stage.is_routing:  # an exchange by hand
-            return not stage.requires[0].broadcast and stage.requires[0].columns == columns
-        keeps = stage.keeps
-        if keeps is not None and not all(column in keeps for column in columns):
-            return False
-        before = tuple(keeps[column] for column in columns) if keeps is not None else columns
+        if (
+            not stage.is_routing
+            or stage in self.prefix
+            or stage in self._chosen
+            or stage.requires[0] is not None
+        ):
+            return self._lies(stage, columns)
         self._chosen[stage] = columns
         for edge in self.into[stage]:
-            self._require(edge, Partition(before))
+            self._require(edge, Partition(columns))
         return True
+
+    def _lies(self, stage: Stage, columns: tuple[str, ...]) -> bool:
+        """Whether the stage's output lies by `columns` as it is. Through a per-batch stage that keeps them, if its input does."""
+        if stage.guarantees is not None or stage in self._chosen:
+            return (stage.guarantees or self._chosen[stage]) == columns
+        if stage in self.prefix:
+            return False
+        if stage.is_routing:
+            by_hand = stage.requires[0]
+            return by_hand is not None and not by_hand.broadcast and by_hand.columns == columns
+        if stage.keeps is None or not all(column in stage.keeps for column in columns):
+            return False
+        before = tuple(stage.keeps[column] for column in columns)
+        return all(
+            edge.index not in self.exchanged and self._dealt(edge.source, before) for edge in self.into[stage]
+        )
 
     # -- which stages become vertices --------------------------------------------------------------------------------
 
@@ -256,7 +269,9 @@ class _Compiler:
             if not more:
                 break
             real |= more
-        return real | {stage for stage in self.graph.stages if stage.operator == "variable" and self._spins(stage, real)}
+        return real | {
+            stage for stage in self.graph.stages if stage.operator == "variable" and self._spins(stage, real)
+        }
 
     def _behind_exchange(self, real: set[Stage]) -> dict[Stage, bool]:
         """For each stage whether batches reach it fresh from an exchange, with no vertex between."""
@@ -266,7 +281,9 @@ class _Compiler:
             changed = False
             for edge in self.graph.edges:
                 source = edge.source
-                arrives = edge.index in self.exchanged or (source not in real and source.is_routing and behind[source])
+                arrives = edge.index in self.exchanged or (
+                    source not in real and source.is_routing and behind[source]
+                )
                 if arrives and not behind[edge.target]:
                     behind[edge.target] = changed = True
         return behind
@@ -345,10 +362,14 @@ class _Compiler:
             fused=frozenset(s.index for s in graph.stages if s not in self.real and s.operator != "source"),
         )
 
-    def _routes(self, start: Stage, port: int) -> Iterator[tuple[tuple[tuple[Stage, int], ...], PathSummary, Partition | None, Edge]]:
+    def _routes(
+        self, start: Stage, port: int
+    ) -> Iterator[tuple[tuple[tuple[Stage, int], ...], PathSummary, Partition | None, Edge]]:
         """The ways from an output to the next vertices, over stages that became none."""
         identity = self.graph.times.identity(start.scope.depth)
-        todo: list[tuple[Stage, int, tuple[tuple[Stage, int], ...], PathSummary, Partition | None]] = [(start, port, (), identity, None)]
+        todo: list[tuple[Stage, int, tuple[tuple[Stage, int], ...], PathSummary, Partition | None]] = [
+            (start, port, (), identity, None)
+        ]
         while todo:
             stage, port, through, summary, exchange = todo.pop(0)
             for edge in self.out[stage]:
@@ -362,7 +383,10 @@ class _Compiler:
                 if target in self.real:
                     yield through, onward, deal, edge
                 elif target.is_stateless:
-                    todo += [(target, out, (*through, (target, out)), onward, deal) for out in range(len(target.outputs))]
+                    todo += [
+                        (target, out, (*through, (target, out)), onward, deal)
+                        for out in range(len(target.outputs))
+                    ]
                 else:
                     todo.append((target, 0, through, onward, deal))
 
@@ -399,7 +423,9 @@ def _positions(graph: Graph) -> dict[Stage, tuple[int, ...]]:
         path = (*stage.scope.path, stage)
         for outer, item in zip(path[:-1], path[1:], strict=True):
             inner[outer].setdefault(item)
-    before: dict[Any, dict[Any, None]] = defaultdict(dict)  # no set: the order must be the same in every process
+    before: dict[Any, dict[Any, None]] = defaultdict(
+        dict
+    )  # no set: the order must be the same in every process
     for edge in graph.edges:
         if edge.source.operator == "feedback":
             continue
@@ -417,7 +443,9 @@ def _positions(graph: Graph) -> dict[Stage, tuple[int, ...]]:
 def _sorted(order: TopologicalSorter[Any], items: Iterable[Any]) -> Iterable[Any]:
     try:
         return list(order.static_order())
-    except Unsortable:  # through a loop from the outside: any order is right, and the check of cycles has the last word
+    except (
+        Unsortable
+    ):  # through a loop from the outside: any order is right, and the check of cycles has the last word
         return items
 
 

@@ -8,11 +8,12 @@ happened to lie, and a round ends when nothing is left to do here, or its budget
 from __future__ import annotations
 
 import copy
+import functools
 import heapq
 import itertools
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, is_dataclass
 from typing import Any
 
@@ -134,17 +135,32 @@ class _Round:
         self.open: dict[str, int | None] = {}
         self.present: dict[str, int | None] = {}
         moved = sorted(
-            (meta for _, kind, meta, _ in rows if kind == "advance"), key=lambda meta: (meta["source"], meta["seq"])
+            (meta for _, kind, meta, _ in rows if kind == "advance"),
+            key=lambda meta: (meta["source"], meta["seq"]),
         )
         for source in self.plan.inputs:
-            self.open[source.name], self.present[source.name] = standing(source, inputs[source.name], self.batch_id)
+            self.open[source.name], self.present[source.name] = standing(
+                source, inputs[source.name], self.batch_id
+            )
         for meta in moved:
-            if self.present[meta["source"]] is not None and self.plan.source(meta["source"]).epochs != "clock":
-                self.report["ticks"].add(self.open[meta["source"]])  # the epoch that is left is over, empty or not
+            if (
+                self.present[meta["source"]] is not None
+                and self.plan.source(meta["source"]).epochs != "clock"
+            ):
+                self.report["ticks"].add(
+                    self.open[meta["source"]]
+                )  # the epoch that is left is over, empty or not
             self.open[meta["source"]] = meta["to"]
             self.report["advance"][meta["source"]] = meta["to"]
         data = [(kind, meta, payload) for _, kind, meta, payload in rows if kind in {"input", "message"}]
-        data.sort(key=lambda row: (row[0], row[1].get("channel", -1), row[1].get("from", row[1].get("shard", 0)), row[1].get("seq", 0)))
+        data.sort(
+            key=lambda row: (
+                row[0],
+                row[1].get("channel", -1),
+                row[1].get("from", row[1].get("shard", 0)),
+                row[1].get("seq", 0),
+            )
+        )
         for kind, meta, payload in data:
             if kind == "message":
                 channel, time = self.plan.channels[meta["channel"]], self.plan.times.decode(meta["time"])
@@ -174,7 +190,9 @@ class _Round:
             self.report["late"][source.name] += table.num_rows
         if late != (channel.index in source.late):
             return
-        time = channel.summary.results_in(self.plan.times.epoch(stands if late and stands is not None else epoch))
+        time = channel.summary.results_in(
+            self.plan.times.epoch(stands if late and stands is not None else epoch)
+        )
         if time is not None:
             self.stats["records_in"] += table.num_rows
             self.enqueue(self.plan.nodes[channel.target], channel.input, time, table)
@@ -191,7 +209,9 @@ class _Round:
     def run(self) -> None:
         """Deliver until nothing is left that may be delivered, or the budget is used up."""
         blockers = {
-            node.index: blocking(self.plan, node, self.header, self.open, self.present) for node in self.plan.nodes if node.waits
+            node.index: blocking(self.plan, node, self.header, self.open, self.present)
+            for node in self.plan.nodes
+            if node.waits
         }
         while self.stats["steps"] < self.budget.steps and self.stats["bytes"] < self.budget.bytes:
             if self.order:
@@ -217,7 +237,9 @@ class _Round:
             return None
         nodes = self.plan.nodes
         held = [(nodes[p.node].leaves, p.capability) for p in self.pending if p.capability is not None]
-        for pending in sorted(self.pending, key=lambda p: (self.plan.key(nodes[p.node], p.guarantee), p.capability is None)):
+        for pending in sorted(
+            self.pending, key=lambda p: (self.plan.key(nodes[p.node], p.guarantee), p.capability is None)
+        ):
             if any(time.less_equal(pending.guarantee) for time in blockers[pending.node]):
                 continue
             paths = self.plan.reach.summaries(nodes[pending.node].arrives)
@@ -254,18 +276,21 @@ class _Round:
         deltas = self._held()
         deltas.subtract(self.before)
         deltas.subtract(self.received)
-        for (index, time, to), tables in self.outbox.items():
+        for index, time, to, table in self._messages():
             node = self.plan.nodes[self.plan.channels[index].target]
             deltas[node.arrives, time] += 1
             meta = {"channel": index, "time": time.encode(), "from": self.worker}
-            rows.append((to, "message", meta, to_bytes(pa.concat_tables(tables))))
+            rows.append((to, "message", meta, to_bytes(table)))
             self.stats["sent"] += 1
+            self.stats["records_sent"] += table.num_rows
         for (index, time), tables in self.outputs.items():
             meta = {"sink": self.plan.nodes[index].name, "time": time.encode(), "epoch": time.epoch}
             rows.append((self.worker, "output", meta, to_bytes(pa.concat_tables(tables))))
         report = {
             "deltas": [[location, time.encode(), n] for (location, time), n in deltas.items() if n],
-            "pending": [[p.node, p.guarantee.encode(), p.capability and p.capability.encode()] for p in self.pending],
+            "pending": [
+                [p.node, p.guarantee.encode(), p.capability and p.capability.encode()] for p in self.pending
+            ],
             "left": len(self.queue),
             "ticks": sorted(self.report["ticks"]),
             "advance": self.report["advance"],
@@ -275,6 +300,23 @@ class _Round:
         }
         rows.append((self.worker, "report", report, None))
         return self._write(), as_rows(rows)
+
+    def _messages(self) -> Iterator[tuple[int, Any, int, pa.Table]]:
+        """What goes to other workers: one batch per (channel, time, worker).
+
+        Where the receiver combines and laps do not matter to it, those of all laps travel as one, at the last of them.
+        """
+        together: dict[tuple[int, Any, int], list[tuple[Any, pa.Table]]] = defaultdict(list)
+        for (index, time, to), tables in self.outbox.items():
+            node = self.plan.nodes[self.plan.channels[index].target]
+            combines = node.forget and node.template.combine is not None
+            key = self.plan.times.coarse(time, node.forget) if combines else time
+            together[index, key, to].append((time, pa.concat_tables(tables)))
+        for (index, _, to), parts in together.items():
+            combine = self.plan.nodes[self.plan.channels[index].target].template.combine
+            table = pa.concat_tables([part for _, part in parts])
+            latest = functools.reduce(lambda a, b: a.join(b), [time for time, _ in parts])
+            yield index, latest, to, table if combine is None else combine(table)
 
     def _write(self) -> bytes:
         written = dict(self.saved)
@@ -292,22 +334,39 @@ class _Round:
             "vertices": list(written),
             "queue": [[nodes[index].name, input_, time.encode()] for (index, input_, time), _ in queue],
             "pending": [
-                [nodes[p.node].name, p.guarantee.encode(), p.capability and p.capability.encode()] for p in self.pending
+                [nodes[p.node].name, p.guarantee.encode(), p.capability and p.capability.encode()]
+                for p in self.pending
             ],
         }
         tables = [to_bytes(pa.concat_tables(tables)) for _, tables in queue]
-        return pack_parts([json.dumps(head, separators=(",", ":")).encode(), *map(bytes, written.values()), *tables])
+        return pack_parts(
+            [json.dumps(head, separators=(",", ":")).encode(), *map(bytes, written.values()), *tables]
+        )
 
 
 def _changed(vertex: Vertex, template: Vertex) -> dict[str, Any]:
     """What `checkpoint` gives, less what is still the very object that the template has: functions and settings."""
     initial = vars(template)
     return {
-        name: value for name, value in vertex.checkpoint().items() if name not in initial or value is not initial[name]
+        name: value
+        for name, value in vertex.checkpoint().items()
+        if name not in initial or value is not initial[name]
     }
 
 
-_ATOMS = (str, bytes, int, float, complex, type(None), pa.Schema, pa.DataType, pa.Field, pa.Table, pc.Expression)
+_ATOMS = (
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    type(None),
+    pa.Schema,
+    pa.DataType,
+    pa.Field,
+    pa.Table,
+    pc.Expression,
+)
 
 
 def _is_setting(value: Any) -> bool:
@@ -331,7 +390,12 @@ class _Call:
     """What a vertex sees of the worker while it is called: the context of `Vertex`, and the keeper of its laws."""
 
     def __init__(self, round_: _Round) -> None:
-        self.round, self.worker, self.workers, self.times = round_, round_.worker, round_.workers, round_.plan.times
+        self.round, self.worker, self.workers, self.times = (
+            round_,
+            round_.worker,
+            round_.workers,
+            round_.plan.times,
+        )
 
     def run(self, node: Node, time: Any, capability: Any | None, call: Callable[[Vertex], None]) -> None:
         """Call a vertex at `time`, with the right to send from `capability` on."""
@@ -382,7 +446,6 @@ class _Call:
                 round_.enqueue(round_.plan.nodes[channel.target], channel.input, onward, part)
             else:
                 round_.outbox[index, onward, to].append(part)
-                round_.stats["records_sent"] += part.num_rows
 
     def notify(self, time: Any, capability: Any | None) -> None:
         """Ask for a notification."""
@@ -392,7 +455,11 @@ class _Call:
             raise CapabilityError(msg)
         if not self.time.less_equal(time) or (
             capability is not None
-            and (self.capability is None or not self.capability.less_equal(capability) or not time.less_equal(capability))
+            and (
+                self.capability is None
+                or not self.capability.less_equal(capability)
+                or not time.less_equal(capability)
+            )
         ):
             msg = (
                 f"step {node.name!r} at {self.time} (capability {self.capability}) asks to be notified of {time} with "
@@ -422,4 +489,3 @@ def _fit(node: Node, batch: Any, declared: pa.Schema) -> pa.Table:
         got = describe(batch.schema) if hasattr(batch, "schema") else type(batch).__name__
         msg = f"step {node.name!r} sends ({got}) by an output declared as ({describe(declared)}): {error}"
         raise SchemaError(msg) from error
-

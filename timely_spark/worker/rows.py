@@ -8,7 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-ROWS = pa.schema([("worker", pa.int32()), ("kind", pa.string()), ("meta", pa.string()), ("payload", pa.binary())])
+ROWS = pa.schema(
+    [("worker", pa.int32()), ("kind", pa.string()), ("meta", pa.string()), ("payload", pa.binary())]
+)
 """Columns: worker (from 0: whom it is for, or who wrote it), kind, meta (JSON), payload (Arrow IPC stream, or null).
 
 Kinds on the way to a worker: ``input``, ``advance`` (a handle moves), ``message``, ``header``; from it: ``message``,
@@ -25,7 +27,9 @@ def as_rows(rows: Iterable[Row]) -> pa.Table:
         [
             pa.array([row[0] for row in listed], pa.int32()),
             pa.array([row[1] for row in listed], pa.string()),
-            pa.array([json.dumps(row[2], separators=(",", ":"), sort_keys=True) for row in listed], pa.string()),
+            pa.array(
+                [json.dumps(row[2], separators=(",", ":"), sort_keys=True) for row in listed], pa.string()
+            ),
             pa.array([row[3] for row in listed], pa.binary()),
         ],
         schema=ROWS,
@@ -40,6 +44,8 @@ def read_rows(table: pa.Table) -> list[tuple[int, str, dict[str, Any], Any]]:
     kinds = table.column("kind").to_pylist()
     metas = table.column("meta").to_pylist()
     payloads = [
-        scalar.as_buffer() if scalar.is_valid else None for chunk in table.column("payload").chunks for scalar in chunk
+        scalar.as_buffer() if scalar.is_valid else None
+        for chunk in table.column("payload").chunks
+        for scalar in chunk
     ]
     return [(w, k, json.loads(m), p) for w, k, m, p in zip(workers, kinds, metas, payloads, strict=True)]

@@ -34,7 +34,9 @@ def stamps(table: pa.Table, times: Times) -> tuple[list[Any], Indices]:
 def where_time(table: pa.Table, times: Times, test: Callable[[Any], bool]) -> Mask:
     """The rows whose time passes a test."""
     values, which = stamps(table, times)
-    return np.array([test(value) for value in values], np.bool_)[which] if len(which) else np.zeros(0, np.bool_)
+    return (
+        np.array([test(value) for value in values], np.bool_)[which] if len(which) else np.zeros(0, np.bool_)
+    )
 
 
 def settle_times(table: pa.Table, times: Times, since: int) -> tuple[pa.Table, Indices]:
