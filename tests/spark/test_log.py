@@ -16,9 +16,9 @@ ROWS = pa.table({"x": [1, 2]})
 
 def manifest(batch: int, **changed: object) -> Manifest:
     fields: dict[str, object] = {
-        "batch": batch, "plan": "p", "run": "r", "coordinator": {"at": batch}, "header": f"h{batch}", "runnable": True,
-        "released": [("out", 0)], "frontier": {"out": [[batch + 1]]}, "complete": False, "unreleased": {}, "spent": [],
-        "kept_from": -1, "rounds": batch + 1,
+        "batch": batch, "plan": "p", "run": "r", "coordinator": {"at": batch}, "header": f"h{batch}",
+        "runnable": True, "released": [("out", 0)], "frontier": {"out": [[batch + 1]]}, "complete": False,
+        "unreleased": {}, "spent": [], "kept_from": -1, "rounds": batch + 1,
     }  # fmt: skip
     return Manifest(**(fields | changed))  # type: ignore[arg-type]
 

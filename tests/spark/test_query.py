@@ -171,7 +171,7 @@ def test_manual_epochs_complete_when_the_program_says_so(spark: SparkSession, ch
         numbers.close()
         assert query.wait_for(timeout=60)
         query.process_all_available()
-    assert seen == [(0, 2), (1, 0), (2, 1), (-1, -1)] or seen == [(0, 2), (2, 1), (-1, -1)]
+    assert [each for each in seen if each != (1, 0)] == [(0, 2), (2, 1), (-1, -1)]
     again = ts.Dataflow("hello")
     numbers = again.input("n", "n long", epochs="manual")
     numbers.exchange("n").subscribe(lambda *_: None)
@@ -192,7 +192,7 @@ def test_mistakes_are_told_before_anything_starts(
     (tmp_path / "in").mkdir()
     lines = spark.readStream.text(str(tmp_path / "in"))
     flow.start(spark, checkpoint=checkpoint, workers=2, sources={"lines": lines}).stop()
-    with pytest.raises(OtherFlow, match="'reachability'.*differ in the steps"):
+    with pytest.raises(OtherFlow, match=r"'reachability'.*differ in the steps"):
         reachability().start(spark, checkpoint=checkpoint, workers=2)
 
 
@@ -253,7 +253,8 @@ def test_a_killed_driver_resumes(spark: SparkSession, checkpoint: str) -> None:
     path = os.pathsep.join([str(Path(ts.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, checkpoint, str(Path(__file__).parent)],
-        env=os.environ | {"PYTHONPATH": path}, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": path}, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     rounds = Path(checkpoint) / "timely" / "rounds"
     try:

@@ -28,8 +28,8 @@ class MemorySource(DataSource):
 class MemoryReader(DataSourceReader):
     """Reads the files that are there when a task runs.
 
-    Spark asks for the partitions once per view, however often the view is read, and for the rows every time. So there
-    is one partition, and the listing is made with the rows.
+    Spark asks for the partitions once per view, however often it is read, and for the rows every time. So
+    there is one partition, and the listing is made with the rows.
     """
 
     def __init__(self, folder: str, schema: StructType) -> None:

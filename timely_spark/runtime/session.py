@@ -123,6 +123,10 @@ def tune(session: SparkSession) -> list[str]:
 
     `start` does the same for its own query only, and restores the session; this is for a session you own.
 
+    Example:
+        >>> tune(spark)  # doctest: +SKIP
+        ['spark.ui.enabled: must be set before the session starts; use timely_spark.configure']
+
     Returns:
         One line per setting that stays as it is: its name, and why.
     """

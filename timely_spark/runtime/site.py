@@ -129,7 +129,7 @@ def labels(workers: int, partitions: int) -> tuple[int, ...]:
     others with several workers; these keys spread them evenly.
 
     >>> labels(4, 2)
-    (0, 2, 1, 5)
+    (2, 0, 4, 1)
     """
     found: list[int] = []
     used: set[int] = set()

@@ -1,0 +1,64 @@
+"""What the jobs have in common: arguments, the session, progress on the console, and an exit code that says how it went."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import timely_spark as ts
+
+
+def arguments(description: str, source: str) -> argparse.ArgumentParser:
+    """A parser with the arguments that all jobs over files take; `source` names the input's."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(f"--{source}", required=True, type=directory, metavar="DIR", help="directory of input files")
+    parser.add_argument("--output", required=True, metavar="DIR", help="the Delta table to write")
+    parser.add_argument("--checkpoint", required=True, metavar="DIR", help="where the job goes on after a stop")
+    parser.add_argument("--workers", type=positive, default=2, help="workers (default: %(default)s)")
+    parser.add_argument("--files-per-epoch", type=positive, metavar="N", help="at most so many new files an epoch")
+    parser.add_argument("--follow", action="store_true", help="stay, and take new files as they come")
+    return parser
+
+
+def directory(text: str) -> str:
+    """An existing directory."""
+    if "://" not in text and not Path(text).is_dir():
+        message = f"{text!r} is no directory"
+        raise argparse.ArgumentTypeError(message)
+    return text
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        message = f"{text!r} is not a number of at least 1"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
+
+
+def session(name: str) -> SparkSession:
+    """A tuned session with Delta; under spark-submit, the one that its properties made."""
+    return ts.configure(SparkSession.builder.appName(name), delta=True).getOrCreate()
+
+
+def run(job: Callable[[], None]) -> None:
+    """Run a job; on an error print it and leave with exit code 1, for all that was done is kept."""
+    try:
+        job()
+    except ts.TimelyError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        print("stopped; the checkpoint has all that was done", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+def report(query: ts.Query) -> None:
+    """Print a line for each epoch as it completes, until the query ends."""
+    for done in query.epochs():
+        print(f"epoch {done.epoch}: {done.rounds} rounds, {done.milliseconds} ms", flush=True)
+    query.await_termination()

@@ -1,0 +1,37 @@
+"""The hello of timely dataflow: send a number, advance, look at what comes out; ten times.
+
+    python jobs/hello.py [--workers N]
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from pyspark.sql import SparkSession
+
+import timely_spark as ts
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=2)
+    workers = parser.parse_args().workers
+
+    flow = ts.Dataflow("hello")
+    numbers = flow.input("numbers", "number long", epochs="manual")
+    probe = numbers.exchange("number").inspect("hello").probe("seen")
+
+    spark = ts.configure(SparkSession.builder.appName("hello")).getOrCreate()
+    with flow.start(spark, workers=workers) as query:
+        for epoch in range(10):
+            numbers.send([(epoch,)])
+            numbers.advance_to(epoch + 1)
+            query.wait_for(probe, epoch=epoch)
+        numbers.close()
+        query.process_all_available()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
