@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -14,12 +17,20 @@ import timely_spark as ts
 
 def arguments(description: str, source: str) -> argparse.ArgumentParser:
     """A parser with the arguments that all jobs over files take; `source` names the input's."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(f"--{source}", required=True, type=directory, metavar="DIR", help="directory of input files")
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        f"--{source}", required=True, type=directory, metavar="DIR", help="directory of input files"
+    )
     parser.add_argument("--output", required=True, metavar="DIR", help="the Delta table to write")
-    parser.add_argument("--checkpoint", required=True, metavar="DIR", help="where the job goes on after a stop")
+    parser.add_argument(
+        "--checkpoint", required=True, metavar="DIR", help="where the job goes on after a stop"
+    )
     parser.add_argument("--workers", type=positive, default=2, help="workers (default: %(default)s)")
-    parser.add_argument("--files-per-epoch", type=positive, metavar="N", help="at most so many new files an epoch")
+    parser.add_argument(
+        "--files-per-epoch", type=positive, metavar="N", help="at most so many new files an epoch"
+    )
     parser.add_argument("--follow", action="store_true", help="stay, and take new files as they come")
     return parser
 
@@ -40,9 +51,38 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def session(name: str) -> SparkSession:
-    """A tuned session with Delta; under spark-submit, the one that its properties made."""
-    return ts.configure(SparkSession.builder.appName(name), delta=True).getOrCreate()
+def session(name: str, *, delta: bool = True) -> SparkSession:
+    """A tuned session; under spark-submit, the one that its properties made."""
+    quiet = Path(__file__).resolve().parents[1] / "conf" / "log4j2.properties"
+    builder = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false")
+    if quiet.exists():
+        builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{quiet}")
+    if (
+        "SPARK_ENV_LOADED" not in os.environ
+    ):  # not by spark-submit: all runs on this machine, which needs no name then
+        builder = builder.config("spark.driver.host", "127.0.0.1").config(
+            "spark.driver.bindAddress", "127.0.0.1"
+        )
+    with quietly():
+        return ts.configure(builder, delta=delta).getOrCreate()
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Keep what the starting JVM says of its jars to ourselves, unless it fails to start."""
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            said.seek(0)
+            os.write(terminal, said.read())
+            raise
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
 
 
 def run(job: Callable[[], None]) -> None:

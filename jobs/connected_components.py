@@ -60,7 +60,9 @@ def read_edges(spark: SparkSession, path: str, form: str, files: int | None) -> 
         found = spark.read.format(form).load(path).schema if any(Path(path).rglob("*.parquet")) else None
     if found is not None:
         kinds = {field.name: field.dataType.simpleString() for field in found}
-        if any(kinds.get(column) not in {"bigint", "int", "smallint", "tinyint"} for column in ("src", "dst")):
+        if any(
+            kinds.get(column) not in {"bigint", "int", "smallint", "tinyint"} for column in ("src", "dst")
+        ):
             message = f"{path} has columns {kinds}, edges need ({EDGES}). Hint: select and cast the two columns first."
             raise ts.TimelyError(message)
     reader = spark.readStream.format(form).options(**options)
@@ -86,7 +88,9 @@ def _has_header(path: str) -> bool:
 def main() -> None:
     """Run the job."""
     parser = cli.arguments(__doc__, "edges")
-    parser.add_argument("--format", choices=["parquet", "csv", "delta"], default="parquet", help="default: %(default)s")
+    parser.add_argument(
+        "--format", choices=["parquet", "csv", "delta"], default="parquet", help="default: %(default)s"
+    )
     args = parser.parse_args()
     spark = cli.session("connected_components")
 

@@ -1,20 +1,22 @@
 """The hello of timely dataflow: send a number, advance, look at what comes out; ten times.
 
-    python jobs/hello.py [--workers N]
+python jobs/hello.py [--workers N]
 """
 
 from __future__ import annotations
 
 import argparse
 
-from pyspark.sql import SparkSession
+import cli
 
 import timely_spark as ts
 
 
 def main() -> None:
     """Run it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--workers", type=int, default=2)
     workers = parser.parse_args().workers
 
@@ -22,7 +24,7 @@ def main() -> None:
     numbers = flow.input("numbers", "number long", epochs="manual")
     probe = numbers.exchange("number").inspect("hello").probe("seen")
 
-    spark = ts.configure(SparkSession.builder.appName("hello")).getOrCreate()
+    spark = cli.session("hello", delta=False)
     with flow.start(spark, workers=workers) as query:
         for epoch in range(10):
             numbers.send([(epoch,)])
@@ -34,4 +36,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    cli.run(main)

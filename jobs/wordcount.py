@@ -20,16 +20,24 @@ WORD = re.compile(r"\w+")
 
 def count_words(lines: pa.Table) -> pa.Table:
     """How often each word is in a batch of lines."""
-    words = pa.array(WORD.findall("\n".join(lines["value"].drop_null().to_pylist())), pa.string()).dictionary_encode()
+    words = pa.array(
+        WORD.findall("\n".join(lines["value"].drop_null().to_pylist())), pa.string()
+    ).dictionary_encode()
     lower = pa.array([word.lower() for word in words.dictionary.to_pylist()], pa.string())
-    counted = pa.table({"word": lower.take(words.indices)}).group_by("word", use_threads=False).aggregate([([], "count_all")])
+    counted = (
+        pa.table({"word": lower.take(words.indices)})
+        .group_by("word", use_threads=False)
+        .aggregate([([], "count_all")])
+    )
     return counted.rename_columns(["word", "count"])
 
 
 def word_count(lines: ts.Stream) -> ts.Stream:
     """The flow: words of each batch where the files are read, totals where the word lives."""
-    return lines.map_batches(count_words, "word string, count long", name="words").group_by("word").aggregate(
-        count=("sum", "count"), name="totals"
+    return (
+        lines.map_batches(count_words, "word string, count long", name="words")
+        .group_by("word")
+        .aggregate(count=("sum", "count"), name="totals")
     )
 
 

@@ -1,4 +1,4 @@
-"""timely_spark: timely dataflow (Naiad, SOSP 2013) on Spark Structured Streaming: loops, logical time, completion.
+"""timely_spark: Naiad's timely dataflow on Spark Structured Streaming: loops, logical time, completion.
 
 - `times`: what a time is.
 - `graph`: what the user said.
@@ -16,12 +16,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from timely_spark import testing
-from timely_spark.dataflow import Dataflow, Input, Probe, Scope, Stream, Variable
+from timely_spark.dataflow import Dataflow, Input, Scope, Stream, Variable
 from timely_spark.errors import TimelyError
 from timely_spark.graph import Vertex
+from timely_spark.operators import Probe
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Time
 
 if TYPE_CHECKING:
+    from timely_spark.runtime.handle import Query
     from timely_spark.runtime.session import configure, tune
 
 __version__ = "0.1.0"
@@ -32,6 +34,7 @@ __all__ = [
     "Dataflow",
     "Input",
     "Probe",
+    "Query",
     "Scope",
     "Stream",
     "Time",
@@ -50,5 +53,9 @@ def __getattr__(name: str) -> Any:
         from timely_spark.runtime import session
 
         return getattr(session, name)
+    if name == "Query":
+        from timely_spark.runtime.handle import Query
+
+        return Query
     msg = f"module 'timely_spark' has no attribute {name!r}"
     raise AttributeError(msg)

@@ -1,9 +1,9 @@
-"""The handles a user holds while writing a flow: `Dataflow`, `Stream`, `Scope`, and what an input or a loop adds to them."""
+"""The handles a user holds while writing a flow: `Dataflow`, `Stream`, `Scope`, inputs and loop variables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from timely_spark import operators
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Graph, SchemaLike, Stage, Vertex, as_schema, caller, check_columns, describe
 from timely_spark.graph import Scope as GraphScope
-from timely_spark.operators.output import Output, Watch
+from timely_spark.operators.deliver import OutputSpec
 from timely_spark.times import PRODUCT, Times
 from timely_spark.worker import Plan, compile_plan
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from timely_spark.runtime.handle import Query
     from timely_spark.runtime.inputs import InputHandle
 
-Release = Literal["epoch", "arrival"]
 Trigger = str | Mapping[str, Any] | None
 
 
@@ -55,6 +54,14 @@ class Stream:
     binary = operators.binary
     unary_notify = operators.unary_notify
     binary_notify = operators.binary_notify
+
+    probe = operators.probe
+    inspect = operators.inspect
+    capture = operators.capture
+    to_memory = operators.to_memory
+    subscribe = operators.subscribe
+    foreach_epoch = operators.foreach_epoch
+    to_delta = operators.to_delta
 
     @property
     def schema(self) -> pa.Schema:
@@ -99,16 +106,24 @@ class Stream:
         """
         for other in others:
             if not isinstance(other, Stream):
-                msg = f"{operator} ({caller()}) got a {type(other).__name__}, not a stream. Hint: take one output of a step that has several."
+                msg = (  # type: ignore[unreachable] # whoever writes without a type checker gets here
+                    f"{operator} ({caller()}) got a {type(other).__name__}, not a stream. "
+                    "Hint: take one output of a step that has several."
+                )
                 raise GraphError(msg)
             if other.flow is not self.flow:
-                msg = f"{operator} ({caller()}): {self.name!r} is of flow {self.flow.name!r}, {other.name!r} of {other.flow.name!r}. Hint: build all in one flow."
+                msg = (
+                    f"{operator} ({caller()}): {self.name!r} is of flow {self.flow.name!r}, "
+                    f"{other.name!r} of {other.flow.name!r}. "
+                    "Hint: build all in one flow."
+                )
                 raise GraphError(msg)
             if other.stage.scope is not self.stage.scope:
                 mine, theirs = (one.stage.scope.name or "no loop" for one in (self, other))
+                how = ".scope.enter(...)" if theirs == "no loop" else "enter or leave"
                 msg = (
                     f"{operator} ({caller()}): {self.name!r} is in {mine}, {other.name!r} in {theirs}. "
-                    f"Hint: bring one into the other's scope with {'.scope.enter(...)' if theirs == 'no loop' else 'enter or leave'}."
+                    f"Hint: bring one into the other's scope with {how}."
                 )
                 raise GraphError(msg)
         stage = self.flow.graph.stage(
@@ -121,7 +136,7 @@ class Stream:
         )
         return tuple(Stream(self.flow, stage, port) for port in range(len(outputs)))
 
-    # -- loops -------------------------------------------------------------------------------------------------------
+    # -- loops -----------------------------------------------------------------------------------------------
 
     def enter(self, scope: Scope) -> Stream:
         """This stream inside a loop, at lap 0 of each time. The same as `scope.enter(stream)`."""
@@ -135,7 +150,10 @@ class Stream:
         """
         scope = self.stage.scope
         if scope.parent is None:
-            msg = f"leave ({caller()}): {self.name!r} is in no loop. Hint: only what is inside a loop can leave it."
+            msg = (
+                f"leave ({caller()}): {self.name!r} is in no loop. "
+                "Hint: only what is inside a loop can leave it."
+            )
             raise GraphError(msg)
         summary = self.flow.graph.times.leave(scope.depth)
         return self.then("leave", [self.schema], scope=scope.parent, summary=summary)[0]
@@ -145,12 +163,13 @@ class Stream:
     ) -> Any:
         """Iterate: a variable starts as this stream, and `step` of it is fed back and leaves the loop.
 
-        variable = enter(input) + feedback(step(variable)). The loop ends when nothing is fed back, so let `step` end in
-        something that stops what is known already, as `distinct` or `min`. A loop may contain loops.
+        variable = enter(input) + feedback(step(variable)). The loop ends when nothing is fed back, so let
+        `step` end in something that stops what is known already, as `distinct` or `min`. A loop may contain
+        loops.
 
         Args:
-            step: gets the variable, a stream in the loop's scope; returns the stream to feed back, which also leaves;
-                or (the stream to feed back, the streams that leave ...).
+            step: gets the variable, a stream in the loop's scope; returns the stream to feed back, which also
+                leaves; or (the stream to feed back, the streams that leave ...).
             max_iterations: how often `step` is applied at most; what would be fed back beyond is dropped.
             name: the loop's name.
 
@@ -178,132 +197,14 @@ class Stream:
         ends = step(variable)
         back, *out = ends if isinstance(ends, tuple | list) else (ends, ends)
         if not isinstance(back, Stream):
-            msg = f"loop ({caller()}): step returned {type(back).__name__}. Hint: return the stream to feed back, or a tuple beginning with it."
+            msg = (
+                f"loop ({caller()}): step returned {type(back).__name__}. "
+                "Hint: return the stream to feed back, or a tuple beginning with it."
+            )
             raise GraphError(msg)
         variable.feed(back)
         left = tuple(stream.leave() for stream in out)
         return left[0] if len(left) == 1 else left
-
-    # -- outputs -----------------------------------------------------------------------------------------------------
-
-    def probe(self, name: str | None = None) -> Probe:
-        """A place at which to ask how far the flow is."""
-        return Probe(self.flow, self.then("probe", [self.schema], name=name, vertex=Watch())[0].name)
-
-    def inspect(self, name: str | None = None, *, limit: int = 20) -> Stream:
-        """Print the records that pass, on the driver, as they come: at most `limit` a round. Returns the stream itself."""
-        self._output("inspect", name, "inspect", "arrival", limit=limit)
-        return self
-
-    def capture(self, name: str | None = None) -> Stream:
-        """Keep each epoch's records, to be read with `query.captured(name)` or from `testing.run`."""
-        return self._output("capture", name, "capture", "epoch")
-
-    def to_memory(self, name: str, *, release: Release = "epoch") -> Stream:
-        """Show all records so far as a temporary view `name`, with their epoch. For results that a person looks at.
-
-        **Columns:** epoch long, then the stream's own.
-        """
-        return self._output("to_memory", name, "memory", release)
-
-    def subscribe(
-        self,
-        on_epoch: Callable[[int, pa.Table], object],
-        on_complete: Callable[[], object] | None = None,
-        *,
-        release: Release = "epoch",
-        name: str | None = None,
-    ) -> Stream:
-        """Call `on_epoch(epoch, table)` on the driver for each epoch, in order, once it is complete; also if it is empty.
-
-        At least once: after a crash an epoch may come again, with the same number and the same records.
-        `on_complete()` is called when all inputs are closed and nothing is left to do. (Naiad section 4.1: Subscribe)
-        """
-        return self._output(
-            "subscribe", name, "subscribe", release, on_epoch=on_epoch, on_complete=on_complete
-        )
-
-    def foreach_epoch(
-        self,
-        function: Callable[[DataFrame, int], object],
-        *,
-        release: Release = "epoch",
-        name: str | None = None,
-    ) -> Stream:
-        """Call `function(DataFrame, epoch)` for each complete epoch, in order; at least once, as foreachBatch is."""
-        return self._output("foreach_epoch", name, "foreach_epoch", release, function=function)
-
-    def to_delta(
-        self,
-        table: str,
-        *,
-        keys: Sequence[str] | None = None,
-        diff: str | None = None,
-        overwrite: bool = False,
-        release: Release = "epoch",
-        name: str | None = None,
-    ) -> Stream:
-        """Write to a Delta table: each epoch exactly once, and never half of it.
-
-        Args:
-            table: a path, or catalog.schema.table.
-            keys: none: a change log, records are appended with their epoch. Else a current table, upserted by key.
-            diff: for what comes of `distinct`, `min` or `max`: the name of an int column that says +1 for a record that
-                became true in the epoch and -1 for one that ceased to be; summed up to an epoch it gives its answer.
-            overwrite: take over a table that another checkpoint wrote, and write it anew.
-            release: "epoch", or "arrival" to append each round's records at once.
-            name: the step's name.
-
-        **Columns:** epoch long, then the stream's own, then `diff`.
-        """
-        if keys is not None:
-            check_columns("to_delta", self.schema, list(keys), keys=True)
-        return self._output(
-            "to_delta",
-            name,
-            "delta",
-            release,
-            diff=diff,
-            table=table,
-            keys=keys and list(keys),
-            overwrite=overwrite,
-        )
-
-    def _output(
-        self,
-        operator: str,
-        name: str | None,
-        kind: str,
-        release: Release,
-        *,
-        diff: str | None = None,
-        **options: Any,
-    ) -> Stream:
-        if kind != "inspect" and self.stage.scope.parent is not None:
-            msg = f"{operator} ({caller()}): {self.name!r} is inside loop {self.stage.scope.name!r}. Hint: let it leave the loop first."
-            raise GraphError(msg)
-        if diff is not None and diff in self.schema.names:
-            msg = f"{operator} ({caller()}): diff={diff!r} is a column already. Hint: choose another name."
-            raise SchemaError(msg)
-        schema = self.schema if diff is None else self.schema.append(pa.field(diff, pa.int32()))
-        shown = "inspect" if kind == "inspect" else "output"
-        if name is None:
-            name = f"{operator}-{self.name.rsplit('.', 1)[-1]}"
-        self.then(shown, [], name=name, vertex=Output(schema, diff), detail=kind)
-        stage = self.flow.graph.stages[-1]
-        self.flow.outputs.append(OutputSpec(stage.name, schema, kind, release, options))
-        return self
-
-
-@dataclass(frozen=True, slots=True)
-class OutputSpec:
-    """An output as the user declared it."""
-
-    name: str
-    schema: pa.Schema
-    kind: str
-    release: Release
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Variable(Stream):
@@ -321,18 +222,23 @@ class Variable(Stream):
         graph, feedback = self.flow.graph, self.flow.feedbacks[self.stage.index]
         where = caller()
         if graph.into(feedback):
-            msg = f"feed ({where}): loop variable {self.name!r} is fed already. Hint: concat the streams, and feed once."
+            msg = (
+                f"feed ({where}): loop variable {self.name!r} is fed already. "
+                "Hint: concat the streams, and feed once."
+            )
             raise GraphError(msg)
         if stream.stage.scope is not self.stage.scope:
             msg = (
-                f"feed ({where}): {stream.name!r} is in {stream.stage.scope.name or 'no loop'}, the variable in "
-                f"{self.stage.scope.name}. Hint: feed from the variable's own loop; what left an inner loop may."
+                f"feed ({where}): {stream.name!r} is in {stream.stage.scope.name or 'no loop'}, "
+                f"the variable in {self.stage.scope.name}. "
+                "Hint: feed from the variable's own loop; what left an inner loop may."
             )
             raise GraphError(msg)
         if stream.schema != self.schema:
             msg = (
-                f"feed ({where}): {stream.name!r} has ({describe(stream.schema)}), the variable {self.name!r} has "
-                f"({describe(self.schema)}). Hint: select the variable's columns, in its order."
+                f"feed ({where}): {stream.name!r} has ({describe(stream.schema)}), "
+                f"the variable {self.name!r} has ({describe(self.schema)}). "
+                "Hint: select the variable's columns, in its order."
             )
             raise SchemaError(msg)
         graph.connect(stream.stage, stream.port, feedback, 0)
@@ -361,14 +267,17 @@ class Scope:
             GraphError: `max_iterations` is less than 1.
         """
         if max_iterations is not None and max_iterations < 1:
-            msg = f"loop ({caller()}): max_iterations={max_iterations}. Hint: give at least 1, or None for no limit."
+            msg = (
+                f"loop ({caller()}): max_iterations={max_iterations}. "
+                "Hint: give at least 1, or None for no limit."
+            )
             raise GraphError(msg)
         full = self.flow.graph.name_in(self.graph_scope, "loop", name)
         limit = None if max_iterations is None else max_iterations - 1
         return Scope(self.flow, GraphScope(full, self.graph_scope, limit, caller()))
 
     def enter(self, stream: Stream) -> Stream:
-        """A stream of an outer scope in here, at lap 0 (Naiad's ingress). It enters once per time, however many laps.
+        """A stream of an outer scope in here, at lap 0 (Naiad's ingress); once per time, not per lap.
 
         Raises:
             GraphError: the stream's scope is not around this one.
@@ -376,8 +285,9 @@ class Scope:
         path = self.graph_scope.path
         if stream.stage.scope not in path:
             msg = (
-                f"enter ({caller()}): {stream.name!r} is in {stream.stage.scope.name or 'no loop'}, which is not around "
-                f"{self.name or 'the outermost scope'}. Hint: let it leave its loop first."
+                f"enter ({caller()}): {stream.name!r} is in {stream.stage.scope.name or 'no loop'}, "
+                f"which is not around {self.name or 'the outermost scope'}. "
+                "Hint: let it leave its loop first."
             )
             raise GraphError(msg)
         for scope in path[path.index(stream.stage.scope) + 1 :]:
@@ -397,7 +307,7 @@ class Scope:
             raise GraphError(msg)
         graph, scope = self.flow.graph, self.graph_scope
         entered = self.enter(initial) if isinstance(initial, Stream) else None
-        schema = entered.schema if entered is not None else as_schema(initial)  # type: ignore[arg-type]
+        schema = entered.schema if entered is not None else as_schema(initial)
         back = graph.stage(
             "feedback", scope, [schema], name=None if name is None else f"{name}-feedback",
             summary=graph.times.feedback(scope.depth, scope.limit),
@@ -407,14 +317,6 @@ class Scope:
         stage = graph.stage("variable", scope, [schema], inputs=[*inputs, (back, 0)], name=name)
         self.flow.feedbacks[stage.index] = back
         return Variable(self.flow, stage)
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """A place in the flow whose frontier can be asked for: `query.probe(probe).less_than(time)`."""
-
-    flow: Dataflow
-    name: str
 
 
 class Input(Stream):
@@ -492,24 +394,30 @@ class Dataflow:
         Args:
             name: the input's name.
             frame: the DataFrame; or only its schema, to be bound at `start(sources=...)` or fed in tests.
-            epoch: a column of whole numbers that do not decrease, to be the epoch instead: one is over a round after a
-                higher one was seen. What comes later is counted and goes to `late`.
+            epoch: a column of whole numbers that do not decrease, to be the epoch instead: one is over a
+                round after a higher one was seen. What comes later is counted and goes to `late`.
 
         Raises:
             GraphError: the DataFrame is not a streaming one, or the kinds of epoch are mixed.
         """
         if hasattr(frame, "isStreaming"):
             if not frame.isStreaming:
-                msg = f"source {name!r} ({caller()}): the DataFrame is not streaming. Hint: read it with spark.readStream."
+                msg = (
+                    f"source {name!r} ({caller()}): the DataFrame is not streaming. "
+                    "Hint: read it with spark.readStream."
+                )
                 raise GraphError(msg)
             self.frames[name] = frame
             schema = as_schema({f.name: f.dataType.simpleString() for f in frame.schema.fields})
         else:
-            schema = as_schema(frame)  # type: ignore[arg-type]
+            schema = as_schema(frame)
         if epoch is not None:
             check_columns("source", schema, [epoch])
             if not pa.types.is_integer(schema.field(epoch).type):
-                msg = f"source {name!r} ({caller()}): epoch column {epoch!r} is {schema.field(epoch).type}. Hint: use whole numbers."
+                msg = (
+                    f"source {name!r} ({caller()}): epoch column {epoch!r} is {schema.field(epoch).type}. "
+                    "Hint: use whole numbers."
+                )
                 raise SchemaError(msg)
         stage = self._input(name, [schema] * (1 if epoch is None else 2), epoch or "clock")
         return Source(self, stage)
@@ -520,7 +428,8 @@ class Dataflow:
         Args:
             name: the input's name.
             schema: of its records.
-            epochs: "clock": what was sent since the last micro-batch joins the next epoch; "manual": the program says.
+            epochs: "clock": what was sent since the last micro-batch joins the next epoch; "manual": the
+                program says.
         """
         from timely_spark.runtime.inputs import InputHandle
 
@@ -532,7 +441,8 @@ class Dataflow:
         for stage in self.graph.stages:
             if stage.operator == "source" and _kind(stage.detail) != _kind(epochs):
                 msg = (
-                    f"input {name!r} ({caller()}) has epochs {_kind(epochs)}, {stage.name!r} ({stage.where}) has {_kind(stage.detail)}. "
+                    f"input {name!r} ({caller()}) has epochs {_kind(epochs)}, "
+                    f"{stage.name!r} ({stage.where}) has {_kind(stage.detail)}. "
                     "Hint: use one kind of epoch for all inputs of a flow."
                 )
                 raise GraphError(msg)
@@ -557,7 +467,8 @@ class Dataflow:
             vertex: the template; each worker runs a copy.
             inputs: the streams it receives, in the order of `on_recv`'s `edge`.
             outputs: the schema of each output, in the order of `send_by`'s `edge`; one schema for one output.
-            by: for each input the columns by which its records must be dealt to the workers; None: as they come.
+            by: for each input the columns by which its records must be dealt to the workers; None: as they
+                come.
             name: the step's name.
 
         Returns:
@@ -565,7 +476,8 @@ class Dataflow:
         """
         streams = [inputs] if isinstance(inputs, Stream) else list(inputs)
         several = isinstance(outputs, list | tuple)
-        made = operators.add_vertex(streams, vertex, outputs if several else [outputs], by=by, name=name)  # type: ignore[list-item, arg-type]
+        schemas: Any = outputs if several else [outputs]
+        made = operators.add_vertex(streams, vertex, schemas, by=by, name=name)
         return made if several else made[0]
 
     def compile(self, workers: int = 1) -> Plan:
@@ -587,13 +499,15 @@ class Dataflow:
         sources: Mapping[str, DataFrame] | None = None,
         partitions: int | None = None,
     ) -> Query:
-        """Run on Spark, as one streaming query; from where it stopped, if the checkpoint is of an earlier run.
+        """Run on Spark, as one streaming query; from where an earlier run with its checkpoint stopped.
 
         Args:
             session: the session, by default the active one.
-            checkpoint: a directory that driver and executors see; without one the flow is forgotten when it ends.
+            checkpoint: a directory that driver and executors see; without one the flow is forgotten when it
+                ends.
             workers: how many workers; by default the session's parallelism, at most 8.
-            trigger: None: always on. "available_now": until nothing is left, then stop. Or as for Spark's `trigger`.
+            trigger: None: always on. "available_now": until nothing is left, then stop. Or as for Spark's
+                `trigger`.
             name: the query's name, by default the flow's.
             sources: DataFrames for sources that were declared by their schema.
             partitions: Spark tasks per round; by default as many as workers or cores.
@@ -643,7 +557,10 @@ class Source(Stream):
             GraphError: the source goes by the clock, where nothing is late.
         """
         if len(self.stage.outputs) < 2:
-            msg = f"late ({caller()}): source {self.name!r} has no epoch column. Hint: source(..., epoch='column')."
+            msg = (
+                f"late ({caller()}): source {self.name!r} has no epoch column. "
+                "Hint: source(..., epoch='column')."
+            )
             raise GraphError(msg)
         return Stream(self.flow, self.stage, 1)
 

@@ -171,7 +171,8 @@ class VertexError(TimelyError, RuntimeError):
     step: str
     cause: str
     trace: str
-    _parts: tuple[str | None, ...]
+    _parts: dict[str, str | None]
+    _KEYS: ClassVar = ("step", "where", "time", "cause", "trace")
 
     @classmethod
     def from_exception(
@@ -180,26 +181,23 @@ class VertexError(TimelyError, RuntimeError):
         """The error for an exception that a step raised."""
         cause = f"{type(error).__name__}: {error}"
         trace = "".join(traceback.format_exception(error))
-        return cls._make(step, str(where), time, cause, trace, "")
-
-    @classmethod
-    def _make(cls, step: str, where: str, time: str | None, cause: str, trace: str, context: str) -> Self:
-        at = "".join([f" at {time}" if time else "", f" in {context}" if context else ""])
-        hint = "" if "Hint:" in cause else "\nHint: the traceback of the step is in this error's `trace`."
-        self = cls(f"step {step!r} ({where}) failed{at}: {cause}{hint}")
-        self.step, self.cause, self.trace = step, cause, trace
-        self._parts = (step, where, time, cause, trace)
-        return self
+        parts = {"step": step, "where": str(where), "time": time, "cause": cause, "trace": trace}
+        return cls.decode(parts)
 
     def encode(self) -> dict[str, str | None]:
         """The error as plain JSON."""
-        return dict(zip(("step", "where", "time", "cause", "trace"), self._parts, strict=True))
+        return self._parts
 
     @classmethod
     def decode(cls, parts: Mapping[str, str | None], context: str = "") -> Self:
         """The error that `encode` wrote, with where in the run it happened."""
-        step, where, time, cause, trace = (parts[key] for key in ("step", "where", "time", "cause", "trace"))
-        return cls._make(step or "", where or "", time, cause or "", trace or "", context)
+        step, where, time, cause, trace = (parts[key] or "" for key in cls._KEYS)
+        at = "".join([f" at {time}" if time else "", f" in {context}" if context else ""])
+        hint = "" if "Hint:" in cause else "\nHint: the traceback of the step is in this error's `trace`."
+        self = cls(f"step {step!r} ({where}) failed{at}: {cause}{hint}")
+        self.step, self.cause, self.trace = step, cause, trace
+        self._parts = dict(parts)
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return VertexError.decode, (self.encode(),)

@@ -1,7 +1,7 @@
-"""Run a flow in this process, on simulated workers: no Spark, no JVM, milliseconds. Made for tests, yours and ours.
+"""Run a flow in this process, on simulated workers: no JVM, milliseconds. Made for tests, yours and ours.
 
-The same plan, the same `step` and the same coordinator as on Spark; and, with a seed, schedules that Spark would rarely
-show: messages that take longer, rounds that are cut short, batches that only turn a loop.
+The same plan, the same `step` and the same coordinator as on Spark; and, with a seed, schedules that Spark
+would rarely show: messages that take longer, rounds that are cut short, batches that only turn a loop.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -93,13 +94,13 @@ class Simulation:
         self.turn: Turn = self.coordinator.first()
         self.waiting: list[pa.Table] = [self.turn.rows]
         self.log: list[tuple[int, Turn]] = []
-        #: called for each worker's round with (batch, worker, state before, rows in, header, state after, rows out)
+        #: called with (batch, worker, state before, rows in, header, state after, rows out) of each round
         self.on_step: Callable[..., object] | None = None
         self._parts: dict[tuple[str, int], list[pa.Table]] = defaultdict(list)
         self._input: list[pa.Table] = []
         self._seq = 0
 
-    # -- input -------------------------------------------------------------------------------------------------------
+    # -- input -----------------------------------------------------------------------------------------------
 
     def send(self, name: str, records: Any, *, epoch: int | None = None) -> None:
         """Give records to an input; by the clock they join the epoch of the next batch."""
@@ -124,7 +125,7 @@ class Simulation:
         self._seq += 1
         self._input.append(pack_input(self.plan, name, [(self._seq, "close", None, None)]))
 
-    # -- rounds ------------------------------------------------------------------------------------------------------
+    # -- rounds ----------------------------------------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
@@ -167,7 +168,10 @@ class Simulation:
         for _ in range(limit):
             if not self.step():
                 return
-        msg = f"flow {self.plan.name!r} still runs after {limit} rounds. Hint: does each loop stop what is known already?"
+        msg = (
+            f"flow {self.plan.name!r} still runs after {limit} rounds. "
+            "Hint: does each loop stop what is known already?"
+        )
         raise TimelyError(msg)
 
     def _budget(self) -> Budget | None:
@@ -176,7 +180,7 @@ class Simulation:
         return self.budget
 
     def _arriving(self) -> tuple[list[pa.Table], list[pa.Table]]:
-        """What the next batch delivers; with a seed some messages take longer, and headers are always the newest."""
+        """What the next batch delivers; with a seed some messages take longer. Headers are the newest."""
         if self.random is None:
             return self.waiting, []
         arriving, later = [], []
@@ -250,12 +254,10 @@ def run(
     for epoch in range(epochs):
         names.append(simulation.batch)
         for name, of in inputs.items():
+            if epoch < len(of):
+                simulation.send(name, of[epoch], epoch=epoch)
             if plan.source(name).epochs == "manual":
-                if epoch < len(of):
-                    simulation.send(name, of[epoch], epoch=epoch)
                 simulation.advance_to(name, epoch + 1)
-            elif epoch < len(of):
-                simulation.send(name, of[epoch])
         if together:
             simulation.step()
         else:
@@ -271,12 +273,11 @@ def run(
 
 
 def _renumbered(epochs: dict[int, pa.Table], batches: list[int]) -> dict[int, pa.Table]:
-    """Epochs by the number of the input that was given; by the clock they are batches, which loops use up too."""
+    """Epochs by the number of the input given; by the clock they are batches, which loops use up too."""
     made: dict[int, list[pa.Table]] = defaultdict(list)
     for epoch, table in epochs.items():
-        made[
-            bisect_left(batches, epoch) if epoch <= batches[-1] else len(batches) + epoch - batches[-1] - 1
-        ].append(table)
+        beyond = epoch - batches[-1]
+        made[bisect_left(batches, epoch) if beyond <= 0 else len(batches) + beyond - 1].append(table)
     return {epoch: pa.concat_tables(tables) for epoch, tables in made.items()}
 
 
@@ -285,9 +286,9 @@ def replay(
 ) -> list[tuple[bytes, pa.Table]]:
     """Run recorded rounds again: (batch, worker, state, rows, header) each; gives what each gave."""
     return [
-        step(plan, state, batch, worker, rows, lambda header=header: header)
+        step(plan, state, batch, worker, rows, partial(str, header))
         for batch, worker, state, rows, header in batches
-    ]  # type: ignore[misc]
+    ]
 
 
 __all__ = ["Captured", "Simulation", "replay", "run", "sorted_rows"]

@@ -1,4 +1,4 @@
-"""What the user said: frozen stages, edges and loop contexts, checked when built. Knows times; knows nothing of Spark."""
+"""What the user said: frozen stages, edges and loop contexts, checked when built. Imports only times."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _PACKAGE = str(Path(__file__).resolve().parents[1])
 
 def caller() -> Where:
     """The line of the user's code that is now calling into the package."""
-    frame = sys._getframe(1)
+    frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() reads every source file on the way
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
     return Where(frame.f_code.co_filename, frame.f_lineno)
@@ -74,7 +74,7 @@ class Refines:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Stage:
-    """A stage of the logical graph. Without a vertex it only routes: concat, enter, leave, feedback, exchange."""
+    """A stage of the graph. Without a vertex it only routes: concat, enter, leave, feedback, exchange."""
 
     index: int
     name: str
@@ -132,28 +132,31 @@ class Graph:
     root: Scope = field(default_factory=lambda: Scope("", None, None, caller()))
     stages: list[Stage] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
-    _names: dict[str, Where] = field(default_factory=dict)
+    names: dict[str, Where] = field(default_factory=dict)
     _derived: Counter[str] = field(default_factory=Counter)
 
     def name_in(self, scope: Scope, kind: str, name: str | None) -> str:
-        """A name that no other stage has: the given one, or one derived from its kind and place in the graph."""
+        """A name that no other stage has: the given one, or one derived from its kind and its place."""
         prefix = f"{scope.name}." if scope.name else ""
         where = caller()
         if name is None:
             name = kind
-            while prefix + name in self._names:
+            while prefix + name in self.names:
                 self._derived[prefix + kind] += 1
                 name = f"{kind}_{self._derived[prefix + kind] + 1}"
-        elif prefix + name in self._names:
+        elif prefix + name in self.names:
             msg = (
-                f"step {prefix + name!r} ({where}) has the name of the step at {self._names[prefix + name]}. "
+                f"step {prefix + name!r} ({where}) has the name of the step at {self.names[prefix + name]}. "
                 "Hint: give each step a name of its own."
             )
             raise GraphError(msg)
         elif not name or set(name) & set("./\\\0\n"):
-            msg = f"step name {name!r} ({where}) is empty or has one of . / \\ in it. Hint: use letters, digits, _ and -."
+            msg = (
+                f"step name {name!r} ({where}) is empty or has one of . / \\ in it. "
+                "Hint: use letters, digits, _ and -."
+            )
             raise GraphError(msg)
-        self._names[prefix + name] = where
+        self.names[prefix + name] = where
         return prefix + name
 
     def stage(
@@ -233,5 +236,8 @@ def check_columns(step: str, schema: pa.Schema, columns: Sequence[str], *, keys:
         raise SchemaError(msg)
     nested = [column for column in columns if keys and not is_key_type(schema.field(column).type)]
     if nested:
-        msg = f"step {step!r} ({caller()}) has nested columns {nested} as keys. Hint: select flat columns, or a text form of them."
+        msg = (
+            f"step {step!r} ({caller()}) has nested columns {nested} as keys. "
+            "Hint: select flat columns, or a text form of them."
+        )
         raise SchemaError(msg)

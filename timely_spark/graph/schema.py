@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn, TypeAlias
 
 import pyarrow as pa
 
@@ -31,8 +31,8 @@ _TYPES: dict[str, pa.DataType] = {
 }
 _TOKEN = re.compile(r"\s*(`[^`]+`|\w+|[<>(),:])")
 
-SchemaLike = pa.Schema | str | Mapping[str, Any]
-"""What a user may write for a schema: DDL as in Spark (``"node long, name string"``), an Arrow schema, or a mapping."""
+SchemaLike: TypeAlias = pa.Schema | str | Mapping[str, Any]
+"""What a user may write: DDL as in Spark (``"node long, name string"``), an Arrow schema, or a mapping."""
 
 
 def as_schema(schema: SchemaLike) -> pa.Schema:
@@ -60,7 +60,10 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
             for name, kind in schema.items()
         ]
     else:
-        msg = f"a schema cannot be read from {type(schema).__name__}. Hint: write DDL such as 'node long, name string'."
+        msg = (  # type: ignore[unreachable] # whoever writes without a type checker gets here
+            f"a schema cannot be read from {type(schema).__name__}. "
+            "Hint: write DDL such as 'node long, name string'."
+        )
         raise SchemaError(msg)
     names = [name for name, _ in fields]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -74,31 +77,32 @@ class _Tokens:
     def __init__(self, text: str) -> None:
         self.text, self.tokens = text, _TOKEN.findall(text)
         if "".join(self.tokens) != re.sub(r"\s+", "", text):
-            raise self.wrong("an unknown character")
+            self.fail("an unknown character")
 
     def next(self) -> str:
         return self.tokens.pop(0) if self.tokens else ""
 
     def expect(self, token: str) -> None:
         if (got := self.next()) != token:
-            raise self.wrong(f"{got!r} where {token!r} belongs")
+            self.fail(f"{got!r} where {token!r} belongs")
 
-    def wrong(self, what: str) -> SchemaError:
-        return SchemaError(f"schema {self.text!r}: {what}. Hint: write DDL such as 'node long, name string'.")
+    def fail(self, what: str) -> NoReturn:
+        msg = f"schema {self.text!r}: {what}. Hint: write DDL such as 'node long, name string'."
+        raise SchemaError(msg)
 
 
 def _parse_fields(tokens: _Tokens, *, end: str) -> Iterator[tuple[str, pa.DataType]]:
     while True:
         name = tokens.next().strip("`")
         if not name:
-            raise tokens.wrong("a column name is missing")
+            tokens.fail("a column name is missing")
         if tokens.tokens[:1] == [":"]:
             tokens.next()
         yield name, _parse_type(tokens)
         if (separator := tokens.next()) == end:
             return
         if separator != ",":
-            raise tokens.wrong(f"{separator!r} where ',' belongs")
+            tokens.fail(f"{separator!r} where ',' belongs")
 
 
 def _parse_type(tokens: _Tokens) -> pa.DataType:
@@ -129,7 +133,7 @@ def _parse_type(tokens: _Tokens) -> pa.DataType:
             tokens.expect(")")
         return pa.decimal128(precision, scale)
     if kind not in _TYPES:
-        raise tokens.wrong(f"unknown type {kind!r}")
+        tokens.fail(f"unknown type {kind!r}")
     return _TYPES[kind]
 
 
@@ -139,9 +143,10 @@ def is_key_type(kind: pa.DataType) -> bool:
 
 
 def as_table(records: Any, schema: pa.Schema) -> pa.Table:
-    """Read records as an Arrow table of a declared schema: Arrow, pandas, or an iterable of rows (tuples, dicts, scalars).
+    """Read records as an Arrow table of a declared schema.
 
-    Columns are matched by name where there are names. Nothing is lost in the conversion, or it raises.
+    Records are Arrow, pandas, or an iterable of rows (tuples, dicts, scalars). Columns are matched by name
+    where there are names. Nothing is lost in the conversion, or it raises.
 
     Example:
         >>> as_table([(1, "a"), {"id": 2, "name": "b"}], as_schema("id long, name string")).to_pylist()
@@ -166,7 +171,10 @@ def as_table(records: Any, schema: pa.Schema) -> pa.Table:
             schema=schema,
         )
     except (KeyError, ValueError, TypeError, pa.ArrowException) as error:
-        msg = f"records do not fit the schema ({describe(schema)}): {error}. Hint: give every column, with values of its type."
+        msg = (
+            f"records do not fit the schema ({describe(schema)}): {error}. "
+            "Hint: give every column, with values of its type."
+        )
         raise SchemaError(msg) from error
 
 

@@ -17,21 +17,34 @@ class Context(Protocol):
     workers: int
     times: Times
 
-    def send(self, edge: int, time: Timestamp, batch: pa.Table) -> None: ...
-    def notify(self, time: Timestamp, capability: Timestamp | None) -> None: ...
-    def output(self, time: Timestamp, batch: pa.Table) -> None: ...
-    def coarse(self, time: Timestamp) -> Timestamp: ...
-    def since(self) -> int: ...
+    def send(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
+        """Send by an output."""
+
+    def notify(self, time: Timestamp, capability: Timestamp | None) -> None:
+        """Ask for a notification."""
+
+    def output(self, time: Timestamp, batch: pa.Table) -> None:
+        """Hand a batch to the driver."""
+
+    def coarse(self, time: Timestamp) -> Timestamp:
+        """The time as far as it matters to what is accumulated: laps that do not matter set to 0."""
+        ...
+
+    def since(self) -> int:
+        """An epoch: nothing will arrive anywhere at an earlier one."""
+        ...
 
 
 class Vertex:
     """One stage's part on one worker: receives batches, may keep state, sends batches, asks to be notified.
 
     Write a subclass with `on_recv` and, if it waits for completeness, `on_notify`. An instance given to
-    `Dataflow.vertex` is a template: every worker runs its own copy, and the fields that changed are its state.
+    `Dataflow.vertex` is a template: every worker runs its own copy, and the fields that changed are its
+    state.
 
-    The laws (Naiad section 2.2): in `on_recv(edge, t, _)` and `on_notify(t)` a vertex may send and ask only at
-    times later than or equal to ``t``; after `on_notify(t)` nothing arrives at a time earlier than or equal to ``t``.
+    The laws (Naiad section 2.2): in `on_recv(edge, t, _)` and `on_notify(t)` a vertex may send and ask only
+    at times later than or equal to ``t``; after `on_notify(t)` nothing arrives at a time earlier than or
+    equal to ``t``.
 
     Example:
         Count what arrives at each time, and say so when the time is complete:
@@ -52,7 +65,7 @@ class Vertex:
     """Epochs to be notified of from the start, before anything is received, on every worker."""
 
     combine: Callable[[pa.Table], pa.Table] | None = None
-    """May reduce what one worker sends to the vertex in one round, before the exchange. None: it must get every record."""
+    """May reduce what a worker sends here in one round, before the exchange. None: every record must come."""
 
     _context: Context
     _transient: ClassVar[frozenset[str]] = frozenset({"_context"})
@@ -74,15 +87,17 @@ class Vertex:
         self._context.send(edge, time, batch)
 
     def notify_at(self, time: Any, *, capability: Any = ...) -> None:
-        """Ask for `on_notify(time)` once nothing can arrive at `time` or earlier. Asking twice is asking once.
+        """Ask for `on_notify(time)` once nothing can arrive at `time` or earlier; twice is once.
 
         Args:
             time: the guarantee time.
-            capability: the time from which `on_notify` may send: by default `time`; later than `time`, to let others
-                proceed; or None, for a notification that only cleans up and holds nobody back (Naiad section 2.4).
+            capability: the time from which `on_notify` may send: by default `time`; later than `time`, to let
+                others proceed; or None, for a notification that only cleans up and holds nobody back (Naiad
+                section 2.4).
 
         Raises:
-            CapabilityError: either time is earlier than the one being processed, or the capability than the guarantee.
+            CapabilityError: either time is earlier than the one being processed, or the capability than the
+                guarantee.
         """
         self._context.notify(time, time if capability is ... else capability)
 
@@ -102,7 +117,7 @@ class Vertex:
         return type(self).on_notify is not Vertex.on_notify
 
     def checkpoint(self) -> Mapping[str, Any]:
-        """The state as named values: plain Python values, times, numpy arrays and Arrow tables (Naiad section 3.4)."""
+        """The state by name: plain values, times, numpy arrays and Arrow tables (Naiad section 3.4)."""
         return {name: value for name, value in vars(self).items() if name not in self._transient}
 
     def restore(self, state: Mapping[str, Any]) -> None:

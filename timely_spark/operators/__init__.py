@@ -7,17 +7,30 @@ from __future__ import annotations
 
 from timely_spark.operators.aggregate import Grouped, aggregate, group_by
 from timely_spark.operators.custom import add_vertex, binary, binary_notify, unary, unary_notify
+from timely_spark.operators.deliver import (
+    OutputSpec,
+    Probe,
+    capture,
+    foreach_epoch,
+    inspect,
+    probe,
+    subscribe,
+    to_delta,
+    to_memory,
+)
 from timely_spark.operators.join import join
 from timely_spark.operators.least import distinct, max, min, settle
 from timely_spark.operators.output import Output, Watch
+from timely_spark.operators.provisional import settle_graph
 from timely_spark.operators.route import broadcast, concat, delay, exchange
 from timely_spark.operators.rows import Branches, branch, flat_map, map, map_batches, select, where
-from timely_spark.operators.provisional import settle_graph
 
 __all__ = [
     "Branches",
     "Grouped",
     "Output",
+    "OutputSpec",
+    "Probe",
     "Watch",
     "add_vertex",
     "aggregate",
@@ -25,20 +38,27 @@ __all__ = [
     "binary_notify",
     "branch",
     "broadcast",
+    "capture",
     "concat",
     "delay",
     "distinct",
     "exchange",
     "flat_map",
+    "foreach_epoch",
     "group_by",
+    "inspect",
     "join",
     "map",
     "map_batches",
     "max",
     "min",
+    "probe",
     "select",
     "settle",
     "settle_graph",
+    "subscribe",
+    "to_delta",
+    "to_memory",
     "unary",
     "unary_notify",
     "where",

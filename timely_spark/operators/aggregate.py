@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ Kind = str | tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Aggregates:
-    """What to compute: for each output column its kind and the column it reads (none for a count of records)."""
+    """What to compute: for each output column its kind and the column it reads (none: records count)."""
 
     keys: tuple[str, ...]
     columns: tuple[tuple[str, str, str | None], ...]
@@ -97,14 +96,14 @@ def _sum_type(kind: pa.DataType) -> pa.DataType:
 
 
 class Aggregate(Vertex):
-    """Keep each key's aggregates; when a time is complete, send the new values of the keys that changed at it."""
+    """Keep each key's aggregates; when a time is complete, send the new values of keys that changed."""
 
     def __init__(self, what: Aggregates, *, accumulate: bool) -> None:
         self.what, self.accumulate = what, accumulate
         self.state = Arrangement(what.keys)
         #: by time, what came at it
         self.waiting: dict[Any, list[pa.Table]] = {}
-        #: by time, keys whose value is another there though nothing came at it: the join of two times that met
+        #: by time, keys whose value changes there though nothing came at it: the join of two times that met
         self.meeting: dict[Any, list[pa.Table]] = {}
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
@@ -161,10 +160,13 @@ class Grouped:
     def aggregate(self, *, per: str = "accumulated", name: str | None = None, **columns: Kind) -> Stream:
         """One row per key, each of `columns` an aggregate: ``"count"``, or ``("sum", "amount")``.
 
-        Kinds: count (of records, or of values that are not null), sum (integers as long, floats as double), min, max,
-        collect (all values as a sorted list). Null values are left out; a key of nulls alone has a null sum, min, max.
+        Kinds: count (of records, or of values that are not null), sum (integers as long, floats as double),
+            min, max,
+        collect (all values as a sorted list). Null values are left out; a key of nulls alone has a null sum,
+        min, max.
 
-        Waits: the new value of each key that changed at a time is sent once, when the time is complete, in the order of
+        Waits: the new value of each key that changed at a time is sent once, when the time is complete, in
+            the order of
         epochs. By default over all that came up to that time; with ``per="time"`` for each time by itself.
 
         **Columns:** out: the keys, then `columns`.
@@ -232,7 +234,10 @@ def _aggregate(
     for out, said in columns.items():
         kind, column = (said, None) if isinstance(said, str) else said
         if kind not in _KINDS or (column is None and kind != "count"):
-            msg = f"aggregate ({where}): {out}={said!r}. Hint: 'count', or (kind, column) with kind one of {', '.join(_KINDS)}."
+            msg = (
+                f"aggregate ({where}): {out}={said!r}. "
+                f"Hint: 'count', or (kind, column) with kind one of {', '.join(_KINDS)}."
+            )
             raise SchemaError(msg)
         if out in keys:
             msg = f"aggregate ({where}): column {out!r} is a key. Hint: give the aggregate another name."

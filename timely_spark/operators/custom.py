@@ -59,7 +59,8 @@ def unary(
 
     Args:
         stream: any.
-        function: gets the time and an Arrow table; returns an Arrow table, pandas frame, rows, or None for nothing.
+        function: gets the time and an Arrow table; returns an Arrow table, pandas frame, rows, or None for
+            nothing.
         schema: of what the function returns.
         by: columns by which records must lie together; by default they come as they are.
         name: the step's name.
@@ -75,7 +76,7 @@ def unary(
         >>> ts.testing.run(flow, {"x": [[7], [8]]})["out"].rows()
         {0: [(0, 1)], 1: [(1, 1)]}
     """
-    return _custom([stream], _OnRecv(function, sides=False), schema, [by], "unary", name)
+    return _custom([stream], _OnRecv(function, sides=False), schema, [by], operator="unary", name=name)
 
 
 def binary(
@@ -98,7 +99,7 @@ def binary(
         >>> ts.testing.run(flow, {"x": [[5]], "y": [[6]]})["out"].rows()
         {0: [(0, 5), (1, 6)]}
     """
-    return _custom([stream, other], _OnRecv(function, sides=True), schema, by, "binary", name)
+    return _custom([stream, other], _OnRecv(function, sides=True), schema, by, operator="binary", name=name)
 
 
 def unary_notify(
@@ -109,7 +110,7 @@ def unary_notify(
     by: Sequence[str] | None = None,
     name: str | None = None,
 ) -> Stream:
-    """Buffer by time, and apply the function once to all of a worker's records of a time, when it is complete.
+    """Buffer by time; apply the function once to all of a worker's records of a time, when it is complete.
 
     Args: as `unary`.
 
@@ -121,7 +122,9 @@ def unary_notify(
         >>> ts.testing.run(flow, {"x": [[7, 8], [9]]})["out"].rows()
         {0: [(2,)], 1: [(1,)]}
     """
-    return _custom([stream], _OnNotify(function, (stream.schema,)), schema, [by], "unary_notify", name)
+    return _custom(
+        [stream], _OnNotify(function, (stream.schema,)), schema, [by], operator="unary_notify", name=name
+    )
 
 
 def binary_notify(
@@ -145,7 +148,12 @@ def binary_notify(
         {0: [(2, 1)], 1: [(0, 1)]}
     """
     return _custom(
-        [stream, other], _OnNotify(function, (stream.schema, other.schema)), schema, by, "binary_notify", name
+        [stream, other],
+        _OnNotify(function, (stream.schema, other.schema)),
+        schema,
+        by,
+        operator="binary_notify",
+        name=name,
     )
 
 
@@ -154,6 +162,7 @@ def _custom(
     vertex: Vertex,
     schema: SchemaLike,
     by: Sequence[Sequence[str] | None],
+    *,
     operator: str,
     name: str | None,
 ) -> Stream:

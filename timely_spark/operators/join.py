@@ -38,11 +38,19 @@ class Join(Vertex):
         probe, found = self.sides[other].lookup(batch, self.on[edge])
         if len(probe):
             times, which = stamps(found, self._context.times)
-            self._send(edge, time, batch, probe, found, times, which)
+            self._send(edge, time, batch, probe=probe, found=found, times=times, which=which)
         self.sides[edge].insert(stamp(batch, self._context.coarse(time)), compact=self._compact)
 
     def _send(
-        self, edge: int, time: Any, batch: pa.Table, probe: Any, found: pa.Table, times: list[Any], which: Any
+        self,
+        edge: int,
+        time: Any,
+        batch: pa.Table,
+        *,
+        probe: Any,
+        found: pa.Table,
+        times: list[Any],
+        which: Any,
     ) -> None:
         mine, theirs = batch.take(probe), found.drop_columns([AT])
         left, right = (mine, theirs) if edge == 0 else (theirs, mine)
@@ -78,10 +86,10 @@ class JoinPerTime(Join):
                 edge,
                 time,
                 batch,
-                probe,
-                found.append_column(AT, pa.nulls(found.num_rows)),
-                [time],
-                np.zeros(len(probe), np.int64),
+                probe=probe,
+                found=found.append_column(AT, pa.nulls(found.num_rows)),
+                times=[time],
+                which=np.zeros(len(probe), np.int64),
             )
         sides[edge].insert(batch)
 
@@ -110,8 +118,8 @@ def join(
 ) -> Stream:
     """Every pair of records with equal keys, each once, at the earliest time at which both are there.
 
-    Asks for no notification. By default a record joins all that ever came on the other side, before or after; with
-    ``per="time"`` only what came at the very same time, and nothing is kept once that time is complete.
+    Asks for no notification. By default a record joins all that ever came on the other side, before or after;
+    with ``per="time"`` only what came at the very same time, and nothing is kept once that time is complete.
     A null key joins nothing.
 
     Args:
@@ -134,25 +142,33 @@ def join(
         {0: [(0, 0, 'a')], 1: [(1, 2, 'B')]}
 
     Raises:
-        SchemaError: keys are missing or differ in number or type, or both sides have another column of the same name.
+        SchemaError: keys are missing or differ in number or type, or both sides have another column of the
+            same name.
     """
     keys = (tuple(on or left or ()), tuple(on or right or ()))
     where = caller()
     if not keys[0] or len(keys[0]) != len(keys[1]):
-        msg = f"join ({where}): keys {list(keys[0])} and {list(keys[1])}. Hint: give on=[...], or left=[...] and right=[...] of equal length."
+        msg = (
+            f"join ({where}): keys {list(keys[0])} and {list(keys[1])}. "
+            "Hint: give on=[...], or left=[...] and right=[...] of equal length."
+        )
         raise SchemaError(msg)
     check_columns("join", stream.schema, keys[0], keys=True)
     check_columns("join", other.schema, keys[1], keys=True)
     for a, b in zip(*keys, strict=True):
         kinds = stream.schema.field(a).type, other.schema.field(b).type
         if kinds[0] != kinds[1] and not all(pa.types.is_integer(kind) for kind in kinds):
-            msg = f"join ({where}): left key {a!r} is {kinds[0]}, right key {b!r} is {kinds[1]}. Hint: cast one of them first."
+            msg = (
+                f"join ({where}): left key {a!r} is {kinds[0]}, right key {b!r} is {kinds[1]}. "
+                "Hint: cast one of them first."
+            )
             raise SchemaError(msg)
     extra = [column for column in other.schema.names if column not in keys[1]]
     both = sorted(set(extra) & set(stream.schema.names))
     if both:
         msg = (
-            f"join ({where}): both sides have {both}; left ({describe(stream.schema)}), right ({describe(other.schema)}). "
+            f"join ({where}): both sides have {both}; left ({describe(stream.schema)}), "
+            f"right ({describe(other.schema)}). "
             "Hint: rename with select(new='old') on one side."
         )
         raise SchemaError(msg)

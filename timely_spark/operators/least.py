@@ -1,7 +1,8 @@
-"""Distinct, min and max: what has become true stays true, so the first or best record of a key passes at once.
+"""Distinct, min and max: what became true stays true, so the first or best record of a key passes at once.
 
-They keep, per key, the antichain of (time, value) at which something was bettered, and never let a later epoch hide an
-earlier one. So they ask for no notification, and a loop that only confirms what is known comes to its end by itself.
+They keep, per key, the antichain of (time, value) at which something was bettered, and never let a later
+epoch hide an earlier one. So they ask for no notification, and a loop that only confirms what is known comes
+to its end by itself.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Least(Vertex):
 
 
 class Settled(Least):
-    """The same, once a time is complete: each key's best record at that time, if it betters those of earlier times."""
+    """The same, once a time is complete: each key's best record, if it betters those of earlier times."""
 
     def __init__(self, refines: Refines) -> None:
         super().__init__(refines)
@@ -120,8 +121,9 @@ def no_worse(known: pa.Table, new: pa.Table, refines: Refines) -> Mask:
 def distinct(stream: Stream, *, name: str | None = None) -> Stream:
     """Each different record once: at the least time at which it appears.
 
-    Asks for no notification: a record passes when it is first seen. Over epochs it accumulates: a record seen in an epoch
-    does not appear again in a later one. In a loop it is what makes the loop end: what is known already goes no further.
+    Asks for no notification: a record passes when it is first seen. Over epochs it accumulates: a record seen
+    in an epoch does not appear again in a later one. In a loop it is what makes the loop end: what is known
+    already goes no further.
 
     **Columns:** out as in; none may be nested.
 
@@ -135,11 +137,12 @@ def distinct(stream: Stream, *, name: str | None = None) -> Stream:
     return _least(stream, "distinct", Refines(tuple(stream.schema.names)), stream.schema, name)
 
 
-def min(stream: Stream, value: str, *, keys: Sequence[str], name: str | None = None) -> Stream:  # noqa: A001
+def min(stream: Stream, value: str, *, keys: Sequence[str], name: str | None = None) -> Stream:
     """Per key the least value so far, whenever it is bettered.
 
-    Asks for no notification. Within an epoch a key's record may be bettered again; what outputs release, and what stages
-    that wait read, is the last word: one record per key and epoch in which it changed. Null and NaN are no values.
+    Asks for no notification. Within an epoch a key's record may be bettered again; what outputs release, and
+    what stages that wait read, is the last word: one record per key and epoch in which it changed. Null and
+    NaN are no values.
 
     **Columns:** in: `keys` and `value`, others are dropped; out: `keys`, `value`.
 
@@ -153,7 +156,7 @@ def min(stream: Stream, value: str, *, keys: Sequence[str], name: str | None = N
     return _extreme(stream, "min", value, keys, name)
 
 
-def max(stream: Stream, value: str, *, keys: Sequence[str], name: str | None = None) -> Stream:  # noqa: A001
+def max(stream: Stream, value: str, *, keys: Sequence[str], name: str | None = None) -> Stream:
     """Per key the greatest value so far, whenever it is bettered. As `min`, the other way round.
 
     **Columns:** in: `keys` and `value`, others are dropped; out: `keys`, `value`.
@@ -190,10 +193,10 @@ def _least(stream: Stream, operator: str, refines: Refines, schema: pa.Schema, n
 
 
 def settle(stream: Stream, *, name: str | None = None) -> Stream:
-    """Make the records of `distinct`, `min` or `max` final before going on: wait for each time to be complete.
+    """Make the records of `distinct`, `min` or `max` final: wait for each time to be complete.
 
-    Put in for you wherever it is needed outside loops and before whatever waits. Inside a loop, use it where laps must
-    be kept in step.
+    Put in for you wherever it is needed outside loops and before whatever waits. Inside a loop, use it where
+    laps must be kept in step.
 
     **Columns:** out as in.
 
@@ -211,7 +214,10 @@ def settle(stream: Stream, *, name: str | None = None) -> Stream:
 
     refines = stream.stage.refines
     if refines is None:
-        msg = f"settle: step {stream.stage.name!r} ({stream.stage.where}) is not provisional. Hint: call it right after distinct, min or max."
+        msg = (
+            f"settle: step {stream.stage.name!r} ({stream.stage.where}) is not provisional. "
+            "Hint: call it right after distinct, min or max."
+        )
         raise GraphError(msg)
     return stream.then(
         "settle",

@@ -46,8 +46,9 @@ class Watch(Vertex):
 class RefinedOutput(Output):
     """Hand out records that may still be bettered, each time they are, and take back what no longer holds.
 
-    So that nobody must wait: whoever puts an epoch's parts together lets the last word on each key count, and the
-    epoch is released as soon as nothing can arrive any more, with no further round. In the root scope only.
+    So that nobody must wait: whoever puts an epoch's parts together lets the last word on each key count, and
+    the epoch is released as soon as nothing can arrive any more, with no further round. In the root scope
+    only.
     """
 
     def __init__(self, schema: pa.Schema, diff: str | None, refines: Refines) -> None:

@@ -1,9 +1,9 @@
 """Where provisional records must be made final: a pass over the finished graph.
 
-What `distinct`, `min` and `max` send may be bettered in a later round. That is as it should be for what takes the best
-again, and inside a loop that runs until nothing changes; whoever else reads such a stream must get each record's last
-word, once. So a `Settled` vertex is put before every reader outside loops, and before every one that waits inside.
-Outputs settle for themselves, and wait for nothing.
+What `distinct`, `min` and `max` send may be bettered in a later round. That is as it should be for what takes
+the best again, and inside a loop that runs until nothing changes; whoever else reads such a stream must get
+each record's last word, once. So a `Settled` vertex is put before every reader outside loops, and before
+every one that waits inside. Outputs settle for themselves, and wait for nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from timely_spark.operators.output import Output, RefinedOutput, Watch
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A stream made from provisional records by something that does not keep them apart. `of`: from which step."""
+    """A stream made from provisional records (`of`: whose) by something that does not keep them apart."""
 
     of: Stage
 
@@ -31,12 +31,13 @@ def settle_graph(graph: Graph) -> Graph:
     """The same graph, with provisional records made final wherever somebody counts on it.
 
     Raises:
-        GraphError: records derived from provisional ones inside a loop leave it, or meet something that waits.
+        GraphError: records derived from provisional ones inside a loop leave it, or meet something that
+            waits.
     """
     what = _provisional(graph)
     settled: dict[tuple[int, int], Stage] = {}
     made = Graph(graph.name, graph.times, graph.root)
-    made._names = graph._names
+    made.names = graph.names
     new: dict[Stage, Stage] = {}
     for stage in graph.stages:
         edges = graph.into(stage)
@@ -62,9 +63,10 @@ def settle_graph(graph: Graph) -> Graph:
         if isinstance(kind, Derived):
             verb = "leaves its loop by" if edge.target.operator == "leave" else "is read by"
             msg = (
-                f"what step {edge.source.name!r} ({edge.source.where}) makes of {kind.of.name!r} ({kind.of.where}) is not final "
-                f"when it {verb} {edge.target.name!r} ({edge.target.where}). "
-                f"Hint: let {kind.of.name!r} itself leave, and derive from it outside the loop; or call .settle() on it."
+                f"what step {edge.source.name!r} ({edge.source.where}) makes of {kind.of.name!r} "
+                f"({kind.of.where}) is not final when it {verb} {edge.target.name!r} ({edge.target.where}). "
+                f"Hint: let {kind.of.name!r} itself leave, and derive from it outside the loop; "
+                "or call .settle() on it."
             )
             raise GraphError(msg)
         place = (edge.source.index, edge.port)
@@ -102,7 +104,7 @@ def _exact(stage: Stage) -> bool:
 
 
 def _provisional(graph: Graph) -> dict[tuple[Stage, int], Provisional]:
-    """For each output, whether and how its records are provisional: the least solution, from exact upwards."""
+    """Per output, whether and how its records are provisional: the least solution, from exact upwards."""
     into: dict[Stage, list[Edge]] = defaultdict(list)
     for edge in graph.edges:
         into[edge.target].append(edge)
@@ -150,7 +152,7 @@ def _transfer(stage: Stage, inputs: list[tuple[Stage, Provisional]], fresh: set[
 
 
 def _fresh(graph: Graph, into: dict[Stage, list[Edge]]) -> set[Stage]:
-    """Stages of the root scope that get each epoch whole, in order, straight from the sources: what they send is final."""
+    """Stages outside loops that get each epoch whole, straight from the sources: what they send is final."""
     straight: set[Stage] = set()
     for stage in graph.stages:
         past = into[stage]

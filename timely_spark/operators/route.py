@@ -63,8 +63,9 @@ def concat(stream: Stream, *others: Stream, name: str | None = None) -> Stream:
     for other in others:
         if other.schema != stream.schema:
             msg = (
-                f"concat ({caller()}): ({describe(stream.schema)}) of {stream.stage.name!r} meets ({describe(other.schema)}) "
-                f"of {other.stage.name!r}. Hint: select the same columns, in the same order, on both sides."
+                f"concat ({caller()}): ({describe(stream.schema)}) of {stream.stage.name!r} meets "
+                f"({describe(other.schema)}) of {other.stage.name!r}. "
+                "Hint: select the same columns, in the same order, on both sides."
             )
             raise SchemaError(msg)
     return stream.then("concat", [stream.schema], others=others, name=name)[0]

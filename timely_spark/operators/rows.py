@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +17,7 @@ from timely_spark.graph import SchemaLike, Stateless, as_schema, as_table, calle
 if TYPE_CHECKING:
     from timely_spark.dataflow import Stream
 
-Expression = pc.Expression
+Expression: TypeAlias = pc.Expression
 
 
 def project(table: pa.Table, columns: Mapping[str, str | Expression]) -> pa.Table:
@@ -50,7 +50,7 @@ class _Where(Stateless):
         self.predicate = predicate
 
     def split(self, batch: pa.Table) -> pa.Array | pa.ChunkedArray:
-        if isinstance(self.predicate, Expression):
+        if isinstance(self.predicate, pc.Expression):
             return project(batch, {"passes": self.predicate}).column("passes")
         return pa.array([bool(self.predicate(row)) for row in records(batch)], pa.bool_())
 
@@ -83,7 +83,8 @@ class _Batches(Stateless):
 
 def records(batch: pa.Table) -> Iterable[Any]:
     """The rows of a batch as named tuples."""
-    row = namedtuple("Row", batch.schema.names, rename=True)  # noqa: PYI024
+    make: Any = namedtuple  # noqa: PYI024 - the fields are known only now
+    row = make("Row", batch.schema.names, rename=True)
     columns = [column.to_pylist() for column in batch.columns]
     return map_rows(row, columns)
 
@@ -96,7 +97,8 @@ def map_rows(row: Any, columns: list[list[Any]]) -> Iterable[Any]:
 def select(stream: Stream, *columns: str, name: str | None = None, **named: str | Expression) -> Stream:
     """Choose, rename and compute columns.
 
-    **Columns:** out: `columns`, then one for each of `named`: a column's name, or a `pyarrow.compute` expression.
+    **Columns:** out: `columns`, then one for each of `named`: a column's name, or a `pyarrow.compute`
+    expression.
 
     Example:
         >>> import pyarrow.compute as pc, timely_spark as ts
@@ -113,7 +115,10 @@ def select(stream: Stream, *columns: str, name: str | None = None, **named: str 
     try:
         schema = as_schema(project(stream.schema.empty_table(), chosen).schema)
     except pa.ArrowException as error:
-        msg = f"select ({caller()}): {error}; the input has ({describe(stream.schema)}). Hint: see pyarrow.compute for what fits."
+        msg = (
+            f"select ({caller()}): {error}; the input has ({describe(stream.schema)}). "
+            "Hint: see pyarrow.compute for what fits."
+        )
         raise SchemaError(msg) from error
     return stream.then(
         "select",
@@ -193,7 +198,7 @@ def branch(
 
 def map(
     stream: Stream, function: Callable[[Any], Any], schema: SchemaLike, *, name: str | None = None
-) -> Stream:  # noqa: A001
+) -> Stream:
     """Make one record of each, by a function of one record: handy, and slower than `select` or `map_batches`.
 
     Args:
@@ -275,14 +280,20 @@ def map_batches(
 
 def _checked(stream: Stream, vertex: _Where) -> _Where:
     """Try an expression on no records, so that a slip shows when the graph is built."""
-    if isinstance(vertex.predicate, Expression):
+    if isinstance(vertex.predicate, pc.Expression):
         try:
             passes = vertex.split(stream.schema.empty_table())
         except pa.ArrowException as error:
-            msg = f"where ({caller()}): {error}; the input has ({describe(stream.schema)}). Hint: check the columns' names and types."
+            msg = (
+                f"where ({caller()}): {error}; the input has ({describe(stream.schema)}). "
+                "Hint: check the columns' names and types."
+            )
             raise SchemaError(msg) from error
         if not pa.types.is_boolean(passes.type):
-            msg = f"where ({caller()}): the expression gives {passes.type}, not boolean. Hint: compare with something."
+            msg = (
+                f"where ({caller()}): the expression gives {passes.type}, not boolean. "
+                "Hint: compare with something."
+            )
             raise SchemaError(msg)
     return vertex
 
@@ -294,5 +305,5 @@ def _all(stream: Stream) -> dict[str, str]:
 def _text(function: Any) -> str:
     """A function or expression in a few words, the same in every process."""
     return getattr(function, "__name__", None) or (
-        str(function) if isinstance(function, Expression) else type(function).__name__
+        str(function) if isinstance(function, pc.Expression) else type(function).__name__
     )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.errors import TimelyError
 from timely_spark.runtime.errors import QueryFailed
 from timely_spark.runtime.inputs import InputHandle
 from timely_spark.runtime.site import FAILURE, Site
-from timely_spark.runtime.watch import Progress, Watch
+from timely_spark.runtime.watch import BEAT, Completed, Progress, Watch
 from timely_spark.testing import Captured
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Query:
     ) -> None:
         self._query, self._site, self._watch = query, site, Watch(site)
         self._inputs = tuple(inputs)
+        self._started_after = self._watch.newest().batch
         #: Confs which the session did not let this query have, and why.
         self.unset = list(unset)
 
@@ -224,6 +226,27 @@ class Query:
         """
         before = self._watch.newest().batch
         return self._wait(lambda: self._watch.newest().batch > before, timeout)
+
+    def epochs(self) -> Iterator[Completed]:
+        """Each epoch of this run as it is released at an output, in order, until the query ends.
+
+        What failed the query is raised by `await_termination`, not here. Outputs that print or arrive at once
+        have no epochs.
+        """
+        batch = self._started_after
+        durations: dict[int, int | None] = {}
+        going = True
+        while going:
+            going = self.is_active
+            # Spark's own progress comes last, and tells how long a micro-batch took
+            for progress in self._query.recentProgress:
+                durations[progress["batchId"]] = progress["durationMs"].get("triggerExecution")
+            newest = self._watch.newest().batch
+            while batch < newest and (batch + 1 in durations or not going):
+                batch += 1
+                yield from self._watch.completed(batch, durations)
+            if going:
+                time.sleep(BEAT)
 
     def _wait(self, reached: Any, timeout: float | None) -> bool:
         if self._watch.until(reached, lambda: self.is_active, timeout):

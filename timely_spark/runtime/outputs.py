@@ -21,7 +21,7 @@ from timely_spark.worker import Plan
 
 
 class Declared(Protocol):
-    """An output as the flow declares it (`timely_spark.dataflow.OutputSpec`)."""
+    """An output as the flow declares it (`timely_spark.operators.OutputSpec`)."""
 
     @property
     def name(self) -> str:

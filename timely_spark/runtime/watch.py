@@ -20,7 +20,8 @@ from timely_spark.testing import Captured
 from timely_spark.times import Antichain
 from timely_spark.worker import Coordinator
 
-_BEAT = 0.01  # seconds between two looks at the log while waiting
+#: Seconds between two looks at the log while waiting.
+BEAT = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,20 @@ class Progress:
     def json(self) -> str:
         """As JSON."""
         return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """An epoch that is complete at an output."""
+
+    epoch: int
+    #: The output's name.
+    output: str
+    #: Micro-batches from the one that read its input to the one that released it, both counted; None where epochs
+    #: are not micro-batches.
+    rounds: int | None
+    #: How long those took; None where Spark has forgotten one of them.
+    milliseconds: int | None
 
 
 class Watch:
@@ -111,6 +126,24 @@ class Watch:
             duration_ms=duration_ms,
         )
 
+    def completed(self, batch: int, durations: Mapping[int, int | None]) -> list[Completed]:
+        """What a micro-batch released; `durations` are those of the micro-batches that are known."""
+        manifest = self.log.read(batch)
+        clocked = all(source.epochs == "clock" for source in self.site.plan.inputs)
+        found = []
+        for output, epoch in manifest.released if manifest is not None else ():
+            took = [durations.get(each) for each in range(epoch if clocked else batch, batch + 1)]
+            known = [each for each in took if each is not None]
+            found.append(
+                Completed(
+                    epoch=epoch,
+                    output=output,
+                    rounds=len(took) if clocked and took else None,
+                    milliseconds=sum(known) if len(known) == len(took) else None,
+                )
+            )
+        return found
+
     def captured(self, name: str) -> Captured:
         """The deliveries that an output has kept."""
         node = self.site.plan.by_name.get(name)
@@ -143,4 +176,4 @@ class Watch:
                 return True
             if not going or (limit is not None and time.monotonic() >= limit):
                 return False
-            time.sleep(_BEAT)
+            time.sleep(BEAT)

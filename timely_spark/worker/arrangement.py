@@ -1,4 +1,4 @@
-"""Arrangements: keyed state as a few immutable batches sorted by H, merged geometrically (differential dataflow's spines)."""
+"""Keyed state as a few immutable batches sorted by H, merged geometrically (differential's spines)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ Compact = Callable[[Hashes, pa.Table], tuple[Hashes, pa.Table]]
 
 
 class Arrangement:
-    """Rows indexed by key. Inserting costs what is inserted (amortised), a look-up what is looked up and found.
+    """Rows indexed by key. Inserting costs what is inserted (amortised), a look-up what is asked and found.
 
-    At most logarithmically many batches are held; a batch is never changed, so a checkpoint may keep it by reference.
+    At most logarithmically many batches are held; a batch is never changed, so a checkpoint may keep it by
+    reference.
 
     Example:
         >>> state = Arrangement(("id",))
@@ -57,7 +58,7 @@ class Arrangement:
     def lookup(
         self, probe: pa.Table, on: Sequence[str], hashed: Hashes | None = None
     ) -> tuple[Indices, pa.Table]:
-        """All rows whose key equals a probe row's, with, for each, the index of that probe row (ascending)."""
+        """All rows whose key equals a probe row's; and for each the index of that probe row (ascending)."""
         h = hashes(probe, on) if hashed is None else hashed
         # searching in sorted order walks each batch once, from end to end
         by_hash = np.argsort(h, kind="stable")

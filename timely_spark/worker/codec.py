@@ -1,4 +1,4 @@
-"""State as bytes: plain Python values as tagged JSON, tables and arrays as Arrow beside it. Nothing is ever unpickled."""
+"""State as bytes: plain values as tagged JSON, tables and arrays as Arrow beside it. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _PLAIN = (str, int, float, bool, type(None))
 class Codec:
     """Write and read values of a flow's state.
 
-    What it takes: None, bool, int, float, str, bytes, list, tuple, set, frozenset, dict (any such keys), the flow's
-    times, numpy arrays and scalars, Arrow tables and record batches, pandas frames and series, and `Arrangement`s.
+    What it takes: None, bool, int, float, str, bytes, list, tuple, set, frozenset, dict (any such keys), the
+    flow's times, numpy arrays and scalars, Arrow tables and record batches, pandas frames and series, and
+    `Arrangement`s.
 
     Example:
         >>> from timely_spark.times import PRODUCT, Time
@@ -48,7 +49,7 @@ class Codec:
         head, *blobs = unpack_parts(data)
         return self._decode(json.loads(bytes(head)), blobs)
 
-    def _encode(self, value: Any, blobs: list[bytes]) -> Any:
+    def _encode(self, value: Any, blobs: list[bytes]) -> Any:  # noqa: C901, PLR0911, PLR0912 - a case per type
         from timely_spark.worker.arrangement import Arrangement
 
         if isinstance(value, self.time_type):
@@ -102,7 +103,8 @@ class Codec:
             }
         msg = (
             f"a value of type {type(value).__name__} cannot be kept as state. "
-            "Hint: keep plain values, times, numpy arrays or Arrow tables, or write checkpoint() and restore() for the vertex."
+            "Hint: keep plain values, times, numpy arrays or Arrow tables, "
+            "or write checkpoint() and restore() for the vertex."
         )
         raise StateError(msg)
 
@@ -111,7 +113,7 @@ class Codec:
         blobs.append(data)
         return len(blobs) - 1
 
-    def _decode(self, value: Any, blobs: list[memoryview]) -> Any:
+    def _decode(self, value: Any, blobs: list[memoryview]) -> Any:  # noqa: C901, PLR0911, PLR0912
         from timely_spark.worker.arrangement import Arrangement
 
         if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""The driver's part of a round, as a pure machine: rows of a batch in; what the next round reads, and what is complete, out.
+"""The driver's part of a round: rows of a batch in; what the next round reads, and what is complete, out.
 
-All deltas of a batch are applied at once, so no count is ever negative and no view ahead of another: the protocol of
-Naiad section 3.3 holds by construction.
+All deltas of a batch are applied at once, so no count is ever negative and no view ahead of another: the
+protocol of Naiad section 3.3 holds by construction.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from timely_spark.worker.rows import ROWS, as_rows, read_rows
 OUTPUTS = pa.schema(
     [("sink", pa.string()), ("epoch", pa.int64()), ("worker", pa.int32()), ("payload", pa.binary())]
 )
-"""What workers hand out in a batch. Columns: sink (the step's name), epoch, worker, payload (Arrow IPC stream)."""
+"""What workers hand out. Columns: sink (the step's name), epoch, worker, payload (Arrow IPC stream)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class Coordinator:
             self._move(name, None, 0)
         self.tracker.propagate()
 
-    # -- turns ---------------------------------------------------------------------------------------------------------
+    # -- turns -----------------------------------------------------------------------------------------------
 
     def first(self) -> Turn:
         """The turn before the first batch."""
@@ -189,8 +189,8 @@ class Coordinator:
     def _deliverable(self, header: dict[str, Any]) -> Iterable[int]:
         """Workers with a notification that the next batch may deliver even if it brings no input.
 
-        By the clock, one for an epoch that has not begun waits for its input: else a vertex that always asks for the
-        next epoch would keep an idle query running for ever.
+        By the clock, one for an epoch that has not begun waits for its input: else a vertex that always asks
+        for the next epoch would keep an idle query running for ever.
         """
         stands = {s.name: standing(s, self.inputs[s.name], self.batch + 1) for s in self.plan.inputs}
         open_, present = {k: v[0] for k, v in stands.items()}, {k: v[1] for k, v in stands.items()}
@@ -225,11 +225,11 @@ class Coordinator:
             if (at := self.inputs[s.name]) is not None
         ]
         return min(
-            [time.epoch for _, time in self.tracker.active] + [at for at in open_ if at is not None],
+            [time.epoch for _, time in self.tracker.active] + open_,
             default=self.batch + 1,
         )
 
-    # -- what holds the flow back ----------------------------------------------------------------------------------------
+    # -- what holds the flow back ----------------------------------------------------------------------------
 
     def holding(self, node: Node, epoch: int) -> list[str]:
         """The inputs and steps that keep `epoch` from being complete at a node, by name."""
@@ -243,7 +243,7 @@ class Coordinator:
                 names.append(step)
         return names
 
-    # -- durability ------------------------------------------------------------------------------------------------------
+    # -- durability ------------------------------------------------------------------------------------------
 
     def encode(self) -> dict[str, Any]:
         """Everything as plain JSON."""

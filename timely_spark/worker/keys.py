@@ -1,13 +1,14 @@
 """Keys of records: the partition function H, equality, and grouping, all on whole columns.
 
-H is part of the on-disk format: the same for ever, in every process, for every width of integer. Null, NaN and -0.0
-have a defined place (null is one key, NaN is one key, -0.0 is 0.0), as in Spark's own grouping.
+H is part of the on-disk format: the same for ever, in every process, for every width of integer. Null, NaN
+and -0.0 have a defined place (null is one key, NaN is one key, -0.0 is 0.0), as in Spark's own grouping.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ def _words(column: pa.Array) -> Hashes:
         column = column.cast(pa.int64())
     elif pa.types.is_boolean(kind):
         column = column.cast(pa.int8())
-    values = column.fill_null(0).to_numpy(zero_copy_only=False)
+    values: npt.NDArray[Any] = column.fill_null(0).to_numpy(zero_copy_only=False)
     return values.view(_U) if values.dtype == np.uint64 else values.astype(np.int64).view(_U)
 
 
@@ -140,7 +141,7 @@ def same(left: pa.Table, right: pa.Table, left_on: Sequence[str], right_on: Sequ
 
 
 def exact(table: pa.Table, columns: Sequence[str]) -> bool:
-    """Whether H tells keys apart for certain, so that equality need not be looked at: one column of integers."""
+    """Whether H tells keys apart for certain, with no look at equality: one column of integers."""
     return (
         len(columns) == 1
         and pa.types.is_integer(kind := table.schema.field(columns[0]).type)
@@ -150,7 +151,7 @@ def exact(table: pa.Table, columns: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The rows of a table in groups of equal keys: `order` lists them group by group, `starts` where each begins."""
+    """Rows in groups of equal keys: `order` lists them group by group, `starts` where each begins."""
 
     order: Indices
     starts: Indices
@@ -185,7 +186,7 @@ def group(table: pa.Table, columns: Sequence[str], hashed: Hashes | None = None)
 def _part(kept: pa.Table, order: Indices, new: Mask, columns: Sequence[str]) -> tuple[Indices, Mask]:
     order, new = order.copy(), new.copy()
     bounds = np.append(np.flatnonzero(new), len(order))
-    for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, end in pairwise(bounds):
         if end - start < 2:
             continue
         groups: list[list[int]] = []

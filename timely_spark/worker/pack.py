@@ -17,13 +17,14 @@ from timely_spark.worker.rows import Row, as_rows
 
 
 def pack(plan: Plan, source: str, table: pa.Table, shard: int, seq: int = 0) -> pa.Table:
-    """Pack a part of what a source read in one micro-batch: per-batch stages, H, one Arrow batch per (entry, worker).
+    """Pack a part of what a source read in one micro-batch: one Arrow batch per (entry, worker).
 
     Args:
         plan: the plan.
         source: the input's name.
         table: rows in the input's schema.
-        shard: which part of the micro-batch this is (the task's partition): the same when the batch is read again.
+        shard: which part of the micro-batch this is (the task's partition): the same when the batch is read
+            again.
         seq: which piece of that part.
 
     Returns:
@@ -47,7 +48,7 @@ def pack(plan: Plan, source: str, table: pa.Table, shard: int, seq: int = 0) -> 
 def pack_input(
     plan: Plan, source: str, entries: Iterable[tuple[int, str, int | None, pa.Table | None]]
 ) -> pa.Table:
-    """Pack what was done with an input handle: entries ``(seq, "send" | "advance" | "close", epoch, table)`` in order."""
+    """Pack what was done with a handle, in order: ``(seq, "send" | "advance" | "close", epoch, table)``."""
     entry = plan.source(source)
     rows: list[Row] = []
     for seq, kind, epoch, table in entries:

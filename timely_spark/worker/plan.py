@@ -1,8 +1,8 @@
-"""The physical plan: which stages become vertices, what is fused into the channels between them, and which channels exchange.
+"""The physical plan: which stages become vertices, what rides on the channels, and which channels exchange.
 
-A round is spent only on an exchange, so this is where rounds are saved: routing and per-batch stages ride on the channels,
-whatever can runs at the sources, before their exchange (which is free: Spark's own shuffle makes it), and an exchange
-stands only where records would really not lie where the next stage needs them.
+A round is spent only on an exchange, so this is where rounds are saved: routing and per-batch stages ride on
+the channels, whatever can runs at the sources, before their exchange (which is free: Spark's own shuffle
+makes it), and an exchange stands only where records would really not lie where the next stage needs them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from graphlib import CycleError as Unsortable
 from graphlib import TopologicalSorter
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -88,7 +89,7 @@ class Source:
 
 @dataclass(eq=False)
 class Plan:
-    """A graph compiled for a number of workers. Built by `compile_plan`; the same on the driver and on every worker."""
+    """A graph compiled by `compile_plan` for a number of workers; the same on the driver and all of them."""
 
     name: str
     workers: int
@@ -146,7 +147,7 @@ class Plan:
         return hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()[:16]
 
     def key(self, node: Node, time: Any) -> tuple[Any, ...]:
-        """Where work at (node, time) stands in (time, topological) order: all that can lead to it stands before it."""
+        """The place of work at (node, time) in (time, topological) order: behind what can lead to it."""
         counters = time.order_key()
         return tuple(part for pair in zip(counters, node.path, strict=True) for part in pair)
 
@@ -174,7 +175,10 @@ class _Compiler:
             self.out[edge.source].append(edge)
         for stage in graph.stages:
             if stage.operator == "feedback" and not self.into[stage]:
-                msg = f"the loop variable {stage.name!r} ({stage.where}) is never fed. Hint: call variable.feed(stream) once."
+                msg = (
+                    f"the loop variable {stage.name!r} ({stage.where}) is never fed. "
+                    "Hint: call variable.feed(stream) once."
+                )
                 raise GraphError(msg)
         self.prefix = self._prefix()
         self.exchanged: dict[int, Partition] = {}
@@ -189,7 +193,7 @@ class _Compiler:
                 self._require(edge, need)
         self.real = self._real()
 
-    # -- what runs at the sources, and where exchanges stand ---------------------------------------------------------
+    # -- what runs at the sources, and where exchanges stand -------------------------------------------------
 
     def _prefix(self) -> set[Stage]:
         """Stages whose whole past is per-batch: they run in the sources' own tasks."""
@@ -214,8 +218,8 @@ class _Compiler:
     def _dealt(self, stage: Stage, columns: tuple[str, ...]) -> bool:
         """Whether the stage's output lies by `columns`, or can be made to without an exchange right here.
 
-        Through a stage that keeps records as they are the wish is handed on to its inputs: an exchange is best made
-        early, at the sources, and a loop that comes back already dealt must not be dealt again.
+        Through a stage that keeps records as they are the wish is handed on to its inputs: an exchange is
+        best made early, at the sources, and a loop that comes back already dealt must not be dealt again.
         """
         if (
             not stage.is_routing
@@ -230,7 +234,7 @@ class _Compiler:
         return True
 
     def _lies(self, stage: Stage, columns: tuple[str, ...]) -> bool:
-        """Whether the stage's output lies by `columns` as it is. Through a per-batch stage that keeps them, if its input does."""
+        """Whether the output lies by `columns`; a per-batch stage that keeps them is as its input."""
         if stage.guarantees is not None or stage in self._chosen:
             return (stage.guarantees or self._chosen[stage]) == columns
         if stage in self.prefix:
@@ -245,7 +249,7 @@ class _Compiler:
             edge.index not in self.exchanged and self._dealt(edge.source, before) for edge in self.into[stage]
         )
 
-    # -- which stages become vertices --------------------------------------------------------------------------------
+    # -- which stages become vertices ------------------------------------------------------------------------
 
     def _real(self) -> set[Stage]:
         real = {s for s in self.graph.stages if s.vertex is not None and not s.is_stateless}
@@ -301,7 +305,7 @@ class _Compiler:
                     todo.append(edge.target)
         return False
 
-    # -- the plan ------------------------------------------------------------------------------------------------------
+    # -- the plan --------------------------------------------------------------------------------------------
 
     def plan(self) -> Plan:
         graph = self.graph
@@ -391,7 +395,7 @@ class _Compiler:
                     todo.append((target, 0, through, onward, deal))
 
     def _counted(self) -> set[Scope]:
-        """The loops whose laps matter: those with a limit, and those in which something waits for a lap to be complete."""
+        """The loops whose laps matter: those with a limit, and those in which something waits for a lap."""
         counted = {stage.scope for stage in self.graph.stages if stage.scope.limit is not None}
         for stage in self.graph.stages:
             if stage.vertex is not None and stage.vertex.waits:
@@ -412,16 +416,19 @@ class _Compiler:
         except CyclicTime as error:
             steps = list(dict.fromkeys(nodes[location // 2].stage for location in error.locations))
             way = " -> ".join(f"{stage.name} ({stage.where})" for stage in [*steps, steps[0]])
-            msg = f"this cycle does not advance time: {way}. Hint: close a cycle only by the feedback of a loop."
+            msg = (
+                f"this cycle does not advance time: {way}. "
+                "Hint: close a cycle only by the feedback of a loop."
+            )
             raise CycleError(msg) from error
 
 
 def _positions(graph: Graph) -> dict[Stage, tuple[int, ...]]:
-    """For each stage its places in the topological orders of the scopes around it, loops counting as one stage."""
+    """For each stage its places in the topological orders of the scopes around it, a loop being one stage."""
     inner: dict[Any, dict[Any, None]] = defaultdict(dict)
     for stage in graph.stages:
         path = (*stage.scope.path, stage)
-        for outer, item in zip(path[:-1], path[1:], strict=True):
+        for outer, item in pairwise(path):
             inner[outer].setdefault(item)
     before: dict[Any, dict[Any, None]] = defaultdict(
         dict

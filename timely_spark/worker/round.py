@@ -1,8 +1,9 @@
 """One worker's round: a pure function of its state, the round's header and the rows that came for it.
 
-Messages before notifications; messages in (time, topological) order, what waits at one (time, input) as one batch; what
-stays on the worker is delivered in the same round. So the order depends on times and the graph only, never on how rows
-happened to lie, and a round ends when nothing is left to do here, or its budget is used up.
+Messages before notifications; messages in (time, topological) order, what waits at one (time, input) as one
+batch; what stays on the worker is delivered in the same round. So the order depends on times and the graph
+only, never on how rows happened to lie, and a round ends when nothing is left to do here, or its budget is
+used up.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, is_dataclass
+from operator import methodcaller
 from typing import Any
 
 import pyarrow as pa
@@ -24,8 +26,8 @@ from timely_spark.errors import CapabilityError, SchemaError, VertexError
 from timely_spark.graph import Vertex, as_table, describe
 from timely_spark.worker.codec import Codec, pack_parts, unpack_parts
 from timely_spark.worker.keys import deal, from_bytes, to_bytes
-from timely_spark.worker.pack import apply_stage
 from timely_spark.worker.notify import blocking, standing
+from timely_spark.worker.pack import apply_stage
 from timely_spark.worker.plan import Node, Plan
 from timely_spark.worker.rows import Row, as_rows, read_rows
 
@@ -46,14 +48,14 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A notification asked for: not before `guarantee` is complete; may send from `capability` on, if there is one."""
+    """A notification asked for: once `guarantee` is complete; it may send from `capability` on, if any."""
 
     node: int
     guarantee: Any
     capability: Any | None
 
 
-def step(
+def step(  # noqa: PLR0917 - the round's own signature, of which nothing is optional
     plan: Plan,
     state: bytes | None,
     batch_id: int,
@@ -95,7 +97,7 @@ class _Round:
         self.order: list[tuple[Any, int, int, int, Any]] = []
         self.tie = itertools.count()
         self.pending: dict[Pending, None] = {}
-        #: states as they were read; a vertex is built when first called, the others are written back as they are
+        #: states as they were read; a vertex is built when first called, others are written back as they are
         self.saved: dict[str, Any] = {}
         self.vertices: dict[int, Vertex] = {}
         self.outbox: dict[tuple[int, Any, int], list[pa.Table]] = defaultdict(list)
@@ -107,7 +109,7 @@ class _Round:
         self._read(state)
         self.before = self._held()
 
-    # -- in ----------------------------------------------------------------------------------------------------------
+    # -- in --------------------------------------------------------------------------------------------------
 
     def _read(self, state: bytes | None) -> None:
         if not state:
@@ -171,7 +173,7 @@ class _Round:
                 self._input(meta, payload)
 
     def _input(self, meta: dict[str, Any], payload: Any) -> None:
-        """Data of the batch: it enters at the batch's epoch, or at its own where the flow does not go by the clock."""
+        """Data of the batch: it enters at the batch's epoch; where the flow has no clock, at its own."""
         source = self.plan.source(meta["source"])
         epoch = self.batch_id if source.epochs == "clock" else meta.get("epoch")
         if "seen" in meta:
@@ -204,7 +206,7 @@ class _Round:
             heapq.heappush(self.order, (self.plan.key(node, time), node.index, input_, next(self.tie), time))
         self.queue[key].append(table)
 
-    # -- the round ---------------------------------------------------------------------------------------------------
+    # -- the round -------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Deliver until nothing is left that may be delivered, or the budget is used up."""
@@ -221,18 +223,18 @@ class _Round:
                 batch = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
                 self.stats["bytes"] += batch.nbytes
                 self.stats["records"] += batch.num_rows
-                self.call.run(node, time, time, lambda v, i=input_, t=time, b=batch: v.on_recv(i, t, b))
+                self.call.run(node, time, time, methodcaller("on_recv", input_, time, batch))
             elif (pending := self._deliverable(blockers)) is not None:
                 del self.pending[pending]
                 node, time = self.plan.nodes[pending.node], pending.guarantee
                 self.stats["notifications"] += 1
-                self.call.run(node, time, pending.capability, lambda v, t=time: v.on_notify(t))
+                self.call.run(node, time, pending.capability, methodcaller("on_notify", time))
             else:
                 return
             self.stats["steps"] += 1
 
     def _deliverable(self, blockers: dict[int, list[Any]]) -> Pending | None:
-        """The first notification that nothing can precede any more. Nothing waits for delivery when this is asked."""
+        """The first notification that nothing can precede any more; asked when no message waits."""
         if not self.pending:
             return None
         nodes = self.plan.nodes
@@ -257,11 +259,11 @@ class _Round:
             vertex = _instance(node.template)
             if node.name in self.saved:
                 vertex.restore(self.codec.read(self.saved[node.name]))
-            vertex._context = self.call
+            vertex._context = self.call  # noqa: SLF001 - lent by the worker alone
             self.vertices[node.index] = vertex
         return self.vertices[node.index]
 
-    # -- out ---------------------------------------------------------------------------------------------------------
+    # -- out -------------------------------------------------------------------------------------------------
 
     def _held(self) -> Counter[tuple[int, Any]]:
         held = Counter((self.plan.nodes[index].arrives, time) for index, _, time in self.queue)
@@ -304,7 +306,8 @@ class _Round:
     def _messages(self) -> Iterator[tuple[int, Any, int, pa.Table]]:
         """What goes to other workers: one batch per (channel, time, worker).
 
-        Where the receiver combines and laps do not matter to it, those of all laps travel as one, at the last of them.
+        Where the receiver combines and laps do not matter to it, those of all laps travel as one, at the last
+        of them.
         """
         together: dict[tuple[int, Any, int], list[tuple[Any, pa.Table]]] = defaultdict(list)
         for (index, time, to), tables in self.outbox.items():
@@ -345,7 +348,7 @@ class _Round:
 
 
 def _changed(vertex: Vertex, template: Vertex) -> dict[str, Any]:
-    """What `checkpoint` gives, less what is still the very object that the template has: functions and settings."""
+    """What `checkpoint` gives, less what is still the template's very object: functions and settings."""
     initial = vars(template)
     return {
         name: value
@@ -370,10 +373,11 @@ _ATOMS = (
 
 
 def _is_setting(value: Any) -> bool:
-    """Whether a value never changes: such may be shared by all workers, and is no state as long as it is the same object."""
+    """Whether a value never changes: all workers may share it, and the very same object is no state."""
     if isinstance(value, tuple | frozenset):
         return all(map(_is_setting, value))
-    frozen = is_dataclass(value) and type(value).__dataclass_params__.frozen
+    kind: Any = type(value)
+    frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
     return isinstance(value, _ATOMS) or callable(value) or frozen
 
 
@@ -387,7 +391,7 @@ def _instance(template: Vertex) -> Vertex:
 
 
 class _Call:
-    """What a vertex sees of the worker while it is called: the context of `Vertex`, and the keeper of its laws."""
+    """What a vertex sees of the worker that calls it: the context of `Vertex`, and the keeper of its laws."""
 
     def __init__(self, round_: _Round) -> None:
         self.round, self.worker, self.workers, self.times = (
@@ -413,11 +417,15 @@ class _Call:
         if self.capability is None or not self.capability.less_equal(time):
             msg = (
                 f"step {node.name!r} sends at {time} while it may send from {self.capability} on. "
-                "Hint: send at the time of what is processed or later; a notification without capability cannot send."
+                "Hint: send at the time of what is processed or later; "
+                "a notification without capability cannot send."
             )
             raise CapabilityError(msg)
         if not 0 <= edge < len(node.stage.outputs):
-            msg = f"step {node.name!r} sends by output {edge}, it has {len(node.stage.outputs)}. Hint: declare the output."
+            msg = (
+                f"step {node.name!r} sends by output {edge}, it has {len(node.stage.outputs)}. "
+                "Hint: declare the output."
+            )
             raise CapabilityError(msg)
         declared = node.stage.outputs[edge]
         if not isinstance(batch, pa.Table) or batch.schema != declared:
@@ -451,7 +459,10 @@ class _Call:
         """Ask for a notification."""
         node = self.node
         if not node.waits:
-            msg = f"step {node.name!r} asks for a notification and has no on_notify. Hint: write on_notify(self, time)."
+            msg = (
+                f"step {node.name!r} asks for a notification and has no on_notify. "
+                "Hint: write on_notify(self, time)."
+            )
             raise CapabilityError(msg)
         if not self.time.less_equal(time) or (
             capability is not None
@@ -462,8 +473,9 @@ class _Call:
             )
         ):
             msg = (
-                f"step {node.name!r} at {self.time} (capability {self.capability}) asks to be notified of {time} with "
-                f"capability {capability}. Hint: ask for the present time or a later one, with a capability no earlier than it."
+                f"step {node.name!r} at {self.time} (capability {self.capability}) asks to be notified of "
+                f"{time} with capability {capability}. "
+                "Hint: ask for the present time or a later one, with a capability no earlier than it."
             )
             raise CapabilityError(msg)
         self.round.pending[Pending(node.index, time, capability)] = None

@@ -1,4 +1,4 @@
-"""The rows that travel between sources, workers and driver: a label, a kind, a little JSON, and an Arrow batch."""
+"""The rows that travel between sources, workers and driver: worker, kind, a little JSON, an Arrow batch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pyarrow as pa
 ROWS = pa.schema(
     [("worker", pa.int32()), ("kind", pa.string()), ("meta", pa.string()), ("payload", pa.binary())]
 )
-"""Columns: worker (from 0: whom it is for, or who wrote it), kind, meta (JSON), payload (Arrow IPC stream, or null).
+"""Columns: worker (from 0: whom it is for, or who wrote it), kind, meta (JSON), payload (Arrow IPC or null).
 
-Kinds on the way to a worker: ``input``, ``advance`` (a handle moves), ``message``, ``header``; from it: ``message``,
-``output``, ``report``, ``error``.
+Kinds on the way to a worker: ``input``, ``advance`` (a handle moves), ``message``, ``header``; from it:
+``message``, ``output``, ``report``, ``error``.
 """
 
 Row = tuple[int, str, dict[str, Any], bytes | None]

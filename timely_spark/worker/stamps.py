@@ -1,4 +1,4 @@
-"""Times of rows kept as state: one dictionary column, so that a comparison is made once per time, not once per row."""
+"""Times of rows kept as state: one dictionary column, so that each time is compared once, not each row."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def settle_times(table: pa.Table, times: Times, since: int) -> tuple[pa.Table, I
     """
     values, which = stamps(table, times)
     classes: dict[Any, int] = {}
-    mapping, texts = [], []
+    mapping: list[int] = []
+    texts: list[str] = []
     for value in values:
         epoch, *counters = value.order_key()
         key = (max(epoch, since - 1), *counters)

@@ -1,0 +1,182 @@
+"""How results leave the flow: captured, printed, given to a function, written; and probes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from timely_spark.errors import GraphError, SchemaError
+from timely_spark.graph import caller, check_columns
+from timely_spark.operators.output import Output, Watch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from timely_spark.dataflow import Dataflow, Stream
+
+Release = Literal["epoch", "arrival"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """An output as the user declared it."""
+
+    name: str
+    schema: pa.Schema
+    kind: str
+    release: Release
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A place in the flow whose frontier can be asked for: `query.probe(probe).less_than(time)`.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("watched")
+        >>> probe = flow.input("x", "n long").probe("seen")
+        >>> simulation = ts.testing.Simulation(flow)
+        >>> simulation.send("x", [1])
+        >>> simulation.run()
+        >>> simulation.turn.frontier[probe.name]
+        [[1]]
+    """
+
+    flow: Dataflow
+    name: str
+
+
+def probe(stream: Stream, name: str | None = None) -> Probe:
+    """A place at which to ask how far the flow is."""
+    return Probe(stream.flow, stream.then("probe", [stream.schema], name=name, vertex=Watch())[0].name)
+
+
+def inspect(stream: Stream, name: str | None = None, *, limit: int = 20) -> Stream:
+    """Print what passes, on the driver, as it comes: at most `limit` a round. Returns the stream itself."""
+    return _output(stream, "inspect", name, "inspect", "arrival", limit=limit)
+
+
+def capture(stream: Stream, name: str | None = None) -> Stream:
+    """Keep each epoch's records, to be read with `query.captured(name)` or from `testing.run`.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("kept")
+        >>> _ = flow.input("x", "n long").capture("out")
+        >>> ts.testing.run(flow, {"x": [[2, 1], [3]]})["out"].rows()
+        {0: [(1,), (2,)], 1: [(3,)]}
+    """
+    return _output(stream, "capture", name, "capture", "epoch")
+
+
+def to_memory(stream: Stream, name: str, *, release: Release = "epoch") -> Stream:
+    """Show all records so far, with their epoch, as a temporary view `name`.
+
+    For results that a person looks at.
+
+    **Columns:** epoch long, then the stream's own.
+    """
+    return _output(stream, "to_memory", name, "memory", release)
+
+
+def subscribe(
+    stream: Stream,
+    on_epoch: Callable[[int, pa.Table], object],
+    on_complete: Callable[[], object] | None = None,
+    *,
+    release: Release = "epoch",
+    name: str | None = None,
+) -> Stream:
+    """Call `on_epoch(epoch, table)` on the driver for each complete epoch, in order; also if it is empty.
+
+    At least once: after a crash an epoch may come again, with the same number and the same records.
+    `on_complete()` is called when all inputs are closed and nothing is left to do (Naiad section 4.1).
+    """
+    return _output(
+        stream, "subscribe", name, "subscribe", release, on_epoch=on_epoch, on_complete=on_complete
+    )
+
+
+def foreach_epoch(
+    stream: Stream,
+    function: Callable[[DataFrame, int], object],
+    *,
+    release: Release = "epoch",
+    name: str | None = None,
+) -> Stream:
+    """Call `function(DataFrame, epoch)` for each complete epoch, in order; at least once, as foreachBatch."""
+    return _output(stream, "foreach_epoch", name, "foreach_epoch", release, function=function)
+
+
+def to_delta(
+    stream: Stream,
+    table: str,
+    *,
+    keys: Sequence[str] | None = None,
+    diff: str | None = None,
+    overwrite: bool = False,
+    release: Release = "epoch",
+    name: str | None = None,
+) -> Stream:
+    """Write to a Delta table: each epoch exactly once, and never half of it.
+
+    Args:
+        stream: any outside loops.
+        table: a path, or catalog.schema.table.
+        keys: none: a change log, records are appended with their epoch. Else a current table, upserted by
+            key.
+        diff: for what comes of `distinct`, `min` or `max`: the name of an int column that says +1 for a
+            record that became true in the epoch and -1 for one that ceased to be; summed up to an epoch it
+            gives its answer.
+        overwrite: take over a table that another checkpoint wrote, and write it anew.
+        release: "epoch", or "arrival" to append each round's records at once.
+        name: the step's name.
+
+    **Columns:** epoch long, then the stream's own, then `diff`.
+    """
+    if keys is not None:
+        check_columns("to_delta", stream.schema, list(keys), keys=True)
+    return _output(
+        stream,
+        "to_delta",
+        name,
+        "delta",
+        release,
+        diff=diff,
+        table=table,
+        keys=keys and list(keys),
+        overwrite=overwrite,
+    )
+
+
+def _output(
+    stream: Stream,
+    operator: str,
+    name: str | None,
+    kind: str,
+    release: Release,
+    *,
+    diff: str | None = None,
+    **options: Any,
+) -> Stream:
+    if kind != "inspect" and stream.stage.scope.parent is not None:
+        msg = (
+            f"{operator} ({caller()}): {stream.name!r} is inside loop {stream.stage.scope.name!r}. "
+            "Hint: let it leave the loop first."
+        )
+        raise GraphError(msg)
+    if diff is not None and diff in stream.schema.names:
+        msg = f"{operator} ({caller()}): diff={diff!r} is a column already. Hint: choose another name."
+        raise SchemaError(msg)
+    schema = stream.schema if diff is None else stream.schema.append(pa.field(diff, pa.int32()))
+    shown = "inspect" if kind == "inspect" else "output"
+    if name is None:
+        name = f"{operator}-{stream.name.rsplit('.', 1)[-1]}"
+    stream.then(shown, [], name=name, vertex=Output(schema, diff), detail=kind)
+    stage = stream.flow.graph.stages[-1]
+    stream.flow.outputs.append(OutputSpec(stage.name, schema, kind, release, options))
+    return stream
