@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,7 +27,14 @@ Trigger = str | Mapping[str, Any] | None
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """Records that flow: an output of a stage. All operators are methods of it, and return new streams."""
+    """Records that flow: an output of a stage. All operators are methods of it, and return new streams.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> numbers = ts.Dataflow("numbers").input("x", "n long")
+        >>> numbers.distinct(name="once").select(number="n")
+        Stream(select: number long)
+    """
 
     flow: Dataflow
     stage: Stage
@@ -54,6 +61,10 @@ class Stream:
     binary = operators.binary
     unary_notify = operators.unary_notify
     binary_notify = operators.binary_notify
+
+    enter = operators.enter
+    leave = operators.leave
+    loop = operators.loop
 
     probe = operators.probe
     inspect = operators.inspect
@@ -136,79 +147,22 @@ class Stream:
         )
         return tuple(Stream(self.flow, stage, port) for port in range(len(outputs)))
 
-    # -- loops -----------------------------------------------------------------------------------------------
-
-    def enter(self, scope: Scope) -> Stream:
-        """This stream inside a loop, at lap 0 of each time. The same as `scope.enter(stream)`."""
-        return scope.enter(self)
-
-    def leave(self) -> Stream:
-        """This stream one loop further out: the lap is dropped from its times (Naiad's egress).
-
-        Raises:
-            GraphError: it is in no loop.
-        """
-        scope = self.stage.scope
-        if scope.parent is None:
-            msg = (
-                f"leave ({caller()}): {self.name!r} is in no loop. "
-                "Hint: only what is inside a loop can leave it."
-            )
-            raise GraphError(msg)
-        summary = self.flow.graph.times.leave(scope.depth)
-        return self.then("leave", [self.schema], scope=scope.parent, summary=summary)[0]
-
-    def loop(
-        self, step: Callable[[Stream], Any], *, max_iterations: int | None = None, name: str | None = None
-    ) -> Any:
-        """Iterate: a variable starts as this stream, and `step` of it is fed back and leaves the loop.
-
-        variable = enter(input) + feedback(step(variable)). The loop ends when nothing is fed back, so let
-        `step` end in something that stops what is known already, as `distinct` or `min`. A loop may contain
-        loops.
-
-        Args:
-            step: gets the variable, a stream in the loop's scope; returns the stream to feed back, which also
-                leaves; or (the stream to feed back, the streams that leave ...).
-            max_iterations: how often `step` is applied at most; what would be fed back beyond is dropped.
-            name: the loop's name.
-
-        Returns:
-            What leaves, outside the loop: one stream, or a tuple where `step` named several.
-
-        Example:
-            Collatz: every start comes to 1.
-
-            >>> import pyarrow.compute as pc, timely_spark as ts
-            >>> flow = ts.Dataflow("collatz")
-            >>> def step(n):
-            ...     half = n.select(start="start", n=pc.bit_wise_and(pc.field("n"), 1), m="n")
-            ...     next = half.map(
-            ...         lambda row: (row.start, row.m * 3 + 1 if row.n else row.m // 2), "start long, n long"
-            ...     )
-            ...     return next.where(pc.field("n") > 1), next.where(pc.field("n") == 1)
-            >>> ones = flow.input("x", "start long, n long").loop(step)
-            >>> _ = ones.capture("out")
-            >>> ts.testing.run(flow, {"x": [[(6, 6), (7, 7)]]})["out"].rows()
-            {0: [(6, 1), (7, 1)]}
-        """
-        scope = self.scope.inner(name=name, max_iterations=max_iterations)
-        variable = scope.variable(self)
-        ends = step(variable)
-        back, *out = ends if isinstance(ends, tuple | list) else (ends, ends)
-        if not isinstance(back, Stream):
-            msg = (
-                f"loop ({caller()}): step returned {type(back).__name__}. "
-                "Hint: return the stream to feed back, or a tuple beginning with it."
-            )
-            raise GraphError(msg)
-        variable.feed(back)
-        left = tuple(stream.leave() for stream in out)
-        return left[0] if len(left) == 1 else left
-
 
 class Variable(Stream):
-    """A loop variable: a stream that is read before what feeds it is known."""
+    """A loop variable: a stream that is read before what feeds it is known.
+
+    Example:
+        `loop` makes one; by hand it is closed with `feed`:
+
+        >>> import pyarrow.compute as pc, timely_spark as ts
+        >>> flow = ts.Dataflow("countdown")
+        >>> loop = flow.scope.inner(name="down")
+        >>> n = loop.variable(flow.input("x", "n long"), name="n")
+        >>> n.feed(n.select(n=pc.field("n") - 1).where(pc.field("n") >= 0))
+        >>> _ = n.leave().capture("out")
+        >>> ts.testing.run(flow, {"x": [[3]]})["out"].rows()
+        {0: [(0,), (1,), (2,), (3,)]}
+    """
 
     __slots__ = ()
 
@@ -246,7 +200,15 @@ class Variable(Stream):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A loop context, or the outermost scope."""
+    """A loop context, or the outermost scope. Times inside a loop count its laps (Naiad section 2.1).
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("scopes")
+        >>> inner = flow.scope.inner(name="laps").inner(name="steps")
+        >>> inner.name, inner.graph_scope.depth
+        ('laps.steps', 2)
+    """
 
     flow: Dataflow
     graph_scope: GraphScope
@@ -323,6 +285,14 @@ class Input(Stream):
     """A stream that the program itself sends. Before the start, what is sent waits for it.
 
     With ``epochs="manual"`` the program also says when an epoch is over, by `advance_to` and `close`.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> numbers = ts.Dataflow("hello").input("numbers", "n long", epochs="manual")
+        >>> numbers.send([1, 2])
+        >>> numbers.advance_to(1)
+        >>> numbers.epoch
+        1
     """
 
     __slots__ = ()
@@ -400,17 +370,18 @@ class Dataflow:
         Raises:
             GraphError: the DataFrame is not a streaming one, or the kinds of epoch are mixed.
         """
-        if hasattr(frame, "isStreaming"):
-            if not frame.isStreaming:
+        given: Any = frame
+        if hasattr(given, "isStreaming"):
+            if not given.isStreaming:
                 msg = (
                     f"source {name!r} ({caller()}): the DataFrame is not streaming. "
                     "Hint: read it with spark.readStream."
                 )
                 raise GraphError(msg)
-            self.frames[name] = frame
-            schema = as_schema({f.name: f.dataType.simpleString() for f in frame.schema.fields})
+            self.frames[name] = given
+            schema = as_schema({f.name: f.dataType.simpleString() for f in given.schema.fields})
         else:
-            schema = as_schema(frame)
+            schema = as_schema(given)
         if epoch is not None:
             check_columns("source", schema, [epoch])
             if not pa.types.is_integer(schema.field(epoch).type):

@@ -186,7 +186,7 @@ class VertexError(TimelyError, RuntimeError):
 
     def encode(self) -> dict[str, str | None]:
         """The error as plain JSON."""
-        return self._parts
+        return dict(self._parts)
 
     @classmethod
     def decode(cls, parts: Mapping[str, str | None], context: str = "") -> Self:

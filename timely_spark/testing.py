@@ -2,6 +2,21 @@
 
 The same plan, the same `step` and the same coordinator as on Spark; and, with a seed, schedules that Spark
 would rarely show: messages that take longer, rounds that are cut short, batches that only turn a loop.
+
+Example:
+    Whatever the schedule and the number of workers, the answer is the same:
+
+    >>> import timely_spark as ts
+    >>> flow = ts.Dataflow("counts")
+    >>> words = flow.input("words", "word string")
+    >>> _ = words.group_by("word").aggregate(count="count").capture("counts")
+    >>> seen = {
+    ...     str(ts.testing.run(flow, {"words": [["b", "a"], ["b"]]}, workers=w, seed=s)["counts"].rows())
+    ...     for w in (1, 2, 3)
+    ...     for s in range(4)
+    ... }
+    >>> seen
+    {"{0: [('a', 1), ('b', 1)], 1: [('b', 2)]}"}
 """
 
 from __future__ import annotations

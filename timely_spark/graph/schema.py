@@ -60,7 +60,7 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
             for name, kind in schema.items()
         ]
     else:
-        msg = (  # type: ignore[unreachable] # whoever writes without a type checker gets here
+        msg = (
             f"a schema cannot be read from {type(schema).__name__}. "
             "Hint: write DDL such as 'node long, name string'."
         )

@@ -20,6 +20,7 @@ from timely_spark.operators.deliver import (
 )
 from timely_spark.operators.join import join
 from timely_spark.operators.least import distinct, max, min, settle
+from timely_spark.operators.loop import enter, leave, loop
 from timely_spark.operators.output import Output, Watch
 from timely_spark.operators.provisional import settle_graph
 from timely_spark.operators.route import broadcast, concat, delay, exchange
@@ -42,12 +43,15 @@ __all__ = [
     "concat",
     "delay",
     "distinct",
+    "enter",
     "exchange",
     "flat_map",
     "foreach_epoch",
     "group_by",
     "inspect",
     "join",
+    "leave",
+    "loop",
     "map",
     "map_batches",
     "max",

@@ -96,8 +96,8 @@ def _words(column: pa.Array) -> Hashes:
         column = column.cast(pa.int64())
     elif pa.types.is_boolean(kind):
         column = column.cast(pa.int8())
-    values: npt.NDArray[Any] = column.fill_null(0).to_numpy(zero_copy_only=False)
-    return values.view(_U) if values.dtype == np.uint64 else values.astype(np.int64).view(_U)
+    words: npt.NDArray[Any] = column.fill_null(0).to_numpy(zero_copy_only=False)
+    return words.view(_U) if words.dtype == np.uint64 else words.astype(np.int64).view(_U)
 
 
 def _hash_bytes(column: pa.Array) -> Hashes:

@@ -377,8 +377,12 @@ def _is_setting(value: Any) -> bool:
     if isinstance(value, tuple | frozenset):
         return all(map(_is_setting, value))
     kind: Any = type(value)
-    frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
-    return isinstance(value, _ATOMS) or callable(value) or frozen
+    return isinstance(value, _ATOMS) or callable(value) or (is_dataclass(kind) and _frozen(kind))
+
+
+def _frozen(kind: Any) -> bool:
+    frozen: bool = kind.__dataclass_params__.frozen
+    return frozen
 
 
 def _instance(template: Vertex) -> Vertex:
