@@ -33,7 +33,7 @@ class Stream:
         >>> import timely_spark as ts
         >>> numbers = ts.Dataflow("numbers").input("x", "n long")
         >>> numbers.distinct(name="once").select(number="n")
-        Stream(select: number long)
+        Stream(select: number int64)
     """
 
     flow: Dataflow
@@ -469,6 +469,7 @@ class Dataflow:
         name: str | None = None,
         sources: Mapping[str, DataFrame] | None = None,
         partitions: int | None = None,
+        record: str | None = None,
     ) -> Query:
         """Run on Spark, as one streaming query; from where an earlier run with its checkpoint stopped.
 
@@ -482,6 +483,7 @@ class Dataflow:
             name: the query's name, by default the flow's.
             sources: DataFrames for sources that were declared by their schema.
             partitions: Spark tasks per round; by default as many as workers or cores.
+            record: a folder into which each worker's round is written, to be run again by `testing.recorded`.
 
         Returns:
             The query, with the verbs of Spark's `StreamingQuery` and those of time.
@@ -500,6 +502,7 @@ class Dataflow:
             trigger=trigger,
             name=name or self.name,
             partitions=partitions,
+            record=record,
         )
 
     def explain(self, workers: int = 2) -> None:

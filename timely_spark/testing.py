@@ -26,7 +26,6 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +36,7 @@ from timely_spark.errors import TimelyError
 from timely_spark.graph import as_table
 from timely_spark.worker import ROWS, Budget, Coordinator, Plan, Turn, pack, pack_input, step
 from timely_spark.worker.keys import from_bytes
+from timely_spark.worker.record import Recorded, recorded
 
 
 @dataclass
@@ -113,6 +113,7 @@ class Simulation:
         self.on_step: Callable[..., object] | None = None
         self._parts: dict[tuple[str, int], list[pa.Table]] = defaultdict(list)
         self._input: list[pa.Table] = []
+        self._stands: dict[str, int | None] = dict.fromkeys(self.plan.sources, 0)
         self._seq = 0
 
     # -- input -----------------------------------------------------------------------------------------------
@@ -121,10 +122,10 @@ class Simulation:
         """Give records to an input; by the clock they join the epoch of the next batch."""
         source = self.plan.source(name)
         table = as_table(records, source.stage.outputs[0])
+        at = self._open(name, epoch)
         self._seq += 1
         if source.epochs == "manual":
-            standing = self.coordinator.inputs[name] if epoch is None else epoch
-            self._input.append(pack_input(self.plan, name, [(self._seq, "send", standing, table)]))
+            self._input.append(pack_input(self.plan, name, [(self._seq, "send", at, table)]))
             return
         for shard in range(shards := 1 if self.random is None else self.random.randint(1, 3)):
             size = -(-table.num_rows // shards)
@@ -132,13 +133,26 @@ class Simulation:
 
     def advance_to(self, name: str, epoch: int) -> None:
         """Say that an input with manual epochs has come to `epoch`."""
+        self._stands[name] = self._open(name, epoch)
         self._seq += 1
         self._input.append(pack_input(self.plan, name, [(self._seq, "advance", epoch, None)]))
 
     def close(self, name: str) -> None:
-        """Say that an input is over."""
+        """Say that an input is over. Closing again does nothing."""
+        if self._stands[name] is None:
+            return
+        self._stands[name] = None
         self._seq += 1
         self._input.append(pack_input(self.plan, name, [(self._seq, "close", None, None)]))
+
+    def _open(self, name: str, epoch: int | None) -> int:
+        """The epoch, by default that at which the input stands, if it is not closed."""
+        stands = self._stands[name]
+        if stands is None or (epoch is not None and epoch < stands):
+            where = "is closed" if stands is None else f"stands at epoch {stands}, and {epoch} is closed"
+            msg = f"input {name!r} {where}"
+            raise TimelyError(msg, hint="send before advance_to() and close()")
+        return stands if epoch is None else epoch
 
     # -- rounds ----------------------------------------------------------------------------------------------
 
@@ -195,23 +209,23 @@ class Simulation:
         return self.budget
 
     def _arriving(self) -> tuple[list[pa.Table], list[pa.Table]]:
-        """What the next batch delivers; with a seed some messages take longer. Headers are the newest."""
+        """What the next batch delivers. With a seed some workers without input are passed over.
+
+        Never a part of what waits for a worker: it holds all that was sent to it before, or does not run.
+        """
         if self.random is None:
             return self.waiting, []
+        busy = {worker for table in self._input for worker in table.column("worker").to_pylist()}
+        late = {w for w in range(self.plan.workers) if w not in busy and self.random.random() < 0.3}
         arriving, later = [], []
         for table in self.waiting:
-            kinds = table.column("kind").to_pylist()
-            late = [kind == "message" and self.random.random() < 0.3 for kind in kinds]
-            newest = table is self.waiting[-1]
+            pairs = zip(*(table.column(column).to_pylist() for column in ("worker", "kind")), strict=True)
+            waits = [(worker in late, kind == "message") for worker, kind in pairs]
+            newest = table is self.waiting[-1]  # of the headers too
             arriving.append(
-                table.filter(
-                    pa.array(
-                        [not x and (k == "message" or newest) for x, k in zip(late, kinds, strict=True)],
-                        pa.bool_(),
-                    )
-                )
+                table.filter(pa.array([not w and (message or newest) for w, message in waits], pa.bool_()))
             )
-            later.append(table.filter(pa.array(late, pa.bool_())))
+            later.append(table.filter(pa.array([w and message for w, message in waits], pa.bool_())))
         order = list(range(sum(table.num_rows for table in arriving)))
         self.random.shuffle(order)
         return [pa.concat_tables(arriving).take(pa.array(order, pa.int64()))], [
@@ -296,14 +310,4 @@ def _renumbered(epochs: dict[int, pa.Table], batches: list[int]) -> dict[int, pa
     return {epoch: pa.concat_tables(tables) for epoch, tables in made.items()}
 
 
-def replay(
-    plan: Plan, batches: Sequence[tuple[int, int, bytes | None, pa.Table, str]]
-) -> list[tuple[bytes, pa.Table]]:
-    """Run recorded rounds again: (batch, worker, state, rows, header) each; gives what each gave."""
-    return [
-        step(plan, state, batch, worker, rows, partial(str, header))
-        for batch, worker, state, rows, header in batches
-    ]
-
-
-__all__ = ["Captured", "Simulation", "replay", "run", "sorted_rows"]
+__all__ = ["Captured", "Recorded", "Simulation", "recorded", "run", "sorted_rows"]

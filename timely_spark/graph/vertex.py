@@ -114,7 +114,7 @@ class Vertex:
     @property
     def waits(self) -> bool:
         """Whether the vertex ever asks for a notification."""
-        return type(self).on_notify is not Vertex.on_notify
+        return type(self).on_notify is not Vertex.on_notify or bool(tuple(self.initial))
 
     def checkpoint(self) -> Mapping[str, Any]:
         """The state by name: plain values, times, numpy arrays and Arrow tables (Naiad section 3.4)."""

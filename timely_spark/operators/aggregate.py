@@ -47,7 +47,9 @@ class Aggregates:
             elif kind == "collect" and values is not None:
                 flat = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
                 flat = pa.concat_arrays(flat.chunks) if isinstance(flat, pa.ChunkedArray) else flat
-                made[out] = pa.ListArray.from_arrays(pa.array(np.arange(len(flat) + 1, dtype=np.int32)), flat)
+                valid = flat.is_valid().to_numpy(zero_copy_only=False)
+                ends = np.concatenate([[0], np.cumsum(valid)]).astype(np.int32)
+                made[out] = pa.ListArray.from_arrays(pa.array(ends), flat.drop_null())
             else:
                 made[out] = values
         table = pa.table({key: batch.column(key) for key in self.keys} | made)
@@ -92,6 +94,8 @@ def _collect(lists: pa.ChunkedArray, groups: Groups) -> pa.Array:
 def _sum_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return pa.int64()
+    if pa.types.is_decimal128(kind):  # room for ten more digits, as in Spark
+        return pa.decimal128(min(38, kind.precision + 10), kind.scale)
     return pa.float64() if pa.types.is_floating(kind) else kind
 
 
@@ -142,7 +146,9 @@ class Aggregate(Vertex):
 
     def _compact(self, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
         table, at = settle_times(table, self._context.times, self._context.since())
-        groups = group(table.append_column("_class", pa.array(at)), [*self.what.keys, "_class"])
+        groups = group(
+            table.append_column("__timely_class", pa.array(at)), [*self.what.keys, "__timely_class"]
+        )
         if len(groups.starts) == table.num_rows:
             return hashed, table
         # in the order of H again, of which the groups by (key, time) know nothing
@@ -226,8 +232,8 @@ def _aggregate(
         msg = f"aggregate ({where}): per={per!r}. Hint: 'accumulated' or 'time'."
         raise SchemaError(msg)
     if not keys:  # all records are one group: that of a constant
-        whole = stream.select(*stream.schema.names, _all=pc.scalar(0))
-        return _aggregate(whole, ("_all",), columns, per, name).select(*columns)
+        whole = stream.select(*stream.schema.names, __timely_all=pc.scalar(0))
+        return _aggregate(whole, ("__timely_all",), columns, per, name).select(*columns)
     check_columns("aggregate", stream.schema, keys, keys=True)
     listed: list[tuple[str, str, str | None]] = []
     fields = [stream.schema.field(key) for key in keys]
@@ -243,7 +249,7 @@ def _aggregate(
             msg = f"aggregate ({where}): column {out!r} is a key. Hint: give the aggregate another name."
             raise SchemaError(msg)
         if column is not None:
-            check_columns("aggregate", stream.schema, [column])
+            check_columns("aggregate", stream.schema, [column], keys=kind in {"min", "max", "collect"})
         source = stream.schema.field(column).type if column is not None else pa.int64()
         if kind == "sum" and not (
             pa.types.is_integer(source)

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.graph import Partition, Refines, Vertex, check_columns
+from timely_spark.errors import SchemaError
+from timely_spark.graph import Partition, Refines, Vertex, caller, check_columns
 from timely_spark.worker.arrangement import Arrangement
 from timely_spark.worker.keys import Hashes, Mask, group, hashes
 from timely_spark.worker.stamps import settle_times, stamp, where_time
@@ -59,8 +60,8 @@ class Least(Vertex):
     def _compact(self, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
         table, at = settle_times(table, self._context.times, self._context.since())
         # per (key, time) the best alone is of use
-        keyed = table.append_column("_class", pa.array(at))
-        groups = group(_by_value(keyed, self.refines), [*self.refines.keys, "_class"])
+        keyed = table.append_column("__timely_class", pa.array(at))
+        groups = group(_by_value(keyed, self.refines), [*self.refines.keys, "__timely_class"])
         order = _value_order(keyed, self.refines)
         rows = np.sort(order[groups.firsts])
         return hashed[rows], table.take(rows)
@@ -173,7 +174,12 @@ def max(stream: Stream, value: str, *, keys: Sequence[str], name: str | None = N
 
 def _extreme(stream: Stream, operator: str, value: str, keys: Sequence[str], name: str | None) -> Stream:
     columns = [*keys, value]
-    check_columns(operator, stream.schema, columns)
+    check_columns(operator, stream.schema, columns, keys=True)
+    if value in keys:
+        msg = (
+            f"{operator} ({caller()}): {value!r} is a key and the value. Hint: the keys alone are distinct()."
+        )
+        raise SchemaError(msg)
     schema = pa.schema([stream.schema.field(column) for column in columns])
     narrow = stream if stream.schema.names == columns else stream.select(*columns)
     return _least(narrow, operator, Refines(tuple(keys), value, operator == "max"), schema, name)

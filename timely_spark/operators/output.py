@@ -15,7 +15,7 @@ from timely_spark.worker.arrangement import Arrangement
 from timely_spark.worker.keys import Hashes, group
 from timely_spark.worker.stamps import settle_times, stamp, stamps
 
-VOID = "_void"
+VOID = "__timely_void"
 """The column by which an output takes back what it handed out for an epoch that is not released yet."""
 
 
@@ -112,11 +112,11 @@ class RefinedOutput(Output):
 
     def _compact(self, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
         table, at = settle_times(table, self._context.times, self._context.since())
-        ranked = table.append_column("_class", pa.array(at)).append_column(
-            "_rank", pa.array(_ranks(table, self.refines))
+        ranked = table.append_column("__timely_class", pa.array(at)).append_column(
+            "__timely_rank", pa.array(_ranks(table, self.refines))
         )
-        order = np.argsort(ranked.column("_rank").to_numpy(), kind="stable")
-        rows = np.sort(order[group(ranked.take(order), [*self.refines.keys, "_class"]).firsts])
+        order = np.argsort(ranked.column("__timely_rank").to_numpy(), kind="stable")
+        rows = np.sort(order[group(ranked.take(order), [*self.refines.keys, "__timely_class"]).firsts])
         return hashed[rows], table.take(rows)
 
 

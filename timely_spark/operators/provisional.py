@@ -152,14 +152,18 @@ def _transfer(stage: Stage, inputs: list[tuple[Stage, Provisional]], fresh: set[
 
 
 def _fresh(graph: Graph, into: dict[Stage, list[Edge]]) -> set[Stage]:
-    """Stages outside loops that get each epoch whole, straight from the sources: what they send is final."""
+    """Stages outside loops that get each epoch whole and in order from the sources: what they send is final.
+
+    By the clock alone: what a program sends, or a column says, for one epoch may come in several batches. Nor
+    behind an exchange that a user asks for: what comes over it is a round later than what comes past it.
+    """
     straight: set[Stage] = set()
     for stage in graph.stages:
         past = into[stage]
-        if stage.operator == "source" or (
+        if (stage.operator == "source" and stage.detail == "clock") or (
             (stage.is_routing or stage.is_stateless)
             and past
-            and stage.operator not in {"feedback", "variable", "leave", "delay"}
+            and stage.operator not in {"feedback", "variable", "leave", "delay", "exchange", "broadcast"}
             and all(edge.source in straight for edge in past)
         ):
             straight.add(stage)

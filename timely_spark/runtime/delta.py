@@ -50,7 +50,7 @@ class DeltaSink:
     _columns: list[str] = field(default_factory=list)
 
     # -- at start --------------------------------------------------------------------------------------------
-    def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:  # noqa: ARG002
+    def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Makes the table, so that a stream without data leaves an empty one, or checks the one there."""
         schema, names = with_epoch(self.target, output.schema)
         missing = [key for key in self.keys if key not in names]

@@ -44,7 +44,7 @@ class FeedbackSource(DataSource):
         """The rows between the stages."""
         return ROWS_DDL
 
-    def simpleStreamReader(self, schema: StructType) -> FeedbackReader:  # noqa: ARG002, N802
+    def simpleStreamReader(self, schema: StructType) -> FeedbackReader:  # noqa: N802
         """The reader; the site travels as an option."""
         return FeedbackReader(Site.from_option(self.options["site"]))
 

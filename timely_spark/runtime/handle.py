@@ -54,6 +54,18 @@ class Query:
     Has the verbs of Spark's `StreamingQuery`, in snake_case and in its own camelCase, and those of a timely
     dataflow: `frontier`, `probe`, `wait_for`, `rounds`, `step`. As a context manager it stops the query at
     the end.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("hello")
+        >>> numbers = flow.input("numbers", "n long")
+        >>> _ = numbers.distinct().capture("seen")
+        >>> with flow.start(spark, workers=2) as query:  # doctest: +SKIP
+        ...     numbers.send([1, 1, 2])
+        ...     query.wait_for()
+        ...     query.captured("seen").table().num_rows
+        True
+        2
     """
 
     def __init__(

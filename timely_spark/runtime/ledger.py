@@ -71,12 +71,12 @@ def _files_of(unreleased: dict[str, dict[str, list[int]]]) -> set[int]:
 
 
 def _names(table: pa.Table) -> list[tuple[str, int]]:
-    sinks: list[str] = table["sink"].to_pylist()  # type: ignore[assignment]
-    epochs: list[int] = table["epoch"].to_pylist()  # type: ignore[assignment]
+    sinks: list[str] = table["sink"].to_pylist()
+    epochs: list[int] = table["epoch"].to_pylist()
     return list(zip(sinks, epochs, strict=True))
 
 
 def _parts(table: pa.Table, sink: str, epoch: int) -> list[bytes]:
     mine = (pc.field("sink") == sink) & (pc.field("epoch") == epoch)
-    parts: list[bytes] = table.filter(mine)["payload"].to_pylist()  # type: ignore[assignment]
+    parts: list[bytes] = table.filter(mine)["payload"].to_pylist()
     return parts

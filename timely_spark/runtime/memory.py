@@ -39,7 +39,7 @@ class MemoryReader(DataSourceReader):
         """One."""
         return [InputPartition(None)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows, in the order of delivery."""
         schema, files = to_arrow_schema(self.schema, timezone="UTC"), Files(self.folder)
         for number in files.numbers("."):

@@ -15,6 +15,7 @@ from timely_spark.runtime.log import RoundLog
 from timely_spark.runtime.session import register
 from timely_spark.runtime.site import ROWS_DDL, Site
 from timely_spark.worker import ROWS, pack, step
+from timely_spark.worker.record import Recorded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,6 +107,11 @@ def _work(site: Site, key: Any, frames: Iterator[pd.DataFrame], state: GroupStat
     batch = batch_id(site.log)
     old = _state(state)
     new, out = step(site.plan, old, batch, worker, rows, lambda: site.log.newest_before(batch).header)
+    if site.record is not None:
+        header = site.log.newest_before(batch).header
+        Recorded(
+            batch=batch, worker=worker, header=header, state=old, rows=rows, new_state=new, out=out
+        ).write(site.record)
     if new != old:  # an unchanged row costs nothing
         state.update((STATE_FORMAT, new))
     if out.num_rows:

@@ -77,7 +77,7 @@ class SubscribeSink:
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Nothing to make."""
 
-    def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:  # noqa: ARG002
+    def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Calls `on_epoch` for each epoch."""
         for epoch, table in parts:
             self.on_epoch(epoch, table)
@@ -97,7 +97,7 @@ class ForeachEpochSink:
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Nothing to make."""
 
-    def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:  # noqa: ARG002
+    def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Calls the function for each epoch."""
         for epoch, table in parts:
             self.function(session.createDataFrame(table), epoch)
@@ -116,7 +116,7 @@ class InspectSink:
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Nothing to make."""
 
-    def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:  # noqa: ARG002
+    def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Prints."""
         for epoch, table in parts:
             for record in table.slice(0, self.limit).to_pylist():
@@ -134,11 +134,11 @@ class CaptureSink:
 
     _folder: str = ""
 
-    def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:  # noqa: ARG002
+    def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Notes where the files go."""
         self._folder = captured_folder(checkpoint, output.name)
 
-    def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:  # noqa: ARG002
+    def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Writes one file, the same one if it is delivered again; also of an epoch without records."""
         Files(self._folder).write_table(f"{version}.arrow", stamped(parts))
 

@@ -50,6 +50,8 @@ class Site:
     run: str
     #: How many batches back everything is kept for a rollback, as Spark does with its own log.
     keep: int = 100
+    #: A folder into which every worker's round is recorded, for `testing.recorded`.
+    record: str | None = None
 
     def to_option(self) -> str:
         """As the text of a data source's option."""

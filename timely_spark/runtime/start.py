@@ -44,6 +44,7 @@ def start(
     trigger: str | Mapping[str, Any] | None = None,
     name: str | None = None,
     partitions: int | None = None,
+    record: str | None = None,
 ) -> Query:
     """Starts (or resumes) a compiled flow as one streaming query.
 
@@ -86,6 +87,7 @@ def start(
         name=plan.name,
         run=run,
         keep=_retention(session),
+        record=record,
     )
     for output in outputs:
         output.sink.prepare(session, output, log.checkpoint, flow["id"])

@@ -77,8 +77,7 @@ class Coordinator:
         self.done: dict[str, int] = dict.fromkeys(self.unreleased, -1)
         self.late: Counter[str] = Counter()
         for node in plan.nodes:
-            for epoch in node.template.initial:
-                time = plan.times.epoch(epoch)
+            for time in plan.initial(node):
                 self.tracker.update([(node.leaves, time, plan.workers)])
                 for pending in self.pending:
                     pending.append((node.index, time))

@@ -127,7 +127,10 @@ def same(left: pa.Table, right: pa.Table, left_on: Sequence[str], right_on: Sequ
     for left_column, right_column in zip(left_on, right_on, strict=True):
         a, b = flat(left.column(left_column)), flat(right.column(right_column))
         if a.type != b.type and pa.types.is_integer(a.type) and pa.types.is_integer(b.type):
+            unsigned = pa.uint64() in {a.type, b.type}
             a, b = a.cast(pa.int64(), safe=False), b.cast(pa.int64(), safe=False)
+            if unsigned:  # from 2**63 up it has become negative, and equals nothing
+                result &= pc.fill_null(pc.greater_equal(a, 0), fill_value=True).to_numpy(zero_copy_only=False)
         if pa.types.is_null(a.type):
             continue
         equal = pc.equal(a, b)
@@ -141,8 +144,8 @@ def same(left: pa.Table, right: pa.Table, left_on: Sequence[str], right_on: Sequ
 
 
 def exact(table: pa.Table, columns: Sequence[str]) -> bool:
-    """Whether H tells keys apart for certain, with no look at equality: one column of integers."""
-    return (
+    """Whether H tells keys apart for certain, with no look at equality: one column of integers, or none."""
+    return not columns or (
         len(columns) == 1
         and pa.types.is_integer(kind := table.schema.field(columns[0]).type)
         and (kind != pa.uint64() and table.column(columns[0]).null_count == 0)

@@ -37,6 +37,8 @@ class Channel:
     input: int
     #: per-batch stages applied by the sender, in order, and the output port of each that is followed
     through: tuple[tuple[Stage, int], ...]
+    #: the way it stands for: edges of the graph, over stages that became no vertices
+    edges: tuple[Edge, ...]
     summary: PathSummary
     #: None: stays on its worker
     exchange: Partition | None
@@ -98,8 +100,12 @@ class Plan:
     channels: tuple[Channel, ...]
     inputs: tuple[Source, ...]
     reach: Reachability
+    #: in topological order, those of a loop together
     stages: tuple[Stage, ...]
+    edges: tuple[Edge, ...]
+    #: by edge: exchanges that are made, and those that were asked for and need not be
     exchanged: dict[int, Partition]
+    saved: dict[int, Partition]
     fused: frozenset[int]
     budget: Any = None
     by_name: dict[str, Node] = field(init=False)
@@ -115,6 +121,14 @@ class Plan:
     def source(self, name: str) -> Source:
         """An input by name."""
         return next(source for source in self.inputs if source.name == name)
+
+    def initial(self, node: Node) -> Iterator[Any]:
+        """The times a vertex is to be notified of from the start: its epochs, at lap 0 of its loops."""
+        for epoch in node.template.initial:
+            time: Any = self.times.epoch(epoch)
+            for depth in range(node.stage.scope.depth):
+                time = self.times.enter(depth).results_in(time)
+            yield time
 
     def described(self) -> dict[str, Any]:
         """What must be the same for a checkpoint to be continued, as plain JSON."""
@@ -182,6 +196,7 @@ class _Compiler:
                 raise GraphError(msg)
         self.prefix = self._prefix()
         self.exchanged: dict[int, Partition] = {}
+        self.saved: dict[int, Partition] = {}
         self._chosen: dict[Stage, tuple[str, ...]] = {}
         for edge in graph.edges:
             need = edge.target.requires[edge.input] if edge.input < len(edge.target.requires) else None
@@ -214,6 +229,8 @@ class _Compiler:
     def _require(self, edge: Edge, need: Partition) -> None:
         if need.broadcast or not self._dealt(edge.source, need.columns):
             self.exchanged[edge.index] = need
+        else:
+            self.saved[edge.index] = need
 
     def _dealt(self, stage: Stage, columns: tuple[str, ...]) -> bool:
         """Whether the stage's output lies by `columns`, or can be made to without an exchange right here.
@@ -236,7 +253,8 @@ class _Compiler:
     def _lies(self, stage: Stage, columns: tuple[str, ...]) -> bool:
         """Whether the output lies by `columns`; a per-batch stage that keeps them is as its input."""
         if stage.guarantees is not None or stage in self._chosen:
-            return (stage.guarantees or self._chosen[stage]) == columns
+            lies = stage.guarantees if stage.guarantees is not None else self._chosen[stage]
+            return lies == columns
         if stage in self.prefix:
             return False
         if stage.is_routing:
@@ -253,6 +271,10 @@ class _Compiler:
 
     def _real(self) -> set[Stage]:
         real = {s for s in self.graph.stages if s.vertex is not None and not s.is_stateless}
+        # each copy of a broadcast record counts, so it must arrive before it is dealt again
+        real |= {
+            stage for stage in self.graph.stages if stage.operator == "broadcast" and self._dealt_again(stage)
+        }
         while True:
             behind = self._behind_exchange(real)
             more = {
@@ -276,6 +298,14 @@ class _Compiler:
         return real | {
             stage for stage in self.graph.stages if stage.operator == "variable" and self._spins(stage, real)
         }
+
+    def _dealt_again(self, stage: Stage) -> bool:
+        """Whether an exchange follows with only routing in between."""
+        return any(
+            edge.index in self.exchanged or (edge.target.is_routing and self._dealt_again(edge.target))
+            for edge in self.out[stage]
+            if edge.target.operator != "feedback"
+        )
 
     def _behind_exchange(self, real: set[Stage]) -> dict[Stage, bool]:
         """For each stage whether batches reach it fresh from an exchange, with no vertex between."""
@@ -315,7 +345,8 @@ class _Compiler:
         channels: list[Channel] = []
 
         def add(source: int | None, start: Stage, port: int) -> Iterator[int]:
-            for through, summary, exchange, edge in self._routes(start, port):
+            for through, edges, summary, exchange in self._routes(start, port):
+                edge = edges[-1]
                 index = len(channels)
                 channels.append(
                     Channel(
@@ -324,6 +355,7 @@ class _Compiler:
                         target=number[edge.target],
                         input=edge.input,
                         through=through,
+                        edges=edges,
                         summary=summary,
                         exchange=exchange if self.workers > 1 or source is None else None,
                         schema=edge.schema,
@@ -361,38 +393,40 @@ class _Compiler:
             channels=tuple(channels),
             inputs=tuple(inputs),
             reach=self._reachability(nodes, channels),
-            stages=tuple(graph.stages),
+            stages=tuple(sorted(graph.stages, key=positions.__getitem__)),
+            edges=tuple(graph.edges),
             exchanged=self.exchanged,
+            saved=self.saved,
             fused=frozenset(s.index for s in graph.stages if s not in self.real and s.operator != "source"),
         )
 
     def _routes(
         self, start: Stage, port: int
-    ) -> Iterator[tuple[tuple[tuple[Stage, int], ...], PathSummary, Partition | None, Edge]]:
+    ) -> Iterator[tuple[tuple[tuple[Stage, int], ...], tuple[Edge, ...], PathSummary, Partition | None]]:
         """The ways from an output to the next vertices, over stages that became none."""
         identity = self.graph.times.identity(start.scope.depth)
-        todo: list[tuple[Stage, int, tuple[tuple[Stage, int], ...], PathSummary, Partition | None]] = [
-            (start, port, (), identity, None)
-        ]
+        todo: list[
+            tuple[Stage, int, tuple[tuple[Stage, int], ...], tuple[Edge, ...], PathSummary, Partition | None]
+        ] = [(start, port, (), (), identity, None)]
         while todo:
-            stage, port, through, summary, exchange = todo.pop(0)
+            stage, port, through, before, summary, exchange = todo.pop(0)
             for edge in self.out[stage]:
                 if edge.port != port:
                     continue
                 deal = self.exchanged.get(edge.index, exchange)
-                target = edge.target
+                target, edges = edge.target, (*before, edge)
                 onward = summary.followed_by(target.summary)
                 if onward is None:
                     continue  # no time gets through, a loop of no laps for example
                 if target in self.real:
-                    yield through, onward, deal, edge
+                    yield through, edges, onward, deal
                 elif target.is_stateless:
                     todo += [
-                        (target, out, (*through, (target, out)), onward, deal)
+                        (target, out, (*through, (target, out)), edges, onward, deal)
                         for out in range(len(target.outputs))
                     ]
                 else:
-                    todo.append((target, 0, through, onward, deal))
+                    todo.append((target, 0, through, edges, onward, deal))
 
     def _counted(self) -> set[Scope]:
         """The loops whose laps matter: those with a limit, and those in which something waits for a lap."""

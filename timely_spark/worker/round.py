@@ -114,8 +114,7 @@ class _Round:
     def _read(self, state: bytes | None) -> None:
         if not state:
             for node in self.plan.nodes:
-                for epoch in node.template.initial:
-                    time = self.plan.times.epoch(epoch)
+                for time in self.plan.initial(node):
                     self.pending[Pending(node.index, time, time)] = None
             return
         head_part, *parts = unpack_parts(state)
@@ -161,6 +160,7 @@ class _Round:
                 row[1].get("channel", -1),
                 row[1].get("from", row[1].get("shard", 0)),
                 row[1].get("seq", 0),
+                row[1].get("time", ()),
             )
         )
         for kind, meta, payload in data:
@@ -328,6 +328,8 @@ class _Round:
             try:
                 if state := _changed(vertex, node.template):
                     written[node.name] = self.codec.write(state)
+                else:  # all is as the template has it, or has become so again
+                    written.pop(node.name, None)
             except Exception as error:
                 raise VertexError.from_exception(node.name, node.stage.where, error) from error
         queue = list(self.queue.items())
@@ -348,13 +350,14 @@ class _Round:
 
 
 def _changed(vertex: Vertex, template: Vertex) -> dict[str, Any]:
-    """What `checkpoint` gives, less what is still the template's very object: functions and settings."""
-    initial = vars(template)
-    return {
-        name: value
-        for name, value in vertex.checkpoint().items()
-        if name not in initial or value is not initial[name]
-    }
+    """What `checkpoint` gives, less what is still the template's very object: functions and settings.
+
+    Where the user wrote `restore` himself it gets all that his `checkpoint` gave.
+    """
+    state, initial = dict(vertex.checkpoint()), vars(template)
+    if type(vertex).restore is not Vertex.restore or type(vertex).checkpoint is not Vertex.checkpoint:
+        return state
+    return {name: value for name, value in state.items() if name not in initial or value is not initial[name]}
 
 
 _ATOMS = (

@@ -12,7 +12,7 @@ import pyarrow as pa
 from timely_spark.times import Times
 from timely_spark.worker.keys import Indices, Mask
 
-AT = "_at"
+AT = "__timely_at"
 """The column's name."""
 
 

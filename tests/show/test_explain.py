@@ -1,0 +1,262 @@
+"""What `explain` prints, whole, for small flows; and what it says of special ones."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import timely_spark as ts
+from timely_spark.errors import GraphError
+from timely_spark.show import explain
+
+
+def word_count() -> ts.Dataflow:
+    flow = ts.Dataflow("wordcount")
+    lines = flow.source("lines", "line string")
+    words = lines.flat_map(lambda row: row.line.split(), "word string", name="words")
+    words.group_by("word").aggregate(count="count", name="counts").capture("totals")
+    return flow
+
+
+def reachability() -> ts.Dataflow:
+    flow = ts.Dataflow("reachability")
+    edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
+
+    def hop(reached: ts.Stream) -> ts.Stream:
+        links = reached.scope.enter(edges)
+        onward = reached.join(links, left=["node"], right=["src"]).select(node="dst")
+        return onward.concat(reached).distinct(name="near")
+
+    roots.loop(hop, name="hops").to_memory("near")
+    return flow
+
+
+def nested() -> ts.Dataflow:
+    flow = ts.Dataflow("nested")
+
+    def lap(stream: ts.Stream) -> ts.Stream:
+        known = stream.loop(lambda inner: inner.distinct(name="known"), name="inner")
+        sums = known.group_by("k").aggregate(v=("sum", "v"), name="sums")
+        return sums.distinct(name="new")
+
+    left = flow.input("x", "k long, v long", epochs="manual").loop(lap, name="outer", max_iterations=3)
+    left.group_by("k").aggregate(n="count", name="counts").capture("out")
+    return flow
+
+
+WORD_COUNT = """\
+Flow 'wordcount' on 2 workers
+
+Steps: in topological order, loops indented
+  lines   source clock                        (line string)               test_explain.py:N
+  words   flat_map <lambda>        <- lines   (word string)               test_explain.py:N
+  counts  aggregate count=count()  <- words   (word string, count int64)  test_explain.py:N
+  totals  output capture           <- counts                              test_explain.py:N
+
+Vertices: what a worker has a part of, and what rides on the channels into it
+  counts  aggregate count=count(), waits until a time is complete
+    from lines: dealt by word at the source, free; runs in the source's tasks: words
+  totals  output capture
+    from counts: stays on its worker
+
+Rounds
+  an epoch takes 1 round, loops included: there is no exchange on its way
+  exchanges that cost nothing: 1 at the sources, 0 where records lie right already
+  epochs: a micro-batch that brings input is one (lines); no input holds the flow back
+"""
+
+REACHABILITY = """\
+Flow 'reachability' on 2 workers
+
+Steps: in topological order, loops indented
+  edges            source clock                                     (src int64, dst int64)   test_explain.py:N
+  roots            source clock                                     (node int64)             test_explain.py:N
+  hops:            loop                                                                      test_explain.py:N
+    hops.enter     enter            <- roots                        (node int64)             test_explain.py:N
+    hops.enter_2   enter            <- edges                        (src int64, dst int64)   test_explain.py:N
+    hops.variable  variable         <- hops.enter, hops.feedback    (node int64)             test_explain.py:N
+    hops.join      join node = src  <- hops.variable, hops.enter_2  (node int64, dst int64)  test_explain.py:N
+    hops.select    select node=dst  <- hops.join                    (node int64)             test_explain.py:N
+    hops.concat    concat           <- hops.select, hops.variable   (node int64)             test_explain.py:N
+    hops.near      distinct         <- hops.concat                  (node int64)             test_explain.py:N
+    hops.feedback  feedback         <- hops.near                    (node int64)             test_explain.py:N
+  leave            leave            <- hops.near                    (node int64)             test_explain.py:N
+  near             output memory    <- leave                                                 test_explain.py:N
+
+Vertices: what a worker has a part of, and what rides on the channels into it
+  hops.variable  variable
+    from roots at input 0: dealt by node at the source, free; over hops.enter
+    from hops.near at input 1: stays on its worker, lies by node already; over hops.feedback
+  hops.join  join node = src
+    from hops.variable at input 0: stays on its worker, lies by node already
+    from edges at input 1: dealt by src at the source, free; over hops.enter_2
+  hops.near  distinct
+    from hops.variable: stays on its worker, lies by node already; over hops.concat
+    from hops.join: EXCHANGE by node, combined before it is sent; runs before it: hops.select; over hops.concat
+  near  output memory
+    from hops.near: stays on its worker, lies by node already; over leave
+
+Rounds
+  an epoch takes 1 round, and 1 more for each exchange on its way: 1 in loop 'hops'
+  exchanges that cost nothing: 2 at the sources, 4 where records lie right already
+  loop 'hops': laps do not matter, it runs until nothing changes; a round goes on until records must change workers
+  epochs: a micro-batch that brings input is one (edges, roots); no input holds the flow back
+"""  # noqa: E501
+
+NESTED = """\
+Flow 'nested' on 2 workers
+
+Steps: in topological order, loops indented
+  x                         source manual                                                        (k int64, v int64)  test_explain.py:N
+  outer:                    loop, at most 3 laps                                                                     test_explain.py:N
+    outer.enter             enter                    <- x                                        (k int64, v int64)  test_explain.py:N
+    outer.variable          variable                 <- outer.enter, outer.feedback              (k int64, v int64)  test_explain.py:N
+    outer.inner:            loop                                                                                     test_explain.py:N
+      outer.inner.enter     enter                    <- outer.variable                           (k int64, v int64)  test_explain.py:N
+      outer.inner.variable  variable                 <- outer.inner.enter, outer.inner.feedback  (k int64, v int64)  test_explain.py:N
+      outer.inner.known     distinct                 <- outer.inner.variable                     (k int64, v int64)  test_explain.py:N
+      outer.inner.feedback  feedback                 <- outer.inner.known                        (k int64, v int64)  test_explain.py:N
+    outer.leave             leave                    <- outer.inner.known                        (k int64, v int64)  test_explain.py:N
+    outer.leave.settled     settle                   <- outer.leave                              (k int64, v int64)  test_explain.py:N, put in
+    outer.sums              aggregate v=sum(v)       <- outer.leave.settled                      (k int64, v int64)  test_explain.py:N
+    outer.new               distinct                 <- outer.sums                               (k int64, v int64)  test_explain.py:N
+    outer.feedback          feedback at most 3 laps  <- outer.new                                (k int64, v int64)  test_explain.py:N
+  leave                     leave                    <- outer.new                                (k int64, v int64)  test_explain.py:N
+  leave.settled             settle                   <- leave                                    (k int64, v int64)  test_explain.py:N, put in
+  counts                    aggregate n=count()      <- leave.settled                            (k int64, n int64)  test_explain.py:N
+  out                       output capture           <- counts                                                       test_explain.py:N
+
+Vertices: what a worker has a part of, and what rides on the channels into it
+  outer.inner.known  distinct
+    from x: dealt by k, v at the source, free; over outer.enter, outer.variable, outer.inner.enter, outer.inner.variable
+    from outer.inner.known: stays on its worker, lies by k, v already; over outer.inner.feedback, outer.inner.variable
+    from outer.new: stays on its worker, lies by k, v already; over outer.feedback, outer.variable, outer.inner.enter, outer.inner.variable
+  outer.leave.settled  settle, waits until a time is complete
+    from outer.inner.known: stays on its worker, lies by k, v already; over outer.leave
+  outer.sums  aggregate v=sum(v), waits until a time is complete
+    from outer.leave.settled: EXCHANGE by k
+  outer.new  distinct
+    from outer.sums: EXCHANGE by k, v, combined before it is sent
+  leave.settled  settle, waits until a time is complete
+    from outer.new: stays on its worker, lies by k, v already; over leave
+  counts  aggregate n=count(), waits until a time is complete
+    from leave.settled: EXCHANGE by k
+  out  output capture
+    from counts: stays on its worker
+
+Rounds
+  an epoch takes 1 round, and 1 more for each exchange on its way: 2 in loop 'outer', 1 outside loops
+  exchanges that cost nothing: 1 at the sources, 4 where records lie right already
+  loop 'outer': leave.settled waits until it ended on all workers, up to 1 round more
+  loop 'outer': laps matter (there are at most 3 and outer.sums, outer.leave.settled wait); each takes a round per exchange in it
+  loop 'outer.inner': laps do not matter, it runs until nothing changes; no exchange in it
+  epochs: x holds the flow until the program advances or closes it
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("flow", "text"), [(word_count, WORD_COUNT), (reachability, REACHABILITY), (nested, NESTED)]
+)
+def test_a_flow_is_explained(flow: Callable[[], ts.Dataflow], text: str) -> None:
+    assert re.sub(r"\.py:\d+", ".py:N", explain(flow(), 2)) + "\n" == text
+
+
+def test_a_step_shows_the_line_on_which_it_was_written() -> None:
+    flow = ts.Dataflow("lines")
+    _ = flow.input("x", "n long").capture("out")
+    line = sys._getframe().f_lineno - 1
+
+    assert explain(flow).splitlines()[3].endswith(f"  test_explain.py:{line}")
+
+
+def test_one_worker_exchanges_nothing() -> None:
+    text = explain(nested(), 1)
+
+    assert "EXCHANGE" not in text
+    assert "lies by" not in text
+    assert "an epoch takes 1 round, loops included: one worker exchanges nothing" in text
+
+
+def test_an_exchange_by_hand_is_saved_where_records_lie_so_already() -> None:
+    flow = ts.Dataflow("saved")
+    flow.input("x", "k long, v long").group_by("k").aggregate(v=("sum", "v")).exchange("k").capture("out")
+
+    text = explain(flow)
+
+    assert "from aggregate: stays on its worker, lies by k already; over exchange" in text
+    assert "exchanges that cost nothing: 1 at the sources, 1 where records lie right already" in text
+
+
+def test_a_broadcast_and_an_exchange_behind_a_vertex_cost_a_round_each() -> None:
+    flow = ts.Dataflow("costly")
+    summed = flow.input("x", "k long, v long").group_by("k").aggregate(v=("sum", "v"), name="sums")
+    summed.exchange("v").capture("by_v")
+    summed.broadcast().capture("everywhere")
+
+    text = explain(flow, 3)
+
+    assert "from sums: EXCHANGE by v; over exchange" in text
+    assert "from sums: EXCHANGE broadcast; over broadcast" in text
+    assert "1 more for each exchange on its way: 2 outside loops" in text
+
+
+def test_an_output_of_several_is_named_by_its_number() -> None:
+    flow = ts.Dataflow("branches")
+    flow.input("x", "n long").branch(lambda row: row.n > 0, name="sign").falses.capture("out")
+
+    assert "from x: as it is read; runs in the source's tasks: sign" in explain(flow)
+    assert "<- sign[1]" in explain(flow)
+
+
+def test_inputs_say_what_ends_their_epochs() -> None:
+    flow = ts.Dataflow("by column")
+    source = flow.source("events", "day long, n long", epoch="day")
+    source.capture("out")
+    source.late.capture("late")
+
+    text = explain(flow)
+
+    assert "epochs: events ends an epoch a round after a higher day was seen" in text
+    assert "from events[1]: as it is read" in text
+
+
+def test_a_flow_that_is_not_whole_is_refused() -> None:
+    flow = ts.Dataflow("open")
+    flow.scope.inner().variable(flow.input("x", "n long"))
+
+    with pytest.raises(GraphError, match="never fed"):
+        explain(flow)
+
+
+def test_dataflow_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+    flow = word_count()
+    flow.explain(3)
+
+    assert capsys.readouterr().out == explain(flow, 3) + "\n"
+
+
+def test_the_text_is_the_same_in_every_process() -> None:
+    script = (
+        "import runpy, sys\n"
+        "flows = runpy.run_path(sys.argv[1])\n"
+        "for name in ('word_count', 'reachability', 'nested'):\n"
+        "    flows[name]().explain(4)\n"
+        "    print(flows[name]().to_mermaid())"
+    )
+    printed = {
+        subprocess.check_output(
+            [sys.executable, "-c", script, Path(__file__)],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            text=True,
+        )
+        for seed in ("0", "1", "2")
+    }
+
+    assert len(printed) == 1
+    assert " at 0x" not in printed.pop()

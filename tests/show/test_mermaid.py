@@ -1,0 +1,180 @@
+"""What `to_mermaid` draws, whole, for small flows; and that any name may be drawn."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+import timely_spark as ts
+from timely_spark.errors import GraphError
+from timely_spark.show import to_mermaid
+
+
+def word_count() -> ts.Dataflow:
+    flow = ts.Dataflow("wordcount")
+    lines = flow.source("lines", "line string")
+    words = lines.flat_map(lambda row: row.line.split(), "word string", name="words")
+    words.group_by("word").aggregate(count="count", name="counts").capture("totals")
+    return flow
+
+
+def reachability() -> ts.Dataflow:
+    flow = ts.Dataflow("reachability")
+    edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
+
+    def hop(reached: ts.Stream) -> ts.Stream:
+        links = reached.scope.enter(edges)
+        onward = reached.join(links, left=["node"], right=["src"]).select(node="dst")
+        return onward.concat(reached).distinct(name="near")
+
+    roots.loop(hop, name="hops").to_memory("near")
+    return flow
+
+
+def nested() -> ts.Dataflow:
+    flow = ts.Dataflow("nested")
+
+    def lap(stream: ts.Stream) -> ts.Stream:
+        known = stream.loop(lambda inner: inner.distinct(name="known"), name="inner")
+        sums = known.group_by("k").aggregate(v=("sum", "v"), name="sums")
+        return sums.distinct(name="new")
+
+    left = flow.input("x", "k long, v long", epochs="manual").loop(lap, name="outer", max_iterations=3)
+    left.group_by("k").aggregate(n="count", name="counts").capture("out")
+    return flow
+
+
+WORD_COUNT = """\
+flowchart TD
+    s0(["lines<br/>source clock"])
+    s1["words<br/>flat_map #60;lambda#62;"]
+    s2["counts<br/>aggregate count=count()"]
+    s3[["totals<br/>output capture"]]
+    s0 --> s1
+    s1 -->|"by word, free"| s2
+    s2 --> s3
+"""
+
+REACHABILITY = """\
+flowchart TD
+    s0(["edges<br/>source clock"])
+    s1(["roots<br/>source clock"])
+    subgraph loop0["loop hops"]
+        s2("enter")
+        s5("enter_2<br/>enter")
+        s4("variable")
+        s6["join<br/>join node = src"]
+        s7["select<br/>select node=dst"]
+        s8("concat")
+        s9["near<br/>distinct"]
+        s3("feedback")
+    end
+    s10("leave")
+    s11[["near<br/>output memory"]]
+    s1 --> s2
+    s2 -->|"by node, free"| s4
+    s3 -.->|"next lap"| s4
+    s0 --> s5
+    s4 --> s6
+    s5 -->|"by src, free"| s6
+    s6 --> s7
+    s7 ==>|"by node"| s8
+    s4 --> s8
+    s8 --> s9
+    s9 --> s3
+    s9 --> s10
+    s10 --> s11
+"""
+
+NESTED = """\
+flowchart TD
+    s0(["x<br/>source manual"])
+    subgraph loop0["loop outer, at most 3 laps"]
+        s1("enter")
+        s3("variable")
+        subgraph loop1["loop outer.inner"]
+            s4("enter")
+            s6("variable")
+            s7["known<br/>distinct"]
+            s5("feedback")
+        end
+        s8("leave")
+        s14["leave.settled<br/>settle"]
+        s9["sums<br/>aggregate v=sum(v)"]
+        s10["new<br/>distinct"]
+        s2("feedback<br/>feedback at most 3 laps")
+    end
+    s11("leave")
+    s15["leave.settled<br/>settle"]
+    s12["counts<br/>aggregate n=count()"]
+    s13[["out<br/>output capture"]]
+    s0 --> s1
+    s1 -->|"by k, v, free"| s3
+    s2 -.->|"next lap"| s3
+    s3 --> s4
+    s4 --> s6
+    s5 -.->|"next lap"| s6
+    s6 --> s7
+    s7 --> s5
+    s7 --> s8
+    s8 --> s14
+    s14 ==>|"by k"| s9
+    s9 ==>|"by k, v"| s10
+    s10 --> s2
+    s10 --> s11
+    s11 --> s15
+    s15 ==>|"by k"| s12
+    s12 --> s13
+"""
+
+
+@pytest.mark.parametrize(
+    ("flow", "text"), [(word_count, WORD_COUNT), (reachability, REACHABILITY), (nested, NESTED)]
+)
+def test_a_flow_is_drawn(flow: Callable[[], ts.Dataflow], text: str) -> None:
+    assert flow().to_mermaid() + "\n" == text
+
+
+#: All that is used of Mermaid's grammar: a text is quoted, and holds nothing that means something to it.
+TEXT = r'"(?:[^"#;:<>&`{}|$~*@\[\]\n]|#\d+;|<br/>)*"'
+LINE = re.compile(
+    rf"flowchart TD|\ +(?:end|subgraph loop\d+\[{TEXT}\]"
+    rf"|s\d+(?:\(\[{TEXT}\]\)|\[\[{TEXT}\]\]|\[{TEXT}\]|\({TEXT}\))"
+    rf"|s\d+ (?:-->|==>|-\.->)(?:\|{TEXT}\|)? s\d+)"
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        'say "hi"', "end", "a|b", "<b>x<b> & #1;", "`md`", "1) one", "- x", "+ y", "{}[]()", "naïve 数 %% x",
+        "subgraph", "a;b", "  ", "$$x$$", "*a* _b_ ~c~", "fa:fa-car", "@{shape: x}", "o", "a\tb", "it's",
+    ],
+)  # fmt: skip
+def test_any_name_can_be_drawn(name: str) -> None:
+    flow = ts.Dataflow("odd")
+    x = flow.input(name, "n long")
+    x.loop(lambda variable: variable.distinct(name=name), name=f"{name} loop").capture(f"{name} out")
+
+    lines = to_mermaid(flow).splitlines()
+
+    assert [line for line in lines if not LINE.fullmatch(line)] == []
+    assert sum("subgraph loop" in line for line in lines) == sum(line.strip() == "end" for line in lines) == 1
+
+
+def test_a_text_does_not_begin_as_a_list_does() -> None:
+    flow = ts.Dataflow("lists")
+    flow.input("1) one", "n long").where(lambda row: row.n > 0, name="- two").capture("+ three")
+
+    text = to_mermaid(flow)
+
+    assert '"1#41; one<br/>' in text
+    assert '"#45; two<br/>' in text
+    assert '"#43; three<br/>' in text
+
+
+def test_a_flow_that_is_not_whole_is_refused() -> None:
+    with pytest.raises(GraphError, match="no input"):
+        to_mermaid(ts.Dataflow("empty"))

@@ -1,0 +1,91 @@
+"""An arrangement is a dict of lists: whatever is inserted, in whatever pieces, with or without collisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timely_spark.worker import Arrangement, arrangement, keys
+
+KEYS = st.sampled_from([None, "", "a", "b", "c", "dd"])
+BATCHES = st.lists(st.lists(st.tuples(KEYS, st.integers(0, 9)), max_size=12), max_size=8)
+
+
+def table(rows: list[tuple[Any, int]]) -> pa.Table:
+    return pa.table(
+        {"k": pa.array([row[0] for row in rows], pa.string()), "v": pa.array([row[1] for row in rows], pa.int64())}
+    )
+
+
+def found(state: Arrangement, probes: list[Any]) -> list[list[int]]:
+    at, rows = state.lookup(pa.table({"q": pa.array(probes, pa.string())}), ["q"])
+    assert at.tolist() == sorted(at.tolist()), "by probe"
+    result: list[list[int]] = [[] for _ in probes]
+    for probe, row in zip(at.tolist(), rows.to_pylist(), strict=True):
+        assert row["k"] == probes[probe]
+        result[probe].append(row["v"])
+    return [sorted(values) for values in result]
+
+
+def check(batches: list[Any], probes: list[Any]) -> None:
+    state, expected = Arrangement(["k"]), dict[Any, list[int]]()
+    for rows in batches:
+        state.insert(table(rows))
+        for key, value in rows:
+            expected.setdefault(key, []).append(value)
+    assert len(state) == sum(map(len, batches))
+    assert found(state, probes) == [sorted(expected.get(probe, [])) for probe in probes]
+    sizes = [batch.num_rows for batch in state.batches()]
+    assert all(a >= 2 * b for a, b in zip(sizes, sizes[1:], strict=False)), "few batches, each much larger than the next"
+    again = Arrangement(["k"], state.batches())
+    assert found(again, probes) == found(state, probes), "as read back from a checkpoint"
+
+
+@given(BATCHES, st.lists(KEYS, max_size=6))
+def test_an_arrangement_is_a_dict_of_lists(batches: list[Any], probes: list[Any]) -> None:
+    check(batches, probes)
+
+
+@given(BATCHES, st.lists(KEYS, max_size=6))
+def test_even_if_all_keys_have_one_of_two_hashes(batches: list[Any], probes: list[Any]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        real = keys._hash_column
+        patch.setattr(keys, "_hash_column", lambda column: real(column) & np.uint64(1))
+        check(batches, probes)
+
+
+def test_merging_may_combine_rows() -> None:
+    def sums(hashed: Any, rows: pa.Table) -> tuple[Any, pa.Table]:
+        groups = keys.group(rows, ["k"], hashed)
+        total = np.add.reduceat(rows["v"].to_numpy()[groups.order], groups.starts)
+        firsts = groups.firsts
+        return hashed[firsts], rows.take(firsts).set_column(1, "v", pa.array(total))
+
+    state = Arrangement(["k"])
+    for _ in range(100):
+        state.insert(table([("a", 1), ("b", 2)]), compact=sums)
+
+    assert len(state) <= 4
+    assert [sum(values) for values in found(state, ["a", "b", "c"])] == [100, 200, 0]
+
+
+def test_inserting_costs_what_is_inserted(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = []
+    real = arrangement.pa.concat_tables
+    monkeypatch.setattr(
+        arrangement.pa, "concat_tables", lambda tables: moved.append(sum(map(len, tables))) or real(tables)
+    )
+    state = Arrangement(["k"])
+    for i in range(512):
+        state.insert(table([(str(i), i)]))
+
+    assert sum(moved) <= 512 * 10, "each row is moved about log2(n) times"
+
+
+def test_an_empty_arrangement_finds_nothing() -> None:
+    assert found(Arrangement(["k"]), ["a"]) == [[]]

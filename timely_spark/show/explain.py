@@ -1,0 +1,241 @@
+"""A flow in words: its steps, the vertices and channels they run as, and the rounds an epoch may take."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from timely_spark.graph import Edge, Partition, Scope, Stage, describe
+
+if TYPE_CHECKING:
+    from timely_spark.dataflow import Dataflow
+    from timely_spark.worker import Plan
+    from timely_spark.worker.plan import Channel, Node, Source
+
+_WIDEST = 44
+_INDENT = "  "
+
+
+def explain(flow: Dataflow, workers: int = 2) -> str:
+    """What a flow says, what it runs as on a number of workers, and what a round of it can do.
+
+    Three parts. Steps: what was said, and what the library put in. Vertices: the steps that receive
+    messages, and for each of their channels what rides on it and whether it exchanges. Rounds: what an epoch
+    costs, which loops count their laps, and which inputs hold the flow back.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("hello")
+        >>> _ = flow.input("numbers", "n long").exchange("n").capture("out")
+        >>> text = explain(flow, workers=2)
+        >>> print(text[text.index("Vertices") :])
+        Vertices: what a worker has a part of, and what rides on the channels into it
+          out  output capture
+            from numbers: dealt by n at the source, free; over exchange
+        <BLANKLINE>
+        Rounds
+          an epoch takes 1 round, loops included: there is no exchange on its way
+          exchanges that cost nothing: 1 at the sources, 0 where records lie right already
+          epochs: a micro-batch that brings input is one (numbers); no input holds the flow back
+
+    Args:
+        flow: a flow that is whole.
+        workers: how many workers.
+
+    Raises:
+        GraphError: the flow cannot be compiled.
+    """
+    plan = flow.compile(workers)
+    said = len(flow.graph.stages)
+    return "\n".join(
+        [
+            f"Flow {plan.name!r} on {workers} worker{'s' * (workers > 1)}",
+            "",
+            "Steps: in topological order, loops indented",
+            *_steps(plan, said),
+            "",
+            "Vertices: what a worker has a part of, and what rides on the channels into it",
+            *_vertices(plan),
+            "",
+            "Rounds",
+            *(_INDENT + line for line in _rounds(plan)),
+        ]
+    )
+
+
+# -- steps ---------------------------------------------------------------------------------------------------
+
+
+def _steps(plan: Plan, said: int) -> Iterator[str]:
+    into: dict[Stage, list[Edge]] = defaultdict(list)
+    for edge in plan.edges:
+        into[edge.target].append(edge)
+    rows: list[tuple[str, ...]] = []
+    entered: set[Scope] = set()
+    for stage in plan.stages:
+        for depth, scope in enumerate(stage.scope.path[1:], 1):
+            if scope not in entered:
+                entered.add(scope)
+                laps = "" if scope.limit is None else f", at most {scope.limit + 1} laps"
+                rows.append((f"{_INDENT * depth}{scope.name}:", f"loop{laps}", "", "", _line(scope)))
+        rows.append(
+            (
+                _INDENT * (stage.scope.depth + 1) + stage.name,
+                _short(f"{stage.operator} {stage.detail}".strip()),
+                _short("<- " + ", ".join(_output(edge) for edge in into[stage])) if into[stage] else "",
+                " | ".join(f"({describe(schema)})" for schema in stage.outputs),
+                _line(stage) if stage.index < said else f"{_line(stage)}, put in",
+            )
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _line(said: Stage | Scope) -> str:
+    return f"{Path(said.where.file).name}:{said.where.line}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _WIDEST else text[: _WIDEST - 3] + "..."
+
+
+def _output(edge: Edge) -> str:
+    return edge.source.name if edge.port == 0 else f"{edge.source.name}[{edge.port}]"
+
+
+# -- vertices ------------------------------------------------------------------------------------------------
+
+
+def _vertices(plan: Plan) -> Iterator[str]:
+    into: dict[int, list[Channel]] = defaultdict(list)
+    for channel in plan.channels:
+        into[channel.target].append(channel)
+    nodes = {node.stage: node for node in plan.nodes}
+    for node in (nodes[stage] for stage in plan.stages if stage in nodes):
+        what = f"{node.stage.operator} {node.stage.detail}".strip()
+        yield f"{_INDENT}{node.name}  {what}" + ", waits until a time is complete" * node.waits
+        several = len({channel.input for channel in into[node.index]}) > 1
+        for channel in sorted(into[node.index], key=lambda channel: channel.input):
+            first = channel.edges[0]
+            at = f" at input {channel.input}" * several
+            yield f"{_INDENT * 2}from {_output(first)}{at}: {'; '.join(_way(plan, node, channel))}"
+
+
+def _way(plan: Plan, node: Node, channel: Channel) -> Iterator[str]:
+    at_source = channel.source is None
+    if channel.exchange is not None and at_source:
+        yield f"dealt {channel.exchange} at the source, free"
+    elif channel.exchange is not None:
+        combined = ", combined before it is sent" * (node.template.combine is not None)
+        yield f"EXCHANGE {channel.exchange}{combined}"
+    elif at_source:
+        yield "as it is read"
+    elif (lies := _lies(plan, channel)) is not None:
+        yield f"stays on its worker, lies {lies} already"
+    else:
+        yield "stays on its worker"
+    fused = [stage.name for stage, _ in channel.through]
+    if fused:
+        yield ("runs in the source's tasks: " if at_source else "runs before it: ") + ", ".join(fused)
+    passed = [edge.target.name for edge in channel.edges[:-1] if not edge.target.is_stateless]
+    if passed:
+        yield f"over {', '.join(passed)}"
+
+
+def _lies(plan: Plan, channel: Channel) -> Partition | None:
+    """By what a channel would have to be exchanged, if its records did not lie so already."""
+    if channel.source is None or channel.exchange is not None or plan.workers == 1:
+        return None
+    # a wish that was handed on is nobody's own, unless it ends here
+    needs = [
+        plan.saved[edge.index]
+        for edge in channel.edges
+        if edge.index in plan.saved and (edge is channel.edges[-1] or edge.target.requires[edge.input])
+    ]
+    return needs[-1] if needs else None
+
+
+# -- rounds --------------------------------------------------------------------------------------------------
+
+
+def _rounds(plan: Plan) -> Iterator[str]:
+    inside: Counter[Scope] = Counter()
+    for channel in plan.channels:
+        if channel.source is not None and channel.exchange is not None:
+            inside[_scope(channel)] += 1
+    places = [
+        f"{n} in loop {scope.name!r}" if scope.name else f"{n} outside loops" for scope, n in inside.items()
+    ]
+    if places:
+        yield f"an epoch takes 1 round, and 1 more for each exchange on its way: {', '.join(places)}"
+    else:
+        why = "there is no exchange on its way" if plan.workers > 1 else "one worker exchanges nothing"
+        yield f"an epoch takes 1 round, loops included: {why}"
+    free = sum(c.source is None and c.exchange is not None for c in plan.channels)
+    saved = sum(_lies(plan, channel) is not None for channel in plan.channels)
+    yield f"exchanges that cost nothing: {free} at the sources, {saved} where records lie right already"
+    loops = [scope for scope in inside if scope.parent is not None]
+    for node, scope in _late(plan, loops):
+        yield f"loop {scope.name!r}: {node.name} waits until it ended on all workers, up to 1 round more"
+    yield from _laps(plan, inside)
+    yield from _epochs(plan.inputs)
+
+
+def _scope(channel: Channel) -> Scope:
+    """The innermost scope that a channel never leaves."""
+    paths = [scope.path for edge in channel.edges for scope in (edge.source.scope, edge.target.scope)]
+    shared: list[Scope] = [level[0] for level in zip(*paths, strict=False) if len(set(level)) == 1]
+    return shared[-1]
+
+
+def _late(plan: Plan, inside: Iterable[Scope]) -> Iterator[tuple[Node, Scope]]:
+    """Vertices that wait for a loop with exchanges, and hear of its end over no exchange."""
+    local: dict[int, list[int]] = defaultdict(list)
+    for channel in plan.channels:
+        if channel.source is not None and channel.exchange is None:
+            local[channel.target].append(channel.source)
+    for node in plan.nodes:
+        seen, todo = {node.index}, [node.index] * node.waits
+        while todo:
+            fresh = [source for source in local[todo.pop()] if source not in seen]
+            seen.update(fresh)
+            todo += fresh
+        for scope in inside:
+            within = any(scope in plan.nodes[index].stage.scope.path for index in seen)
+            if node.waits and within and scope not in node.stage.scope.path:
+                yield node, scope
+
+
+def _laps(plan: Plan, inside: Counter[Scope]) -> Iterator[str]:
+    waiting: dict[Scope, list[str]] = defaultdict(list)
+    for node in plan.nodes:
+        for i, scope in enumerate(node.stage.scope.path[1:]):
+            waiting[scope] += [node.name] * (node.waits and i not in node.forget)
+    for scope, names in waiting.items():
+        limit = [] if scope.limit is None else [f"there are at most {scope.limit + 1}"]
+        why = limit + [f"{', '.join(names)} wait{'s' * (len(names) == 1)}"] * bool(names)
+        matter = f"matter ({' and '.join(why)})" if why else "do not matter, it runs until nothing changes"
+        if not inside[scope]:
+            cost = "no exchange in it"
+        elif names:
+            cost = "each takes a round per exchange in it"
+        else:
+            cost = "a round goes on until records must change workers"
+        yield f"loop {scope.name!r}: laps {matter}; {cost}"
+
+
+def _epochs(inputs: Iterable[Source]) -> Iterator[str]:
+    clock = [source.name for source in inputs if source.epochs == "clock"]
+    if clock:
+        yield (
+            f"epochs: a micro-batch that brings input is one ({', '.join(clock)}); "
+            "no input holds the flow back"
+        )
+    for source in inputs:
+        if source.epochs == "manual":
+            yield f"epochs: {source.name} holds the flow until the program advances or closes it"
+        elif source.epochs != "clock":
+            yield f"epochs: {source.name} ends an epoch a round after a higher {source.epochs} was seen"

@@ -1,0 +1,95 @@
+"""A flow as a Mermaid flowchart, which notebooks, GitHub and many editors draw."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from timely_spark.graph import Edge, Scope, Stage
+
+if TYPE_CHECKING:
+    from timely_spark.dataflow import Dataflow
+    from timely_spark.worker import Plan
+
+#: What stands for itself in a quoted Mermaid text, wherever in it.
+_PLAIN = re.compile(r"[\w ,=()+./-]")
+
+
+def to_mermaid(flow: Dataflow) -> str:
+    """Draw a flow: loops as subgraphs, what exchanges as thick arrows, what returns in a loop dashed.
+
+    An exchange that Spark's own shuffle makes, on the way from a source, costs no round: a thin arrow.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("hello")
+        >>> _ = flow.input("numbers", "n long").distinct().capture("out")
+        >>> print(to_mermaid(flow))
+        flowchart TD
+            s0(["numbers<br/>source clock"])
+            s1["distinct"]
+            s2[["out<br/>output capture"]]
+            s0 -->|"by n, free"| s1
+            s1 --> s2
+
+    Raises:
+        GraphError: the flow cannot be compiled.
+    """
+    plan = flow.compile(workers=2)  # with one, nothing would be exchanged
+    free = {edge.index for channel in plan.channels if channel.source is None for edge in channel.edges}
+    lines = ["flowchart TD", *_stages(plan)]
+    lines += [f"    {_arrow(plan, edge, free=edge.index in free)}" for edge in plan.edges]
+    return "\n".join(lines)
+
+
+def _stages(plan: Plan) -> Iterator[str]:
+    """The stages, which lie in the plan loop by loop, with the bounds of the loops between them."""
+    inside: tuple[Scope, ...] = ()
+    loops = 0
+    for stage in [*plan.stages, None]:
+        path = stage.scope.path[1:] if stage is not None else ()
+        while inside != path[: len(inside)]:
+            inside = inside[:-1]
+            yield f"{'    ' * (len(inside) + 1)}end"
+        for scope in path[len(inside) :]:
+            laps = "" if scope.limit is None else f", at most {scope.limit + 1} laps"
+            yield f"{'    ' * (len(inside) + 1)}subgraph loop{loops}[{_quoted(f'loop {scope.name}{laps}')}]"
+            inside, loops = (*inside, scope), loops + 1
+        if stage is not None:
+            yield f"{'    ' * (len(path) + 1)}s{stage.index}{_box(stage)}"
+
+
+def _box(stage: Stage) -> str:
+    what = f"{stage.operator} {stage.detail}".strip()
+    short = stage.name.removeprefix(f"{stage.scope.name}.")
+    text = _quoted(*dict.fromkeys((short, what)))
+    if stage.operator == "source":
+        return f"([{text}])"
+    if not stage.outputs:
+        return f"[[{text}]]"
+    return f"({text})" if stage.is_routing else f"[{text}]"
+
+
+def _arrow(plan: Plan, edge: Edge, *, free: bool) -> str:
+    exchange = plan.exchanged.get(edge.index)
+    returns = edge.source.operator == "feedback"
+    label = (
+        ["next lap"] * returns
+        + ([] if exchange is None else [str(exchange)])
+        + ["free"] * (free and exchange is not None)
+    )
+    arrow = "-.->" if returns else "-->" if exchange is None or free else "==>"
+    shown = f"|{_quoted(', '.join(label))}|" if label else ""
+    return f"s{edge.source.index} {arrow}{shown} s{edge.target.index}"
+
+
+def _quoted(*lines: str) -> str:
+    """Lines as one Mermaid text: what might mean something to Mermaid or HTML is written by its number."""
+    return '"' + "<br/>".join(map(_escaped, lines)) + '"'
+
+
+def _escaped(line: str) -> str:
+    text = "".join(c if _PLAIN.fullmatch(c) else f"#{ord(c)};" for c in " ".join(line.split()))
+    # a first word such as `-`, `+` or `1.` would begin a Markdown list
+    return re.sub(r"^([-+]|\d+[.)])(?= |$)", lambda m: m[1][:-1] + f"#{ord(m[1][-1])};", text)

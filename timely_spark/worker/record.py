@@ -1,0 +1,64 @@
+"""Rounds as files: what a worker's round was given and what it gave, to be run again elsewhere."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from timely_spark.worker.codec import pack_parts, unpack_parts
+from timely_spark.worker.keys import from_bytes, to_bytes
+from timely_spark.worker.plan import Plan
+from timely_spark.worker.round import step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """One worker's round as it was run: all that went in, and all that came out."""
+
+    batch: int
+    worker: int
+    #: the header of the newest manifest, for a worker whose rows brought none
+    header: str
+    state: bytes | None
+    rows: pa.Table
+    new_state: bytes
+    out: pa.Table
+
+    def write(self, folder: str) -> None:
+        """Write it to a file of its own."""
+        head = json.dumps([self.batch, self.worker, self.header, self.state is None])
+        parts = [head.encode(), self.state or b"", to_bytes(self.rows), self.new_state, to_bytes(self.out)]
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        Path(folder, f"{self.batch:08}-{self.worker:04}.round").write_bytes(pack_parts(parts))
+
+    @classmethod
+    def read(cls, file: Path) -> Recorded:
+        """The round that `write` wrote."""
+        head, state, rows, new_state, out = unpack_parts(file.read_bytes())
+        batch, worker, header, first = json.loads(bytes(head))
+        return cls(
+            batch=batch,
+            worker=worker,
+            header=header,
+            state=None if first else bytes(state),
+            rows=from_bytes(rows),
+            new_state=bytes(new_state),
+            out=from_bytes(out),
+        )
+
+    def again(self, plan: Plan) -> tuple[bytes, pa.Table]:
+        """Run the same round here, under a debugger perhaps: the new state, and the rows that come out."""
+        return step(plan, self.state, self.batch, self.worker, self.rows, lambda: self.header)
+
+
+def recorded(folder: str) -> list[Recorded]:
+    """The rounds of a run on Spark that was started with ``record=folder``, in order.
+
+    Example:
+        >>> recorded("/no/such/folder")
+        []
+    """
+    return [Recorded.read(file) for file in sorted(Path(folder).glob("*.round"))]
