@@ -172,6 +172,7 @@ class VertexError(TimelyError, RuntimeError):
     cause: str
     trace: str
     _parts: dict[str, str | None]
+    _context: str
     _KEYS: ClassVar = ("step", "where", "time", "cause", "trace")
 
     @classmethod
@@ -196,8 +197,8 @@ class VertexError(TimelyError, RuntimeError):
         hint = "" if "Hint:" in cause else "\nHint: the traceback of the step is in this error's `trace`."
         self = cls(f"step {step!r} ({where}) failed{at}: {cause}{hint}")
         self.step, self.cause, self.trace = step, cause, trace
-        self._parts = dict(parts)
+        self._parts, self._context = dict(parts), context
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return VertexError.decode, (self.encode(),)
+        return VertexError.decode, (self.encode(), self._context)

@@ -249,7 +249,8 @@ def run(salt: int, workers: int, seed: int | None = None, budget: Budget | None 
                 encoded = json.loads(json.dumps(simulation.coordinator.encode()))
                 simulation.coordinator = Coordinator.decode(plan, encoded)
         simulation.run(1_000)
-        late = [p for pending in simulation.coordinator.pending for p in pending if p[1].epoch < simulation.batch]
+        begun = simulation.coordinator.begun
+        late = [p for pending in simulation.coordinator.pending for p in pending if p[1].epoch <= begun]
         if late:
             raise Broken(f"an idle flow owes notifications: {late}")
         for name in plan.sources:

@@ -86,7 +86,7 @@ RIGHTS = {
 def test_a_vertex_has_the_right_to(name: str) -> None:
     vertex, expected = RIGHTS[name]
 
-    rows = ts.testing.run(flow_of(vertex), {"x": [[1]]})["out"].rows()
+    rows = ts.testing.run(flow_of(vertex), {"x": [[1], [], [], []]})["out"].rows()
 
     assert {epoch: of for epoch, of in rows.items() if of} == expected
 

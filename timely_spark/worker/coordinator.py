@@ -75,6 +75,8 @@ class Coordinator:
             node.name: set() for node in plan.nodes if node.stage.operator in _RELEASED
         }
         self.done: dict[str, int] = dict.fromkeys(self.unreleased, -1)
+        #: the last epoch that any input began; batches without input begin none
+        self.begun = -1
         self.late: Counter[str] = Counter()
         for node in plan.nodes:
             for time in plan.initial(node):
@@ -133,6 +135,7 @@ class Coordinator:
             if old is not None and new != old:
                 self._move(source.name, old, new)
         self.tracker.propagate()
+        self.begun = max(self.begun, *ticks, -1)
         for sink, epochs in self.unreleased.items():
             epochs.update(epoch for epoch in ticks if epoch > self.done[sink])
             epochs.update(epoch for _, name, epoch, _ in outputs if name == sink)
@@ -188,8 +191,9 @@ class Coordinator:
     def _deliverable(self, header: dict[str, Any]) -> Iterable[int]:
         """Workers with a notification that the next batch may deliver even if it brings no input.
 
-        By the clock, one for an epoch that has not begun waits for its input: else a vertex that always asks
-        for the next epoch would keep an idle query running for ever.
+        By the clock, one for an epoch that no input has begun waits for input: else a vertex that always asks
+        for the next epoch would keep an idle query running for ever, each batch without input making room for
+        the next.
         """
         stands = {s.name: standing(s, self.inputs[s.name], self.batch + 1) for s in self.plan.inputs}
         open_, present = {k: v[0] for k, v in stands.items()}, {k: v[1] for k, v in stands.items()}
@@ -197,7 +201,7 @@ class Coordinator:
         known: dict[int, list[Any]] = {}
         for worker, pending in enumerate(self.pending):
             for index, guarantee in pending:
-                if clocked and guarantee.epoch > self.batch:
+                if clocked and guarantee.epoch > self.begun:
                     continue
                 if index not in known:
                     known[index] = blocking(self.plan, self.plan.nodes[index], header, open_, present)
@@ -254,6 +258,7 @@ class Coordinator:
             "left": sorted(self.left),
             "unreleased": {sink: sorted(epochs) for sink, epochs in self.unreleased.items()},
             "done": self.done,
+            "begun": self.begun,
             "late": self.late,
         }
 
@@ -271,6 +276,7 @@ class Coordinator:
         self.left = set(snapshot["left"])
         self.unreleased = {sink: set(epochs) for sink, epochs in snapshot["unreleased"].items()}
         self.done = dict(snapshot["done"])
+        self.begun = snapshot["begun"]
         self.late = Counter(snapshot["late"])
         return self
 

@@ -417,6 +417,8 @@ class _Call:
             raise
         except Exception as error:
             raise VertexError.from_exception(node.name, node.stage.where, error, time=str(time)) from error
+        finally:
+            self.capability = None  # it ends with the call
 
     def send(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Send by an output: over each of its channels, here at once, to others at the end of the round."""
