@@ -1,4 +1,4 @@
-"""What the jobs have in common: arguments, the session, progress on the console, and an exit code that says how it went."""
+"""What the jobs have in common: arguments, the session, progress on the console, an exit code."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""Keep the connected components of a growing graph: for each epoch which node moved to which component, in a Delta table.
+"""Keep the connected components of a growing graph: for each epoch which node moved to which component.
 
     python jobs/connected_components.py --edges DIR [--format parquet|csv|delta] --output DIR --checkpoint DIR
                                         [--files-per-epoch N] [--workers N] [--follow]
 
 Input: edges src long, dst long; undirected, only ever added; ids are not negative.
-Columns of the output: epoch long, node long, component long, diff int. The component is the smallest id in it; diff is +1
-for a node's new component and -1 for its old one, so that the sum over all epochs up to one is that epoch's answer.
+Output: a Delta table with epoch long, node long, component long, diff int. The component is the smallest id
+in it; diff is +1 for a node's new component and -1 for its old one, so that the sum over all epochs up to one is
+that epoch's answer.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ EDGES = "src long, dst long"
 
 
 def connected_components(edges: ts.Stream) -> ts.Stream:
-    """Columns: in src long, dst long; out node long, component long. Each node takes the least label it hears of."""
+    """Each node takes the least label it hears of. Columns: in src, dst long; out node, component long."""
     both = edges.concat(edges.select(src="dst", dst="src"))
     first = both.select(node="src", component=pc.min_element_wise(pc.field("src"), pc.field("dst")))
 
@@ -43,7 +44,8 @@ def checked(batch: pa.Table) -> pa.Table:
         bad = pc.fill_null(pc.less(batch[column], 0), fill_value=True)
         if pc.any(bad).as_py():
             edge = batch.filter(bad).slice(0, 1).to_pylist()[0]
-            message = f"edge {edge}: {column} is null or negative. Hint: ids are whole numbers from 0 up; mend the file and start again."
+            hint = "Hint: ids are whole numbers from 0 up; mend the file and start again."
+            message = f"edge {edge}: {column} is null or negative. {hint}"
             raise ValueError(message)
     return batch
 
@@ -63,7 +65,8 @@ def read_edges(spark: SparkSession, path: str, form: str, files: int | None) -> 
         if any(
             kinds.get(column) not in {"bigint", "int", "smallint", "tinyint"} for column in ("src", "dst")
         ):
-            message = f"{path} has columns {kinds}, edges need ({EDGES}). Hint: select and cast the two columns first."
+            hint = "Hint: select and cast the two columns first."
+            message = f"{path} has columns {kinds}, edges need ({EDGES}). {hint}"
             raise ts.TimelyError(message)
     reader = spark.readStream.format(form).options(**options)
     if form != "delta":
@@ -78,7 +81,8 @@ def _has_header(path: str) -> bool:
             names = [name.strip().strip('"') for name in lines.readline().split(",")]
         if not all(name.lstrip("-").isdecimal() or not name for name in names):
             if names[:2] != ["src", "dst"]:
-                message = f"{file} begins with {names}, edges need ({EDGES}). Hint: name the columns src,dst, or leave the header out."
+                hint = "Hint: name the columns src,dst, or leave the header out."
+                message = f"{file} begins with {names}, edges need ({EDGES}). {hint}"
                 raise ts.TimelyError(message)
             return True
         return False

@@ -2,8 +2,8 @@
 
     python jobs/run.py [--output DIR] [--workers N] [--epochs N]
 
-Finds which module imports which (with `ast`), streams the edges as several epochs, and keeps, through two loops, the
-connected components and the hop distance of every module from a root. Checks the end against networkx.
+Finds which module imports which (with `ast`), streams the edges as several epochs, and keeps, through two
+loops, the connected components and the hop distance of every module from a root. Checks the end against networkx.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import ast
 import os
 import shutil
+import sys
 import sysconfig
 import warnings
 from collections import Counter
@@ -56,7 +57,7 @@ def module_name(folder: Path, file: Path) -> str:
 
 
 def write_edges(folder: Path, epochs: int) -> tuple[list[str], pa.Table]:
-    """Write the import graph as one file of edges per epoch. Gives the modules' names by id, and all edges."""
+    """Write the import graph, one file of edges per epoch. Gives the modules' names by id, and all edges."""
     found = sorted({(a, b) for a, b in imports(Path(sysconfig.get_paths()["purelib"])) if a and b and a != b})
     names = sorted({name for edge in found for name in edge} | {ROOT})
     number = {name: i for i, name in enumerate(names)}
@@ -132,10 +133,8 @@ def main() -> None:
     check(table, component, distance, names.index(ROOT))
     far = max(distance.values())
     print(f"{len(distance)} modules are imported by {ROOT}, directly or not; the farthest over {far} hops")
-    print(f"the components, with what changed in each epoch, are a Delta table: {out / 'components'}")
-    print(
-        "look at it:  spark.read.format('delta').load(path).groupBy('node', 'component').sum('diff').where('`sum(diff)` = 1')"
-    )
+    print("the components, with what changed in each epoch, are a Delta table; look at it:")
+    print(f"    {os.path.relpath(sys.executable)} jobs/look.py {os.path.relpath(out / 'components')}")
 
 
 def check(table: pa.Table, component: dict[int, int], distance: dict[int, int], root: int) -> None:
@@ -150,7 +149,8 @@ def check(table: pa.Table, component: dict[int, int], distance: dict[int, int], 
         for node in part
     }
     if component != expected or distance != nx.single_source_shortest_path_length(graph, root):
-        raise SystemExit("networkx does not agree")
+        message = "networkx does not agree"
+        raise SystemExit(message)
     print("networkx agrees: components and distances")
 
 

@@ -1,9 +1,10 @@
-"""Count words in text files, incrementally: for each epoch the new total of each word that changed, in a Delta table.
+r"""Count words in text files, incrementally: for each epoch the new total of each word that changed.
 
-    python jobs/wordcount.py --input DIR --output DIR --checkpoint DIR [--files-per-epoch N] [--workers N] [--follow]
+    python jobs/wordcount.py --input DIR --output DIR --checkpoint DIR
+                             [--files-per-epoch N] [--workers N] [--follow]
 
-Columns of the output: epoch long, word string, count long. A word is a maximal run of letters, digits and underscores
-(what Python's `re` calls \\w, Unicode), in lower case.
+Output: a Delta table with epoch long, word string, count long. A word is a maximal run of letters, digits and
+underscores (what Python's `re` calls \w, Unicode), in lower case.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ _AT_START = {
 #: No .crc files and no chmod processes. RocksDB's commit cannot live with it, so only with the HDFS-backed
 #: store.
 _RAW_FILES = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem"}
-#: Cheaper process starts; and room for the regular expression by which Spark reads a Python traceback when a query is
-#: stopped in the middle of a batch, which overflows the default stack.
+#: Cheaper process starts; and room for the regular expression by which Spark reads a Python traceback when a
+#: query is stopped in the middle of a batch, which overflows the default stack.
 _JAVA = {"launchMechanism": "-Djdk.lang.Process.launchMechanism=VFORK", "-Xss": "-Xss16m"}
 
 

@@ -61,6 +61,7 @@ def start(
         name: the query's name in Spark.
         partitions: tasks per round; as many as there are workers or cores if not given. The checkpoint
             remembers it.
+        record: a folder, seen by driver and executors, into which every worker's round is recorded.
 
     Raises:
         SparkMissing: no PySpark; or SparkTooOld.

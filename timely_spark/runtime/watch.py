@@ -54,8 +54,8 @@ class Completed:
     epoch: int
     #: The output's name.
     output: str
-    #: Micro-batches from the one that read its input to the one that released it, both counted; None where epochs
-    #: are not micro-batches.
+    #: Micro-batches from the one that read its input to the one that released it, both counted; None where
+    #: epochs are not micro-batches.
     rounds: int | None
     #: How long those took; None where Spark has forgotten one of them.
     milliseconds: int | None
