@@ -5,8 +5,8 @@
 
 Input: edges src long, dst long; undirected, only ever added; ids are not negative.
 Output: a Delta table with epoch long, node long, component long, diff int. The component is the smallest id
-in it; diff is +1 for a node's new component and -1 for its old one, so that the sum over all epochs up to one is
-that epoch's answer.
+in it; diff is +1 for a node's new component and -1 for its old one, so that the sum over all epochs up to
+one is that epoch's answer.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     python jobs/run.py [--output DIR] [--workers N] [--epochs N]
 
 Finds which module imports which (with `ast`), streams the edges as several epochs, and keeps, through two
-loops, the connected components and the hop distance of every module from a root. Checks the end against networkx.
+loops, the connected components and the hop distance of every module from a root. Checks the end against
+networkx.
 """
 
 from __future__ import annotations

@@ -104,6 +104,17 @@ def test_an_array_of_lists_of_one_length_stays_an_array_of_lists() -> None:
     assert CODEC.read(CODEC.write(array)).tolist() == [[1, 2], [3, 4]]
 
 
+def test_counters_and_defaultdicts_stay_such_also_deep_inside() -> None:
+    value = {"deep": [Counter("aab"), defaultdict(list, {1: [2]})], "own": defaultdict(lambda: 7, {1: 2})}
+
+    back = CODEC.read(CODEC.write(value))
+
+    assert back == {"deep": [Counter("aab"), {1: [2]}], "own": {1: 2}}
+    back["deep"][0]["new"] += 1
+    back["deep"][1]["new"].append(1)
+    assert type(back["own"]) is dict, "a function cannot be kept; as a field of the vertex it is the template's"
+
+
 def test_scalars_of_numpy_become_plain() -> None:
     assert CODEC.read(CODEC.write({np.int64(3): np.float32(0.5)})) == {3: 0.5}
 

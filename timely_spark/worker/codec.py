@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,13 +15,15 @@ from timely_spark.errors import StateError
 from timely_spark.times import Times
 from timely_spark.worker.keys import from_bytes, to_bytes
 
+#: what a defaultdict may make of its own accord
+_FACTORIES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, list, dict, set, tuple, Counter)}
 _PLAIN = (str, int, float, bool, type(None))
 
 
 class Codec:
     """Write and read values of a flow's state.
 
-    What it takes: None, bool, int, float, str, bytes, list, tuple, set, frozenset, dict (any such keys), the
+    What it takes: None, bool, int, float, str, bytes, list, tuple, set, frozenset, dict (any such keys), Counter, defaultdict, the
     flow's times, numpy arrays and scalars, Arrow tables and record batches, pandas frames and series, and
     `Arrangement`s.
 
@@ -90,9 +93,12 @@ class Codec:
             items = sorted((self._encode(item, blobs) for item in value), key=json.dumps)
             return {type(value).__name__: items}
         if isinstance(value, Mapping):
-            return {
-                "dict": [[self._encode(key, blobs), self._encode(item, blobs)] for key, item in value.items()]
-            }
+            items = [[self._encode(key, blobs), self._encode(item, blobs)] for key, item in value.items()]
+            if isinstance(value, Counter):
+                return {"counter": items}
+            if isinstance(value, defaultdict) and value.default_factory in _FACTORIES.values():
+                return {"defaultdict": [value.default_factory.__name__, items]}
+            return {"dict": items}
         if type(value).__module__.startswith("pandas."):
             frame = value if hasattr(value, "columns") else value.to_frame(name="value")
             return {
@@ -107,6 +113,9 @@ class Codec:
             "or write checkpoint() and restore() for the vertex."
         )
         raise StateError(msg)
+
+    def _items(self, pairs: Any, blobs: list[memoryview]) -> dict[Any, Any]:
+        return {self._decode(key, blobs): self._decode(item, blobs) for key, item in pairs}
 
     @staticmethod
     def _blob(data: bytes, blobs: list[bytes]) -> int:
@@ -144,7 +153,11 @@ class Codec:
             case "frozenset":
                 return frozenset(self._decode(item, blobs) for item in content)
             case "dict":
-                return {self._decode(key, blobs): self._decode(item, blobs) for key, item in content}
+                return self._items(content, blobs)
+            case "counter":
+                return Counter(self._items(content, blobs))
+            case "defaultdict":
+                return defaultdict(_FACTORIES[content[0]], self._items(content[1], blobs))
             case "pandas":
                 frame = from_bytes(blobs[content[1]]).to_pandas()
                 return frame if content[0] else frame["value"]

@@ -71,16 +71,17 @@ def _by_epoch(table: pa.Table, column: str) -> Iterator[tuple[int, pa.Table]]:
 
 
 def _pack(plan: Plan, entry: Source, table: pa.Table, meta: dict[str, Any]) -> Iterator[Row]:
-    done: dict[tuple[Stage | None, int], pa.Table] = {(None, 0): table}
+    # by the whole way: a stage may be reached by several, and each brings it other rows
+    done: dict[tuple[tuple[Stage, int], ...], pa.Table] = {(): table}
     for index in entry.entries:
         channel = plan.channels[index]
-        before: tuple[Stage | None, int] = (None, 0)
+        way: tuple[tuple[Stage, int], ...] = ()
         for stage, port in channel.through:
-            if (stage, port) not in done:
-                for out, made in enumerate(apply_stage(stage, done[before])):
-                    done[stage, out] = made
-            before = (stage, port)
-        batch = done[before]
+            if (*way, (stage, port)) not in done:
+                for out, made in enumerate(apply_stage(stage, done[way])):
+                    done[(*way, (stage, out))] = made
+            way = (*way, (stage, port))
+        batch = done[way]
         if channel.exchange is None:  # anywhere will do; by shard, so that it is the same when read again
             parts = {(meta["shard"] + meta["seq"]) % plan.workers: batch} if batch.num_rows else {}
         elif channel.exchange.broadcast:
