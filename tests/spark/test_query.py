@@ -249,6 +249,7 @@ time.sleep(100)
 """
 
 
+@pytest.mark.campaign
 def test_a_killed_driver_resumes(spark: SparkSession, checkpoint: str) -> None:
     path = os.pathsep.join([str(Path(ts.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
