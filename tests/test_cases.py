@@ -75,8 +75,12 @@ def test_chain() -> None:
         stream.capture("out")
         return [n for (n,) in run(flow, {"x": [records]})["out"].rows()[0]]
 
-    assert chain(range(10), lambda n: n + 1, lambda n: n * 2, lambda n: n + 10) == [(n + 1) * 2 + 10 for n in range(10)]
-    five = chain(range(5), lambda n: n + 1, lambda n: n * 2, lambda n: n + 3, lambda n: n * 4, lambda n: n + 5)
+    assert chain(range(10), lambda n: n + 1, lambda n: n * 2, lambda n: n + 10) == [
+        (n + 1) * 2 + 10 for n in range(10)
+    ]
+    five = chain(
+        range(5), lambda n: n + 1, lambda n: n * 2, lambda n: n + 3, lambda n: n * 4, lambda n: n + 5
+    )
     assert five == [((n + 1) * 2 + 3) * 4 + 5 for n in range(5)]
 
 
@@ -174,7 +178,9 @@ def test_loopdemo_collatz(workers: int) -> None:
     flow = ts.Dataflow("collatz")
 
     def step(x: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
-        nexts = x.exchange("n").map(lambda r: (r.start, r.n // 2 if r.n % 2 == 0 else 3 * r.n + 1), "start long, n long")
+        nexts = x.exchange("n").map(
+            lambda r: (r.start, r.n // 2 if r.n % 2 == 0 else 3 * r.n + 1), "start long, n long"
+        )
         parts = nexts.branch(pc.field("n") == 1)
         return parts.falses, parts.trues
 
@@ -210,12 +216,18 @@ def test_unionfind_leaves_a_forest(workers: int) -> None:
     r = random.Random(3)
     epochs = [[(r.randrange(60), r.randrange(60)) for _ in range(20)] for _ in range(3)]
     flow = ts.Dataflow("unionfind")
-    each = flow.vertex(UnionFind(), flow.input("x", "src long, dst long"), "src long, dst long", by=[["src"]], name="each")
+    each = flow.vertex(
+        UnionFind(), flow.input("x", "src long, dst long"), "src long, dst long", by=[["src"]], name="each"
+    )
     whole = each.select("src", "dst", all=pc.scalar(0))
-    forest = flow.vertex(UnionFind(), whole.exchange("all").select("src", "dst"), "src long, dst long", name="whole")
+    forest = flow.vertex(
+        UnionFind(), whole.exchange("all").select("src", "dst"), "src long, dst long", name="whole"
+    )
     forest.capture("out")
 
-    edges = [edge for rows in run(flow, {"x": epochs}, workers=workers)["out"].rows().values() for edge in rows]
+    edges = [
+        edge for rows in run(flow, {"x": epochs}, workers=workers)["out"].rows().values() for edge in rows
+    ]
     graph = nx.Graph([edge for rows in epochs for edge in rows])
     assert len(edges) == graph.number_of_nodes() - nx.number_connected_components(graph)
     assert nx.is_forest(nx.Graph(edges))
@@ -257,7 +269,11 @@ class PageRank(ts.Vertex):
                 sent.update(self.shares(node))
                 sent.subtract(before)
         rows = [{"node": node, "change": n} for node, n in sorted(sent.items()) if n]
-        self.send_by(0, time, pa.Table.from_pylist(rows, schema=pa.schema([("node", pa.int64()), ("change", pa.int64())])))
+        self.send_by(
+            0,
+            time,
+            pa.Table.from_pylist(rows, schema=pa.schema([("node", pa.int64()), ("change", pa.int64())])),
+        )
         self.send_by(1, time, pa.table({"node": list(self.ranks), "change": list(self.ranks.values())}))
 
 
@@ -287,7 +303,7 @@ def test_pagerank_quiesces_and_depends_on_no_number_of_workers() -> None:
     assert set(answers[0]) == {a for a, _ in edges} | {b for _, b in edges}
 
 
-# -- Naiad -------------------------------------------------------------------------------------------------------------
+# -- Naiad ---------------------------------------------------------------------------------------------------
 
 
 class NaiadWordCount(ts.Vertex):
@@ -337,7 +353,9 @@ class KeyValue(ts.Vertex):
 
     def on_notify(self, time: Any) -> None:
         keys = self.asked.pop(time)
-        self.send_by(0, time, pa.table({"k": keys, "v": pa.array([self.values.get(k) for k in keys], pa.string())}))
+        self.send_by(
+            0, time, pa.table({"k": keys, "v": pa.array([self.values.get(k) for k in keys], pa.string())})
+        )
 
 
 @EACH_WORKERS
@@ -369,7 +387,10 @@ def test_naiad_throughput_conserves_the_count(workers: int) -> None:
     sent = flow.input("x", "n long").exchange("n").flat_map(lambda row: [row.n, row.n + 1], "n long")
     sent.exchange("n").map(lambda row: row.n, "n long").aggregate(count="count").capture("out")
 
-    assert run(flow, {"x": [range(1000), range(500)]}, workers=workers)["out"].rows() == {0: [(2000,)], 1: [(3000,)]}
+    assert run(flow, {"x": [range(1000), range(500)]}, workers=workers)["out"].rows() == {
+        0: [(2000,)],
+        1: [(3000,)],
+    }
 
 
 @EACH_WORKERS
@@ -397,7 +418,11 @@ def test_two_inputs_each_answer_for_what_the_other_has(workers: int) -> None:
     flow = ts.Dataflow("search")
     docs, queries = flow.input("docs", "doc long, word string"), flow.input("queries", "q long, word string")
     docs.join(queries, on=["word"]).select("q", "doc").capture("out")
-    rows = run(flow, {"docs": [[(1, "x"), (2, "y")], [], [(3, "x")]], "queries": [[], [(9, "x")], []]}, workers=workers)
+    rows = run(
+        flow,
+        {"docs": [[(1, "x"), (2, "y")], [], [(3, "x")]], "queries": [[], [(9, "x")], []]},
+        workers=workers,
+    )
 
     assert rows["out"].rows() == {0: [], 1: [(9, 1)], 2: [(9, 3)]}
 

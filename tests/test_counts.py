@@ -156,7 +156,9 @@ def nested_barriers(laps: int) -> ts.Dataflow:
     variable = inner.variable(entered)
     back, out = flow.vertex(Barrier(laps), variable, ["to long"] * 2, by=[["to"]], name="barrier")
     variable.feed(back)
-    again, leaves = flow.vertex(Barrier(laps), out.leave(), ["to long"] * 2, by=[["to"]], name="outer_barrier")
+    again, leaves = flow.vertex(
+        Barrier(laps), out.leave(), ["to long"] * 2, by=[["to"]], name="outer_barrier"
+    )
     entered.feed(again)
     leaves.leave().capture("out")
     return flow
@@ -180,7 +182,8 @@ def test_progress_does_not_grow_with_the_records() -> None:
         simulation = Simulation(flow, workers=4)
         sizes, headers = [], []
 
-        def seen(batch: int, worker: int, before: Any, rows: Any, header: str, state: Any, made: pa.Table) -> None:
+        def seen(*parts: Any) -> None:
+            *_, header, _, made = parts
             sizes.append(sum(map(len, made["meta"].to_pylist())))
             headers.append(len(header))
 

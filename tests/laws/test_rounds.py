@@ -1,7 +1,7 @@
 """Random schedules of the real round and coordinator, on small random graphs with up to two nested loops.
 
-The vertices send, and ask for notifications, at random later times with all three kinds of capability; what they do
-depends on (stage, worker, time, content) alone, so what happens must not depend on the schedule.
+The vertices send, and ask for notifications, at random later times with all three kinds of capability; what
+they do depends on (stage, worker, time, content) alone, so what happens must not depend on the schedule.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import random
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -26,6 +26,10 @@ SCHEMA = pa.schema([("h", pa.int64()), ("ttl", pa.int64())])
 
 class Broken(AssertionError):
     """A law of timely dataflow does not hold."""
+
+
+def broken(how: str) -> NoReturn:
+    raise Broken(how)
 
 
 @dataclass
@@ -60,9 +64,9 @@ class Noise(ts.Vertex):
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
         if any(time <= before for before in self.notified):
-            raise Broken(f"stage {self.stage} receives at {time} after notifications of {self.notified}")
+            broken(f"stage {self.stage} receives at {time} after notifications of {self.notified}")
         if not WORLD.frontiers[f"s{self.stage}"].less_equal(time):
-            raise Broken(f"stage {self.stage} receives at {time}, which was said to be complete")
+            broken(f"stage {self.stage} receives at {time}, which was said to be complete")
         for h, ttl in zip(batch["h"].to_pylist(), batch["ttl"].to_pylist(), strict=True):
             self.sums[time] = self.sums.get(time, 0) + h
             WORLD.happened("received", self.stage, self.worker, edge, time, h, ttl)
@@ -95,7 +99,7 @@ class Noise(ts.Vertex):
             self.notify_at(guarantee, capability=kind)
 
 
-def random_flow(salt: int) -> ts.Dataflow:
+def random_flow(salt: int) -> ts.Dataflow:  # noqa: C901 - the cases of a random graph
     """Stages 0..n-1 in the root, in a loop, or in a loop in it; edges forwards, and back over a feedback."""
     r = random.Random(salt)
     flow = ts.Dataflow("random", times=r.choice([ts.PRODUCT, ts.PRODUCT, ts.LEXICOGRAPHIC]))
@@ -113,15 +117,15 @@ def random_flow(salt: int) -> ts.Dataflow:
     inputs: list[list[Any]] = [[] for _ in range(n)]
     by: list[list[Any]] = [[] for _ in range(n)]
 
-    def connect(stream: Any, to: int, exchange: bool) -> None:
+    def connect(stream: Any, to: int, *, exchange: bool) -> None:
         while stream.stage.scope not in scopes[to].graph_scope.path:
             stream = stream.leave()
         inputs[to].append(scopes[to].enter(stream))
         by[to].append(["h"] if exchange else None)
 
     first, second = flow.input("first", SCHEMA), flow.input("second", SCHEMA)
-    connect(first, 0, True)
-    connect(second, r.choice([v for v in range(n) if scopes[v] == flow.scope]), True)
+    connect(first, 0, exchange=True)
+    connect(second, r.choice([v for v in range(n) if scopes[v] == flow.scope]), exchange=True)
     forwards = {(r.randrange(v), v, r.random() < 0.5) for v in range(1, n)}
     forwards |= {(*sorted(r.sample(range(n), 2)), r.random() < 0.5) for _ in range(r.randint(0, 3))}
     back: dict[int, tuple[Any, list[int]]] = {}
@@ -131,17 +135,15 @@ def random_flow(salt: int) -> ts.Dataflow:
             u, v = r.choice(inside), r.choice(inside)
             if min(u, v) not in back:
                 back[min(u, v)] = scope.variable(SCHEMA), [max(u, v)]
-                connect(back[min(u, v)][0], min(u, v), r.random() < 0.6)
+                connect(back[min(u, v)][0], min(u, v), exchange=r.random() < 0.6)
             else:
                 back[min(u, v)][1].append(max(u, v))
     streams: list[Any] = []
     for v in range(n):
         for source, _, exchange in sorted(edge for edge in forwards if edge[1] == v):
-            connect(streams[source][r.randrange(2)], v, exchange)
+            connect(streams[source][r.randrange(2)], v, exchange=exchange)
         initial = (0, 2) if r.random() < 0.2 else ()
-        streams.append(
-            flow.vertex(Noise(salt, v, initial), inputs[v], [SCHEMA] * 2, by=by[v], name=f"s{v}")
-        )
+        streams.append(flow.vertex(Noise(salt, v, initial), inputs[v], [SCHEMA] * 2, by=by[v], name=f"s{v}"))
         if scopes[v] == flow.scope:
             streams[v][r.randrange(2)].capture(f"out{v}")
     for variable, sources in back.values():
@@ -184,12 +186,12 @@ class Checked(Simulation):
         outputs = self.turn.outputs.select(["sink", "epoch"]).to_pylist()
         late = [row for row in outputs if (row["sink"], row["epoch"]) in released]
         if late:
-            raise Broken(f"after its release an epoch gets records: {late}")
+            broken(f"after its release an epoch gets records: {late}")
         counts = self.coordinator.tracker.active
         if any(n < 0 for n in counts.values()):
-            raise Broken(f"negative counts: {counts}")
+            broken(f"negative counts: {counts}")
         if counts != self.truth():
-            raise Broken(f"the tracker says {counts}, true is {self.truth()}")
+            broken(f"the tracker says {counts}, true is {self.truth()}")
         return True
 
     def truth(self) -> dict[Any, int]:
@@ -220,15 +222,15 @@ class Checked(Simulation):
         if self.again.random() < 0.5:
             order = self.again.sample(range(rows.num_rows), rows.num_rows)
             WORLD.replaying = True
-            state, made = step(
-                self.plan, before, batch, worker, rows.take(order), lambda: header, self.last
-            )
+            state, made = step(self.plan, before, batch, worker, rows.take(order), lambda: header, self.last)
             WORLD.replaying = False
             if state != after[0] or made != after[1]:
-                raise Broken("a round that is run again, its rows in another order, gives something else")
+                broken("a round that is run again, its rows in another order, gives something else")
 
 
-def run(salt: int, workers: int, seed: int | None = None, budget: Budget | None = None) -> Counter[Any]:
+def run(  # noqa: C901 - one schedule, from input to close
+    salt: int, workers: int, seed: int | None = None, budget: Budget | None = None
+) -> Counter[Any]:
     """One schedule of a case; what happened."""
     global WORLD  # noqa: PLW0603
     WORLD = World()
@@ -252,7 +254,7 @@ def run(salt: int, workers: int, seed: int | None = None, budget: Budget | None 
         begun = simulation.coordinator.begun
         late = [p for pending in simulation.coordinator.pending for p in pending if p[1].epoch <= begun]
         if late:
-            raise Broken(f"an idle flow owes notifications: {late}")
+            broken(f"an idle flow owes notifications: {late}")
         for name in plan.sources:
             simulation.close(name)
         simulation.run(1_000)
@@ -260,9 +262,9 @@ def run(salt: int, workers: int, seed: int | None = None, budget: Budget | None 
         raise Broken(str(error)) from error
     left = simulation.coordinator.tracker.active
     if left or any(simulation.coordinator.pending) or not simulation.turn.complete:
-        raise Broken(f"all inputs are closed, and {left}, {simulation.coordinator.pending} are left")
+        broken(f"all inputs are closed, and {left}, {simulation.coordinator.pending} are left")
     if simulation.coordinator.tracker.inputs:
-        raise Broken("closed inputs are still counted")
+        broken("closed inputs are still counted")
     return WORLD.trace
 
 
@@ -271,8 +273,13 @@ def check(salt: int) -> int:
     base = run(salt, workers)
     for schedule in ({"seed": salt}, {"seed": -salt}, {"budget": Budget(steps=3)}):
         if (trace := run(salt, workers, **schedule)) != base:
-            raise Broken(f"{schedule}: more {list((trace - base))[:3]}, less {list((base - trace))[:3]}")
+            broken(f"{schedule}: more {list(trace - base)[:3]}, less {list(base - trace)[:3]}")
     return sum(base.values())
+
+
+def check_many() -> None:
+    for salt in range(200):
+        check(salt)
 
 
 @pytest.mark.parametrize("salts", [range(start, start + 15) for start in range(0, 90, 15)], ids=str)
@@ -287,7 +294,7 @@ def test_what_happens_depends_on_no_schedule_in_many_cases() -> None:
         check(salt)
 
 
-# -- the check has teeth: wrong rules, each of which it must catch -----------------------------------------------------
+# -- the check has teeth: wrong rules, each of which it must catch -------------------------------------------
 
 
 def no_arrivals(plan: Any, node: Any, header: Any, open_: Any, present: Any) -> list[Any]:
@@ -307,21 +314,17 @@ def test_a_wrong_rule_of_notifications_is_caught(rule: Any, monkeypatch: pytest.
     monkeypatch.setattr(round_, "blocking", rule)
     monkeypatch.setattr(coordinator, "blocking", rule)
     with pytest.raises(Broken):
-        for salt in range(200):
-            check(salt)
+        check_many()
 
 
 def test_a_round_that_ignores_what_it_holds_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def first(self: Any, blockers: Any) -> Any:
-        free = [
-            p for p in self.pending if not any(t.less_equal(p.guarantee) for t in blockers[p.node])
-        ]
+        free = [p for p in self.pending if not any(t.less_equal(p.guarantee) for t in blockers[p.node])]
         return free[-1] if free else None
 
     monkeypatch.setattr(round_._Round, "_deliverable", first)
     with pytest.raises(Broken):
-        for salt in range(200):
-            check(salt)
+        check_many()
 
 
 def test_an_input_that_is_one_epoch_ahead_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,5 +335,4 @@ def test_an_input_that_is_one_epoch_ahead_is_caught(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Coordinator, "_move", ahead)
     with pytest.raises(Broken):
-        for salt in range(200):
-            check(salt)
+        check_many()

@@ -1,7 +1,8 @@
-"""What a flow answers depends on no number of workers, no schedule and no batching, and it is the right answer."""
+"""A flow's answer is right, and depends on no number of workers, no schedule and no batching."""
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -22,7 +23,9 @@ Rows = dict[int, list[tuple[Any, ...]]]
 
 NODES = st.integers(0, 7)
 EDGES = st.lists(st.lists(st.tuples(NODES, NODES), max_size=7), min_size=1, max_size=3)
-PAIRS = st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 5)), max_size=6), min_size=1, max_size=4)
+PAIRS = st.lists(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 5)), max_size=6), min_size=1, max_size=4
+)
 
 
 @st.composite
@@ -55,7 +58,7 @@ def news(answer: Callable[[int], Iterable[tuple[Any, ...]]], epochs: int) -> Row
     return rows
 
 
-# -- graphs ------------------------------------------------------------------------------------------------------------
+# -- graphs --------------------------------------------------------------------------------------------------
 
 
 def reached(edges: list[Any], roots: list[Any]) -> set[tuple[int]]:
@@ -127,7 +130,7 @@ def labels(diff: str | None = None, *, exact: bool = False) -> ts.Dataflow:
 
 @FEW
 @given(EDGES, schedules(), st.booleans())
-def test_connected_components(edges: Epochs, schedule: Any, exact: bool) -> None:
+def test_connected_components(edges: Epochs, schedule: Any, exact: bool) -> None:  # noqa: FBT001
     """Each epoch: the labels that changed; also with laps kept in step."""
     expected, before = {}, dict[int, int]()
     for epoch in range(len(edges)):
@@ -144,7 +147,9 @@ def test_connected_components_as_differences(edges: Epochs, schedule: Any) -> No
     expected, before = {}, set[Any]()
     for epoch in range(len(edges)):
         now = set(components(upto(edges, epoch)).items())
-        expected[epoch] = sorted([(*pair, 1) for pair in now - before] + [(*pair, -1) for pair in before - now])
+        expected[epoch] = sorted(
+            [(*pair, 1) for pair in now - before] + [(*pair, -1) for pair in before - now]
+        )
         before = now
 
     holds(labels("diff"), {"edges": edges}, schedule, expected)
@@ -207,7 +212,7 @@ def test_nested_loops(starts: Epochs, schedule: Any) -> None:
     holds(nested(), {"x": starts}, schedule, news(lambda n: walked(upto(starts, n)), len(starts)))
 
 
-# -- joins and aggregates ----------------------------------------------------------------------------------------------
+# -- joins and aggregates ------------------------------------------------------------------------------------
 
 
 @given(PAIRS, PAIRS, schedules())
@@ -232,7 +237,9 @@ def test_a_join_pairs_all_that_ever_came_each_once(left: Epochs, right: Epochs, 
 @given(PAIRS, PAIRS, schedules())
 def test_a_join_per_time_pairs_what_came_in_one_epoch(left: Epochs, right: Epochs, schedule: Any) -> None:
     flow = ts.Dataflow("join")
-    flow.input("l", "k long, a long").join(flow.input("r", "k long, b long"), on=["k"], per="time").capture("out")
+    flow.input("l", "k long, a long").join(flow.input("r", "k long, b long"), on=["k"], per="time").capture(
+        "out"
+    )
     expected = {
         epoch: sorted(
             (k, a, b)
@@ -246,14 +253,24 @@ def test_a_join_per_time_pairs_what_came_in_one_epoch(left: Epochs, right: Epoch
     holds(flow, {"l": left, "r": right}, schedule, expected)
 
 
-KINDS: dict[str, Any] = {"n": "count", "total": ("sum", "v"), "low": ("min", "v"), "high": ("max", "v"), "all": ("collect", "v")}
+KINDS: dict[str, Any] = {
+    "n": "count",
+    "total": ("sum", "v"),
+    "low": ("min", "v"),
+    "high": ("max", "v"),
+    "all": ("collect", "v"),
+}
 
 
 @given(PAIRS, schedules(), st.sampled_from(["accumulated", "time"]))
-def test_an_aggregate_says_the_new_value_of_each_key_that_changed(rows: Epochs, schedule: Any, per: Any) -> None:
+def test_an_aggregate_says_the_new_value_of_each_key_that_changed(
+    rows: Epochs, schedule: Any, per: Any
+) -> None:
     flow = ts.Dataflow("aggregate")
     x = flow.input("x", "k long, v long")
-    x.exchange("v").map(lambda row: row, "k long, v long").group_by("k").aggregate(per=per, **KINDS).capture("out")
+    x.exchange("v").map(lambda row: row, "k long, v long").group_by("k").aggregate(per=per, **KINDS).capture(
+        "out"
+    )
     expected = {}
     for epoch in range(len(rows)):
         read = rows[epoch] if per == "time" else upto(rows, epoch)
@@ -270,9 +287,9 @@ def test_who_reads_the_least_gets_the_last_word_once_a_change(rows: Epochs, sche
     flow = ts.Dataflow("least")
     x = flow.input("x", "k long, v long")
     far = x.exchange("v").map(lambda row: (row.k, row.v), "k long, v long")
-    far.concat(x.map(lambda row: (row.k, row.v + 2), "k long, v long")).min("v", keys=["k"]).group_by("k").aggregate(
-        changes="count", last=("min", "v")
-    ).capture("out")
+    far.concat(x.map(lambda row: (row.k, row.v + 2), "k long, v long")).min("v", keys=["k"]).group_by(
+        "k"
+    ).aggregate(changes="count", last=("min", "v")).capture("out")
     expected: Rows = {}
     best: dict[int, int] = {}
     changes: dict[int, int] = defaultdict(int)
@@ -288,9 +305,12 @@ def test_who_reads_the_least_gets_the_last_word_once_a_change(rows: Epochs, sche
 
 
 @FEW
-@given(st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=5), min_size=1, max_size=3), schedules())
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=5), min_size=1, max_size=3),
+    schedules(),
+)
 def test_an_aggregate_in_a_loop_waits_for_each_lap(rows: Epochs, schedule: Any) -> None:
-    """Five laps: each lap a key's count goes to the next key. By brute force, lap by lap, each epoch by itself."""
+    """Five laps: each lap a key's count goes to the next key. By brute force, each epoch by itself."""
     flow = ts.Dataflow("laps")
 
     def lap(x: ts.Stream) -> ts.Stream:
@@ -312,16 +332,22 @@ def test_an_aggregate_in_a_loop_waits_for_each_lap(rows: Epochs, schedule: Any) 
     holds(flow, {"x": rows}, schedule, expected)
 
 
-# -- batching ----------------------------------------------------------------------------------------------------------
+# -- batching ------------------------------------------------------------------------------------------------
 
 
 @FEW
-@given(st.lists(st.tuples(NODES, NODES), min_size=1, max_size=12), st.lists(st.integers(0, 12), max_size=4), st.data())
+@given(
+    st.lists(st.tuples(NODES, NODES), min_size=1, max_size=12),
+    st.lists(st.integers(0, 12), max_size=4),
+    st.data(),
+)
 def test_batching_changes_when_it_is_said_not_what(edges: list[Any], cuts: list[int], data: Any) -> None:
     bounds = [0, *sorted(min(cut, len(edges)) for cut in cuts), len(edges)]
-    epochs = [edges[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    epochs = [edges[a:b] for a, b in itertools.pairwise(bounds)]
     total: dict[Any, int] = defaultdict(int)
-    result = run(labels("diff"), {"edges": epochs}, workers=data.draw(st.sampled_from(WORKERS)), together=True)
+    result = run(
+        labels("diff"), {"edges": epochs}, workers=data.draw(st.sampled_from(WORKERS)), together=True
+    )
     for rows in result["out"].rows().values():
         for node, label, diff in rows:
             total[node, label] += diff
@@ -355,7 +381,9 @@ def test_several_epochs_are_indeed_in_flight() -> None:
 def test_both_kinds_of_time_give_the_same(times: Any, workers: int) -> None:
     flow = ts.Dataflow("nested", times=times)
     flow.input("x", "n long").loop(
-        lambda n: n.loop(lambda m: m.distinct().map(lambda row: row.n * 3 % 64, "n long"), name="inner").distinct(),
+        lambda n: n.loop(
+            lambda m: m.distinct().map(lambda row: row.n * 3 % 64, "n long"), name="inner"
+        ).distinct(),
         name="outer",
     ).distinct().capture("out")
     rows = run(flow, {"x": [[(1,)], [(2,)]]}, workers=workers, seed=workers)["out"].rows()

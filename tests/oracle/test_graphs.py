@@ -18,7 +18,10 @@ def growing(nodes: int, edges: int, epochs: int, seed: int) -> list[pa.Table]:
     r = np.random.default_rng(seed)
     ends = r.integers(0, nodes, (2, edges))
     return [
-        pa.table({"src": ends[0, i::epochs], "dst": ends[1, i::epochs]}, schema=pa.schema([("src", pa.int64()), ("dst", pa.int64())]))
+        pa.table(
+            {"src": ends[0, i::epochs], "dst": ends[1, i::epochs]},
+            schema=pa.schema([("src", pa.int64()), ("dst", pa.int64())]),
+        )
         for i in range(epochs)
     ]
 
@@ -50,7 +53,9 @@ SIZES = [(10, 20, 5), (100, 200, 5), (100, 2000, 2), (400, 440, 4)]
 @pytest.mark.parametrize(("nodes", "edges", "epochs"), SIZES)
 def test_hop_distances(nodes: int, edges: int, epochs: int, workers: int) -> None:
     tables = growing(nodes, edges, epochs, seed=nodes)
-    out = run(hops_flow(), {"edges": tables, "roots": [[(1, 0)]] + [[]] * (epochs - 1)}, workers=workers)["out"]
+    out = run(hops_flow(), {"edges": tables, "roots": [[(1, 0)]] + [[]] * (epochs - 1)}, workers=workers)[
+        "out"
+    ]
 
     known: dict[int, int] = {}
     for epoch in range(epochs):
@@ -74,7 +79,9 @@ def test_components(nodes: int, edges: int, epochs: int, seed: int | None) -> No
         onward = least.join(proposed.scope.enter(both), left=["node"], right=["src"])
         return onward.select(node="dst", label="label"), least
 
-    both.select(node="src", label="src").concat(both.select(node="dst", label="src")).loop(spread).capture("out")
+    both.select(node="src", label="src").concat(both.select(node="dst", label="src")).loop(spread).capture(
+        "out"
+    )
     tables = growing(nodes, edges, epochs, seed=edges)
     out = run(flow, {"edges": tables}, workers=3, seed=seed, together=seed is not None)["out"].rows()
 
@@ -111,9 +118,16 @@ def test_all_pairs_that_reach_each_other(workers: int) -> None:
 def test_shortest_paths_with_weights_are_scipys(workers: int) -> None:
     r = np.random.default_rng(5)
     n, m = 60, 240
-    pairs = {(int(a), int(b)): round(float(w), 3) for a, b, w in zip(*r.integers(0, n, (2, m)), r.random(m) + 0.1, strict=True) if a != b}
+    pairs = {
+        (int(a), int(b)): round(float(w), 3)
+        for a, b, w in zip(*r.integers(0, n, (2, m)), r.random(m) + 0.1, strict=True)
+        if a != b
+    }
     flow = ts.Dataflow("paths")
-    edges, roots = flow.input("edges", "src long, dst long, w double"), flow.input("roots", "node long, d double")
+    edges, roots = (
+        flow.input("edges", "src long, dst long, w double"),
+        flow.input("roots", "node long, d double"),
+    )
 
     def relax(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
         best = proposed.min("d", keys=["node"])
@@ -131,11 +145,19 @@ def test_shortest_paths_with_weights_are_scipys(workers: int) -> None:
 
 
 def test_paths_of_at_most_k_edges_with_a_limit_on_the_laps() -> None:
-    """Bellman and Ford: with k laps exactly the paths of at most k edges, the limit being part of the time."""
+    """Bellman and Ford: with k laps the paths of at most k edges; the limit is part of the time."""
     edges = [(0, 1, 1), (1, 2, 1), (2, 3, 1), (0, 3, 10), (0, 2, 5)]
-    for k, expected in ((1, {0: 0}), (2, {0: 0, 1: 1, 2: 5, 3: 10}), (3, {0: 0, 1: 1, 2: 2, 3: 6}), (4, {0: 0, 1: 1, 2: 2, 3: 3})):
+    for k, expected in (
+        (1, {0: 0}),
+        (2, {0: 0, 1: 1, 2: 5, 3: 10}),
+        (3, {0: 0, 1: 1, 2: 2, 3: 6}),
+        (4, {0: 0, 1: 1, 2: 2, 3: 3}),
+    ):
         flow = ts.Dataflow("limited")
-        links, roots = flow.input("edges", "src long, dst long, w long"), flow.input("roots", "node long, d long")
+        links, roots = (
+            flow.input("edges", "src long, dst long, w long"),
+            flow.input("roots", "node long, d long"),
+        )
 
         def relax(proposed: ts.Stream, links: ts.Stream = links) -> tuple[ts.Stream, ts.Stream]:
             best = proposed.min("d", keys=["node"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,10 @@ BATCHES = st.lists(st.lists(st.tuples(KEYS, st.integers(0, 9)), max_size=12), ma
 
 def table(rows: list[tuple[Any, int]]) -> pa.Table:
     return pa.table(
-        {"k": pa.array([row[0] for row in rows], pa.string()), "v": pa.array([row[1] for row in rows], pa.int64())}
+        {
+            "k": pa.array([row[0] for row in rows], pa.string()),
+            "v": pa.array([row[1] for row in rows], pa.int64()),
+        }
     )
 
 
@@ -41,7 +45,9 @@ def check(batches: list[Any], probes: list[Any]) -> None:
     assert len(state) == sum(map(len, batches))
     assert found(state, probes) == [sorted(expected.get(probe, [])) for probe in probes]
     sizes = [batch.num_rows for batch in state.batches()]
-    assert all(a >= 2 * b for a, b in zip(sizes, sizes[1:], strict=False)), "few batches, each much larger than the next"
+    assert all(a >= 2 * b for a, b in itertools.pairwise(sizes)), (
+        "few batches, each much larger than the next"
+    )
     again = Arrangement(["k"], state.batches())
     assert found(again, probes) == found(state, probes), "as read back from a checkpoint"
 

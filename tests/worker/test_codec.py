@@ -112,7 +112,9 @@ def test_counters_and_defaultdicts_stay_such_also_deep_inside() -> None:
     assert back == {"deep": [Counter("aab"), {1: [2]}], "own": {1: 2}}
     back["deep"][0]["new"] += 1
     back["deep"][1]["new"].append(1)
-    assert type(back["own"]) is dict, "a function cannot be kept; as a field of the vertex it is the template's"
+    assert type(back["own"]) is dict, (
+        "a function cannot be kept; as a field of the vertex it is the template's"
+    )
 
 
 def test_scalars_of_numpy_become_plain() -> None:
@@ -125,7 +127,9 @@ def test_tables_frames_and_arrangements_come_back() -> None:
     state = Arrangement(["k"])
     state.insert(table)
 
-    back = CODEC.read(CODEC.write({"t": table, "b": table.to_batches()[0], "f": frame, "s": frame["x"], "a": state}))
+    back = CODEC.read(
+        CODEC.write({"t": table, "b": table.to_batches()[0], "f": frame, "s": frame["x"], "a": state})
+    )
 
     assert back["t"].equals(table)
     assert back["b"].equals(table)
@@ -220,12 +224,18 @@ def test_own_restore_gets_all_that_own_checkpoint_gave() -> None:
     flow = ts.Dataflow("own")
     flow.vertex(Own(), flow.input("x", "n long"), "on boolean").capture("out")
 
-    assert list(ts.testing.run(flow, {"x": [[1]] * 3})["out"].rows().values()) == [[(False,)], [(True,)], [(True,)]]
+    assert list(ts.testing.run(flow, {"x": [[1]] * 3})["out"].rows().values()) == [
+        [(False,)],
+        [(True,)],
+        [(True,)],
+    ]
 
 
 def test_workers_share_no_state() -> None:
     flow = ts.Dataflow("apart")
-    flow.vertex(Kept(), flow.input("x", "n long").broadcast(), "a long, b boolean, c long, d long, e long").capture("out")
+    flow.vertex(
+        Kept(), flow.input("x", "n long").broadcast(), "a long, b boolean, c long, d long, e long"
+    ).capture("out")
 
     assert ts.testing.run(flow, {"x": [[1]]}, workers=3)["out"].rows() == {0: [(1, True, 1, 1, 2)] * 3}
 

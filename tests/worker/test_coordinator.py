@@ -122,7 +122,7 @@ def test_what_is_sent_to_a_closed_epoch_or_input_is_an_error() -> None:
     simulation = Simulation(flow)
     simulation.advance_to("x", 2)
     for wrong in (lambda: simulation.send("x", [1], epoch=1), lambda: simulation.advance_to("x", 1)):
-        with pytest.raises(ts.TimelyError, match="stands at epoch 2.*\nHint: "):
+        with pytest.raises(ts.TimelyError, match=r"stands at epoch 2.*\nHint: "):
             wrong()
     simulation.close("x")
     simulation.close("x")
@@ -190,7 +190,9 @@ def test_initial_notifications_are_counted_for_every_worker_and_inside_loops_too
     flow = ts.Dataflow("initial")
     x = flow.input("x", "epoch long")
     flow.vertex(Starts(), x, "epoch long", name="root").capture("root_out")
-    x.loop(lambda v: flow.vertex(Starts(), v, "epoch long", name="inner"), max_iterations=2).capture("loop_out")
+    x.loop(lambda v: flow.vertex(Starts(), v, "epoch long", name="inner"), max_iterations=2).capture(
+        "loop_out"
+    )
     simulation = Simulation(flow, workers=3)
     assert len(simulation.coordinator.tracker.active) == 2
     assert set(simulation.coordinator.tracker.active.values()) == {3}
@@ -219,7 +221,9 @@ def test_probes_say_how_far_the_flow_is() -> None:
 def test_a_flow_that_is_closed_leaves_nothing_behind() -> None:
     flow = ts.Dataflow("leak")
     x = flow.input("x", "n long")
-    x.loop(lambda v: v.map(lambda row: row.n - 1, "n long").where(lambda row: row.n > 0)).distinct().capture("out")
+    x.loop(lambda v: v.map(lambda row: row.n - 1, "n long").where(lambda row: row.n > 0)).distinct().capture(
+        "out"
+    )
     simulation = Simulation(flow, workers=2)
     for _ in range(50):
         simulation.send("x", [5])

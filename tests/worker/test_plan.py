@@ -76,7 +76,10 @@ def test_one_worker_exchanges_with_nobody() -> None:
         # it moves: stands
         (lambda x: x.group_by("k").count("v").group_by("v").count(), 1),
         (lambda x: x.group_by("k").count("v").select(k="v", v="k").group_by("k").count(), 1),
-        (lambda x: x.group_by("k").count("v").map(lambda row: (row.k, row.v), "k long, v long").distinct(), 1),
+        (
+            lambda x: x.group_by("k").count("v").map(lambda row: (row.k, row.v), "k long, v long").distinct(),
+            1,
+        ),
         (lambda x: x.group_by("k", "v").count().group_by("v", "k").count("n"), 1),
         (lambda x: x.exchange("v").group_by("k").count(), 0),  # the first is of no use, and dropped
         (lambda x: x.broadcast().group_by("k").count(), 1),  # each copy counts
@@ -95,7 +98,7 @@ def test_the_plan_is_the_same_each_time_and_tells_flows_apart() -> None:
 
 
 def test_laps_are_forgotten_only_where_no_limit_and_nobody_waits_in_the_loop() -> None:
-    def forgets(waits: bool, limit: int | None) -> frozenset[int]:
+    def forgets(*, waits: bool, limit: int | None) -> frozenset[int]:
         def build(flow: ts.Dataflow) -> None:
             def lap(n: ts.Stream) -> ts.Stream:
                 least = n.distinct(name="seen")
@@ -145,7 +148,7 @@ def test_no_workers_are_too_few() -> None:
     flow = ts.Dataflow("few")
     flow.input("x", "n long").capture()
 
-    with pytest.raises(GraphError, match="workers is 0. Hint"):
+    with pytest.raises(GraphError, match=r"workers is 0\. Hint"):
         flow.compile(0)
 
 

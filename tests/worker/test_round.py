@@ -73,7 +73,10 @@ def test_a_vertex_has_no_right_to(name: str) -> None:
 
 RIGHTS = {
     "send later": (Acts(lambda v, t: v.send_by(0, later(t), one(1))), {1: [(1,)]}),
-    "send at its notification": (Acts(lambda v, t: v.notify_at(t), lambda v, t: v.send_by(0, t, one(2))), {0: [(2,)]}),
+    "send at its notification": (
+        Acts(lambda v, t: v.notify_at(t), lambda v, t: v.send_by(0, t, one(2))),
+        {0: [(2,)]},
+    ),
     "send from its capability on": (
         Acts(delayed, lambda v, t: v.send_by(0, later(t, 2), one(3))),
         {2: [(3,)]},
@@ -118,14 +121,18 @@ def test_asking_twice_is_asking_once() -> None:
         self.notify_at(time)
         self.notify_at(time)
 
-    rows = ts.testing.run(flow_of(Acts(ask, lambda v, t: v.send_by(0, t, one(1)))), {"x": [[1, 2, 3]]})["out"].rows()
+    rows = ts.testing.run(flow_of(Acts(ask, lambda v, t: v.send_by(0, t, one(1)))), {"x": [[1, 2, 3]]})[
+        "out"
+    ].rows()
 
     assert rows == {0: [(1,)]}
 
 
 def test_an_error_names_the_step_the_time_and_the_users_lines_and_survives_pickling() -> None:
     flow = ts.Dataflow("bad")
-    flow.input("x", "n long").exchange("n").unary(lambda time, batch: 1 // 0, "n long", name="divide").capture()
+    flow.input("x", "n long").exchange("n").unary(
+        lambda time, batch: 1 // 0, "n long", name="divide"
+    ).capture()
     line = "in <lambda>"
 
     with pytest.raises(VertexError) as caught:
@@ -143,7 +150,9 @@ def test_an_error_names_the_step_the_time_and_the_users_lines_and_survives_pickl
 
 def test_an_error_in_what_is_fused_is_that_of_its_own_step() -> None:
     flow = ts.Dataflow("bad")
-    flow.input("x", "n long").group_by("n").count().map(lambda row: row.nothing, "n long", name="fused").capture()
+    flow.input("x", "n long").group_by("n").count().map(
+        lambda row: row.nothing, "n long", name="fused"
+    ).capture()
 
     with pytest.raises(VertexError, match=r"step 'fused' .*AttributeError"):
         ts.testing.run(flow, {"x": [[1]]})
@@ -162,7 +171,7 @@ def test_a_failed_round_leaves_the_state_as_it_was() -> None:
     assert simulation.states == before
 
 
-# -- order, and purity -------------------------------------------------------------------------------------------------
+# -- order, and purity ---------------------------------------------------------------------------------------
 
 
 class Log(ts.Vertex):
@@ -179,7 +188,9 @@ class Log(ts.Vertex):
         self.send_by(0, time, pa.table({"n": self.held.pop(time)}))
 
 
-def recorded(flow: ts.Dataflow, inputs: list[Any], workers: int, **options: Any) -> tuple[Simulation, list[Any]]:
+def recorded(
+    flow: ts.Dataflow, inputs: list[Any], workers: int, **options: Any
+) -> tuple[Simulation, list[Any]]:
     simulation, steps = Simulation(flow, workers=workers, **options), []
     simulation.on_step = lambda *parts: steps.append(parts)
     for records in inputs:
@@ -208,7 +219,13 @@ def test_a_round_is_a_pure_function_and_the_order_of_its_rows_is_nothing_to_it()
     assert len(rounds) > 5
     for i in range(5):
         shuffled = [
-            (b, w, state, rows.take(shuffle.sample(range(rows.num_rows), rows.num_rows)) if i else rows, header)
+            (
+                b,
+                w,
+                state,
+                rows.take(shuffle.sample(range(rows.num_rows), rows.num_rows)) if i else rows,
+                header,
+            )
             for b, w, state, rows, header in rounds
         ]
         made = [

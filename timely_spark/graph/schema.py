@@ -76,11 +76,16 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
 class _Tokens:
     def __init__(self, text: str) -> None:
         self.text, self.tokens = text, _TOKEN.findall(text)
-        if "".join(self.tokens) != re.sub(r"\s+", "", text):
+        if re.sub(r"\s+", "", "".join(self.tokens)) != re.sub(r"\s+", "", text):
             self.fail("an unknown character")
 
     def next(self) -> str:
         return self.tokens.pop(0) if self.tokens else ""
+
+    def number(self) -> int:
+        if not (text := self.next()).isdecimal():
+            self.fail(f"{text!r} where a number belongs")
+        return int(text)
 
     def expect(self, token: str) -> None:
         if (got := self.next()) != token:
@@ -126,11 +131,13 @@ def _parse_type(tokens: _Tokens) -> pa.DataType:
         precision, scale = 10, 0
         if tokens.tokens[:1] == ["("]:
             tokens.next()
-            precision = int(tokens.next())
+            precision = tokens.number()
             if tokens.tokens[:1] == [","]:
                 tokens.next()
-                scale = int(tokens.next())
+                scale = tokens.number()
             tokens.expect(")")
+        if not 0 < precision <= 38 or not 0 <= scale <= precision:
+            tokens.fail(f"decimal({precision}, {scale})")
         return pa.decimal128(precision, scale)
     if kind not in _TYPES:
         tokens.fail(f"unknown type {kind!r}")
@@ -167,15 +174,24 @@ def as_table(records: Any, schema: pa.Schema) -> pa.Table:
         rows = [_row(record, schema) for record in records]
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
         return pa.table(
-            [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)],
+            [_column(column, field.type) for column, field in zip(columns, schema, strict=True)],
             schema=schema,
         )
-    except (KeyError, ValueError, TypeError, pa.ArrowException) as error:
+    except (KeyError, ValueError, TypeError, OverflowError, pa.ArrowException) as error:
         msg = (
             f"records do not fit the schema ({describe(schema)}): {error}. "
             "Hint: give every column, with values of its type."
         )
         raise SchemaError(msg) from error
+
+
+def _column(values: tuple[Any, ...], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_integer(kind):  # which Arrow would cut off
+        for value in values:
+            if isinstance(value, float) and not value.is_integer():
+                msg = f"{value!r} is no whole number"
+                raise ValueError(msg)
+    return pa.array(values, type=kind)
 
 
 def _row(record: Any, schema: pa.Schema) -> tuple[Any, ...]:

@@ -34,7 +34,7 @@ def settle_graph(graph: Graph) -> Graph:
         GraphError: records derived from provisional ones inside a loop leave it, or meet something that
             waits.
     """
-    what = _provisional(graph)
+    what, of_epochs = _provisional(graph), _provisional(graph, across_epochs=True)
     settled: dict[tuple[int, int], Stage] = {}
     made = Graph(graph.name, graph.times, graph.root)
     made.names = graph.names
@@ -42,6 +42,8 @@ def settle_graph(graph: Graph) -> Graph:
     for stage in graph.stages:
         edges = graph.into(stage)
         kind = what[edges[0].source, edges[0].port] if edges else None
+        if isinstance(stage.vertex, Output) and stage.vertex.diff is not None and edges:
+            kind = of_epochs[edges[0].source, edges[0].port]  # what held in the epoch before is taken back
         if isinstance(stage.vertex, Output) and isinstance(kind, Refines):
             stage_ = replace(
                 stage,
@@ -57,7 +59,7 @@ def settle_graph(graph: Graph) -> Graph:
         leaves = (
             edge.target.operator == "leave" and edge.target.scope.depth == 0 and isinstance(kind, Derived)
         )
-        if kind is None or not (leaves or _exact(edge.target)):
+        if kind is None or not (leaves or _exact(edge.target) or _loses(edge.target, kind)):
             made.connect(new[edge.source], edge.port, new[edge.target], edge.input)
             continue
         if isinstance(kind, Derived):
@@ -103,12 +105,15 @@ def _exact(stage: Stage) -> bool:
     return stage.scope.depth == 0 or (stage.vertex is not None and stage.vertex.waits)
 
 
-def _provisional(graph: Graph) -> dict[tuple[Stage, int], Provisional]:
-    """Per output, whether and how its records are provisional: the least solution, from exact upwards."""
+def _provisional(graph: Graph, *, across_epochs: bool = False) -> dict[tuple[Stage, int], Provisional]:
+    """Per output, whether and how its records are provisional: the least solution, from exact upwards.
+
+    By default those that may be bettered within their epoch; or also those that only a later epoch may.
+    """
     into: dict[Stage, list[Edge]] = defaultdict(list)
     for edge in graph.edges:
         into[edge.target].append(edge)
-    fresh = _fresh(graph, into)
+    fresh = set() if across_epochs else _fresh(graph, into)
     what: dict[tuple[Stage, int], Provisional] = {
         (s, port): None for s in graph.stages for port in range(max(1, len(s.outputs)))
     }
@@ -139,6 +144,27 @@ def _transfer(stage: Stage, inputs: list[tuple[Stage, Provisional]], fresh: set[
         len(inputs) == 1 or (stage.operator == "variable" and all(other == kind for _, other in inputs))
     ):
         return kind
+    carried = _carried(stage, kind)
+    if carried is None and _loses(stage, kind):
+        return None
+    return carried or Derived(source)
+
+
+def _loses(stage: Stage, kind: Provisional) -> bool:
+    """Whether the stage, outside loops, makes something of the records that nobody could settle any more.
+
+    It drops columns, or takes the best in another sense: the greatest of what is to become the least.
+    """
+    if stage.scope.depth > 0 or not isinstance(kind, Refines):
+        return False
+    if stage.refines is not None:
+        same = (stage.refines.value, stage.refines.greatest) == (kind.value, kind.greatest)
+        return kind.value is not None and not same
+    return stage.operator == "select" and _carried(stage, kind) is None
+
+
+def _carried(stage: Stage, kind: Refines) -> Refines | None:
+    """How the records are provisional behind a per-batch stage, if one can still tell."""
     keeps = {old: new for new, old in stage.keeps.items()} if stage.keeps is not None else {}
     needed = [*kind.keys, *([kind.value] if kind.value else [])]
     whole = (
@@ -148,7 +174,7 @@ def _transfer(stage: Stage, inputs: list[tuple[Stage, Provisional]], fresh: set[
         return Refines(
             tuple(keeps[key] for key in kind.keys), keeps[kind.value] if kind.value else None, kind.greatest
         )
-    return Derived(source)
+    return None
 
 
 def _fresh(graph: Graph, into: dict[Stage, list[Edge]]) -> set[Stage]:

@@ -61,7 +61,7 @@ def concat(stream: Stream, *others: Stream, name: str | None = None) -> Stream:
         SchemaError: the schemas differ.
     """
     for other in others:
-        if other.schema != stream.schema:
+        if getattr(other, "schema", stream.schema) != stream.schema:  # what is no stream is told below
             msg = (
                 f"concat ({caller()}): ({describe(stream.schema)}) of {stream.stage.name!r} meets "
                 f"({describe(other.schema)}) of {other.stage.name!r}. "

@@ -16,14 +16,17 @@ from timely_spark.times import Times
 from timely_spark.worker.keys import from_bytes, to_bytes
 
 #: what a defaultdict may make of its own accord
-_FACTORIES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, list, dict, set, tuple, Counter)}
+_FACTORIES: dict[str, Any] = {
+    kind.__name__: kind for kind in (int, float, str, list, dict, set, tuple, Counter)
+}
 _PLAIN = (str, int, float, bool, type(None))
 
 
 class Codec:
     """Write and read values of a flow's state.
 
-    What it takes: None, bool, int, float, str, bytes, list, tuple, set, frozenset, dict (any such keys), Counter, defaultdict, the
+    What it takes: None, bool, int, float, str, bytes, list, tuple, set, frozenset, dict (any such keys),
+    Counter, defaultdict, the
     flow's times, numpy arrays and scalars, Arrow tables and record batches, pandas frames and series, and
     `Arrangement`s.
 
@@ -96,8 +99,9 @@ class Codec:
             items = [[self._encode(key, blobs), self._encode(item, blobs)] for key, item in value.items()]
             if isinstance(value, Counter):
                 return {"counter": items}
-            if isinstance(value, defaultdict) and value.default_factory in _FACTORIES.values():
-                return {"defaultdict": [value.default_factory.__name__, items]}
+            factory: Any = value.default_factory if isinstance(value, defaultdict) else None
+            if factory in _FACTORIES.values():
+                return {"defaultdict": [factory.__name__, items]}
             return {"dict": items}
         if type(value).__module__.startswith("pandas."):
             frame = value if hasattr(value, "columns") else value.to_frame(name="value")

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import CapabilityError, SchemaError, VertexError
-from timely_spark.graph import Vertex, as_table, describe
+from timely_spark.graph import Stateless, Vertex, as_table, describe
 from timely_spark.worker.codec import Codec, pack_parts, unpack_parts
 from timely_spark.worker.keys import deal, from_bytes, to_bytes
 from timely_spark.worker.notify import blocking, standing
@@ -325,6 +325,8 @@ class _Round:
         written = dict(self.saved)
         for index, vertex in self.vertices.items():
             node = self.plan.nodes[index]
+            if node.stage.is_stateless:
+                continue
             try:
                 if state := _changed(vertex, node.template):
                     written[node.name] = self.codec.write(state)
@@ -391,6 +393,8 @@ def _frozen(kind: Any) -> bool:
 def _instance(template: Vertex) -> Vertex:
     """A copy of a template with state of its own."""
     vertex = copy.copy(template)
+    if isinstance(template, Stateless):
+        return vertex
     for name, value in vars(template).items():
         if not _is_setting(value):
             setattr(vertex, name, copy.deepcopy(value))

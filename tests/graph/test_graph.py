@@ -1,0 +1,110 @@
+"""The logical graph: names, scopes, the user's lines, and what is checked when it is built."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+import timely_spark as ts
+from timely_spark.errors import GraphError, SchemaError
+from timely_spark.graph import Graph, caller
+
+
+def line() -> int:
+    frame = inspect.currentframe()
+    assert frame is not None
+    assert frame.f_back is not None
+    return frame.f_back.f_lineno
+
+
+def test_a_step_remembers_the_users_line() -> None:
+    flow = ts.Dataflow("where")
+    x = flow.input("x", "n long")
+    here, made = line(), x.distinct().min("n", keys=[])
+    where = made.stage.where
+
+    assert (where.file, where.line) == (__file__, here)
+    assert caller().file == __file__
+
+
+def test_names_are_derived_stable_and_given_once() -> None:
+    def build() -> list[str]:
+        flow = ts.Dataflow("names")
+        x = flow.input("x", "n long")
+        y = x.map(lambda row: row.n, "n long").map(lambda row: row.n, "n long").distinct(name="mine")
+        y.loop(lambda z: z.distinct(), name="l").loop(lambda z: z.distinct()).capture()
+        return [stage.name for stage in flow.graph.stages]
+
+    names = build()
+    assert names == build()
+    assert len(names) == len(set(names))
+    assert {"x", "map", "map_2", "mine", "l.distinct", "loop.distinct"} <= set(names)
+
+
+def test_a_name_that_is_taken_or_cannot_be_is_refused_with_both_lines() -> None:
+    flow = ts.Dataflow("taken")
+    x = flow.input("x", "n long")
+    x.distinct(name="mine")
+
+    with pytest.raises(
+        GraphError, match=r"'mine' \(.*test_graph\.py:\d+\) has the name of the step at .*:\d+\. Hint"
+    ):
+        x.distinct(name="mine")
+    for name in ("", "a.b", "a/b"):
+        with pytest.raises(GraphError, match="Hint: use letters"):
+            x.distinct(name=name)
+
+
+def test_a_derived_name_steps_aside_for_a_given_one() -> None:
+    flow = ts.Dataflow("aside")
+    x = flow.input("x", "n long")
+    x.distinct(name="map_2")
+
+    assert [x.map(lambda row: row.n, "n long").name for _ in range(3)] == ["map", "map_3", "map_4"]
+
+
+def test_scopes_are_nested_and_times_have_a_counter_for_each() -> None:
+    flow = ts.Dataflow("scopes")
+    inner = flow.scope.inner(name="a").inner(name="b")
+
+    assert inner.graph_scope.depth == 2
+    assert inner.name == "a.b"
+    assert [scope.name for scope in inner.graph_scope.path] == ["", "a", "a.b"]
+    entered = inner.enter(flow.input("x", "n long"))
+    assert entered.scope.name == "a.b"
+    assert entered.leave().leave().stage.scope is flow.graph.root
+    assert inner.enter(entered) is entered
+
+
+@pytest.mark.parametrize("kinds", [("clock", "manual"), ("manual", "clock")])
+def test_a_flow_uses_one_kind_of_epoch(kinds: tuple[Any, Any]) -> None:
+    flow = ts.Dataflow("kinds")
+    flow.input("x", "n long", epochs=kinds[0])
+
+    with pytest.raises(GraphError, match=r"one kind of epoch.*"):
+        flow.input("y", "n long", epochs=kinds[1])
+    with pytest.raises(GraphError, match=r"one kind of epoch.*"):
+        flow.source("s", "at long", epoch="at")
+
+
+def test_an_epoch_column_is_there_and_of_whole_numbers() -> None:
+    flow = ts.Dataflow("column")
+    for column in ("nothing", "s"):
+        with pytest.raises(SchemaError, match="Hint: "):
+            flow.source("x", "at long, s string", epoch=column)
+
+
+def test_stages_and_edges_are_only_added() -> None:
+    graph = Graph("plain")
+    assert (graph.stages, graph.edges) == ([], [])
+    flow = ts.Dataflow("x")
+    x = flow.input("x", "n long")
+    x.distinct().capture("out")
+    before = list(flow.graph.stages), list(flow.graph.edges)
+    flow.compile(3)
+    flow.compile(1)
+    assert (flow.graph.stages, flow.graph.edges) == before, "compiling changes nothing"
+    with pytest.raises(AttributeError):
+        x.stage.name = "other"  # type: ignore[misc]

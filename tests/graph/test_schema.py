@@ -1,0 +1,88 @@
+"""Schemas as users write them, and records that are read by them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from timely_spark.errors import SchemaError
+from timely_spark.graph import as_schema, as_table, describe
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("n long", [("n", pa.int64())]),
+        ("a INT,b Bigint , c  double", [("a", pa.int32()), ("b", pa.int64()), ("c", pa.float64())]),
+        ("a: string, `odd name` boolean", [("a", pa.string()), ("odd name", pa.bool_())]),
+        ("d decimal, e decimal(5), f decimal(12,3)", [("d", pa.decimal128(10)), ("e", pa.decimal128(5)), ("f", pa.decimal128(12, 3))]),  # noqa: E501
+        ("t timestamp, u timestamp_ntz, v date", [("t", pa.timestamp("us", "UTC")), ("u", pa.timestamp("us")), ("v", pa.date32())]),  # noqa: E501
+        ("l array<array<int>>", [("l", pa.list_(pa.field("element", pa.list_(pa.field("element", pa.int32())))))]),  # noqa: E501
+        ("m map<string,long>", [("m", pa.map_(pa.string(), pa.int64()))]),
+        ("s struct<x:int,y:array<long>>", [("s", pa.struct([("x", pa.int32()), ("y", pa.list_(pa.field("element", pa.int64())))]))]),  # noqa: E501
+    ],
+)  # fmt: skip
+def test_ddl(text: str, expected: Any) -> None:
+    assert as_schema(text) == pa.schema(expected)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "",
+        "n",
+        "n lonng",
+        "n long,",
+        "n long m long",
+        "n long; m long",
+        "a long, a int",
+        "l array<int",
+        "d decimal(x)",
+        7,
+        None,
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_a_hint(schema: Any) -> None:
+    with pytest.raises(SchemaError, match="Hint: "):
+        as_schema(schema)
+
+
+def test_schemas_of_arrow_and_mappings() -> None:
+    assert as_schema({"a": "long", "b": pa.string()}) == as_schema("a long, b string")
+    with_metadata = pa.schema([pa.field("a", pa.int64(), nullable=False)], metadata={"x": "y"})
+    assert as_schema(with_metadata).metadata is None
+    assert as_schema(with_metadata).field("a").nullable
+    assert describe(as_schema("a long, b array<string>")) == "a int64, b list<element: string>"
+
+
+def test_records_of_all_forms_are_one_table() -> None:
+    schema = as_schema("id long, name string")
+    expected = pa.table({"id": [1, 2], "name": ["a", None]}, schema=schema)
+
+    for records in (
+        [(1, "a"), (2, None)],
+        [[1, "a"], {"name": None, "id": 2}],
+        expected,
+        expected.to_batches()[0],
+        pa.table({"name": ["a", None], "more": [0, 0], "id": pa.array([1, 2], pa.int16())}),
+        pd.DataFrame({"name": ["a", None], "id": [1, 2]}, index=[7, 8]),
+    ):
+        made = as_table(records, schema)
+        assert made.equals(expected)
+        assert made.schema.metadata is None
+    assert as_table([], schema).equals(expected.slice(0, 0))
+    assert as_table(range(3), as_schema("n int"))["n"].to_pylist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "records",
+    [[(1,)], [(1, "a", 2)], [("x", "a")], [(1.5, "a")], [{"id": 1}], [{"id": 1, "name": "a", "more": 1}], pa.table({"id": [1]}),  # noqa: E501
+     pa.table({"id": [1.5], "name": ["a"]}), pd.DataFrame({"id": [1]}), [(2**63, "a")], 7],
+    ids=str,
+)  # fmt: skip
+def test_records_that_do_not_fit_are_refused_and_nothing_is_lost(records: Any) -> None:
+    with pytest.raises(SchemaError, match=r"records do not fit the schema \(id int64, name string\).*Hint"):
+        as_table(records, as_schema("id long, name string"))

@@ -1,0 +1,150 @@
+"""Aggregates: kinds, nulls, types, no keys, epochs, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import timely_spark as ts
+from timely_spark.errors import SchemaError
+from timely_spark.testing import Simulation, run
+
+ALL: dict[str, Any] = {
+    "n": "count",
+    "valid": ("count", "v"),
+    "total": ("sum", "v"),
+    "low": ("min", "v"),
+    "high": ("max", "v"),
+    "all": ("collect", "v"),
+}
+
+
+def out(epochs: list[Any], kind: str = "long", workers: int = 3, **options: Any) -> Any:
+    flow = ts.Dataflow("aggregate")
+    flow.input("x", f"k string, v {kind}").group_by("k").aggregate(**ALL, **options).capture("out")
+    return run(flow, {"x": epochs}, workers=workers)["out"].rows()
+
+
+def test_null_values_are_left_out_and_a_null_key_is_a_key() -> None:
+    rows = [("a", 2), ("a", None), ("a", 1), ("b", None), (None, 5), (None, 6)]
+
+    assert out([rows]) == {
+        0: [(None, 2, 2, 11, 5, 6, [5, 6]), ("a", 3, 2, 3, 1, 2, [1, 2]), ("b", 1, 0, None, None, None, [])]
+    }
+
+
+def test_over_epochs_and_per_time() -> None:
+    epochs = [[("a", 2), ("b", 1)], [], [("a", 1), ("a", None)]]
+
+    assert out(epochs)[2] == [("a", 3, 2, 3, 1, 2, [1, 2])]
+    assert out(epochs)[1] == []
+    assert out(epochs, per="time")[2] == [("a", 2, 1, 1, 1, 1, [1])]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "total", "made"),
+    [
+        ("byte", [127, 127], 254, pa.int64()),
+        ("int", [2**31 - 1, 1], 2**31, pa.int64()),
+        ("boolean", [True, True, False], 2, pa.int64()),
+        ("float", [0.5, 0.25], 0.75, pa.float64()),
+        ("double", [1.5, -1.5], 0.0, pa.float64()),
+        ("decimal(4,2)", [Decimal("99.99")] * 2, Decimal("199.98"), pa.decimal128(14, 2)),
+        ("decimal(38,2)", [Decimal("0.01")] * 2, Decimal("0.02"), pa.decimal128(38, 2)),
+    ],
+)
+def test_sums_have_room(kind: str, values: list[Any], total: Any, made: pa.DataType) -> None:
+    flow = ts.Dataflow("sum")
+    x = flow.input("x", f"v {kind}").aggregate(total=("sum", "v"))
+    x.capture("out")
+
+    assert x.schema.field("total").type == made
+    assert run(flow, {"x": [values, [values[-1]]]}, workers=2)["out"].rows() == {
+        0: [(total,)],
+        1: [(total + values[-1],)],
+    }
+
+
+def test_nan_is_a_value_of_a_sum() -> None:
+    flow = ts.Dataflow("nan")
+    flow.input("x", "v double").aggregate(total=("sum", "v")).capture("out")
+
+    assert math.isnan(run(flow, {"x": [[1.0, math.nan]]})["out"].rows()[0][0][0])
+
+
+def test_without_keys_all_records_are_one_group_and_an_empty_epoch_says_nothing() -> None:
+    flow = ts.Dataflow("total")
+    x = flow.input("x", "n long, _all long")
+    x.aggregate(total=("sum", "n"), other=("sum", "_all")).capture("out")
+    x.group_by().count().capture("counts")
+    result = run(flow, {"x": [[(1, 10), (2, 20)], [], [(3, 30)]]}, workers=3)
+
+    assert result["out"].rows() == {0: [(3, 30)], 1: [], 2: [(6, 60)]}
+    assert result["counts"].rows() == {0: [(2,)], 1: [], 2: [(3,)]}
+
+
+def test_several_keys() -> None:
+    flow = ts.Dataflow("keys")
+    flow.input("x", "a long, b string").group_by("a", "b").count().capture("out")
+
+    rows = run(flow, {"x": [[(1, "x"), (1, "y"), (1, "x"), (None, None), (None, None)]]}, workers=3)[
+        "out"
+    ].rows()
+    assert rows == {0: [(None, None, 2), (1, "x", 2), (1, "y", 1)]}
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda x: x.group_by("nothing").count(),
+        lambda x: x.group_by("k").aggregate(),
+        lambda x: x.group_by("k").aggregate(a="sum"),
+        lambda x: x.group_by("k").aggregate(a=("median", "v")),
+        lambda x: x.group_by("k").aggregate(a=("sum", "nothing")),
+        lambda x: x.group_by("k").aggregate(a=("sum", "k")),
+        lambda x: x.group_by("k").aggregate(k="count"),
+        lambda x: x.group_by("k").aggregate(a="count", per="epoch"),
+        lambda x: x.group_by("l").count(),
+    ],
+)
+def test_what_cannot_be_is_refused_when_the_graph_is_built(build: Any) -> None:
+    with pytest.raises(SchemaError, match="Hint: "):
+        build(ts.Dataflow("bad").input("x", "k string, v long, l array<long>"))
+
+
+def test_two_laps_that_meet_change_what_holds_at_their_join() -> None:
+    """At (1, 1) both epoch 1 at lap 0 and epoch 0 at lap 1 count, though nothing comes at (1, 1) itself."""
+    flow = ts.Dataflow("meet")
+
+    def lap(x: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
+        told = (
+            x.group_by("k")
+            .count("n")
+            .unary(
+                lambda time, batch: [(*time, n) for n in batch["n"].to_pylist()],
+                "epoch_ long, lap long, n long",
+            )
+        )
+        return x.where(lambda row: row.go).map(lambda row: (row.k, False), "k long, go boolean"), told
+
+    flow.input("x", "k long, go boolean", epochs="manual").loop(lap).capture("out")
+    for workers in (1, 3):
+        rows = run(flow, {"x": [[(7, True)], [(7, False)]]}, workers=workers)["out"].rows()
+        assert rows == {0: [(0, 0, 1), (0, 1, 2)], 1: [(1, 0, 2), (1, 1, 3)], 2: []}
+
+
+def test_state_does_not_grow_with_epochs() -> None:
+    flow = ts.Dataflow("long")
+    flow.input("x", "k long").group_by("k").count().capture("out")
+    simulation = Simulation(flow)
+    for _ in range(100):
+        simulation.send("x", np.arange(10).tolist())
+        simulation.run()
+
+    assert simulation.captured["out"].rows()[99] == [(k, 100) for k in range(10)]
+    assert len(simulation.states[0] or b"") < 20_000

@@ -1,0 +1,141 @@
+"""unary, binary, their buffered forms, and vertices of one's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import timely_spark as ts
+from timely_spark.errors import SchemaError, VertexError
+from timely_spark.testing import run
+
+WORKERS = pytest.mark.parametrize("workers", [1, 2, 3])
+
+
+@WORKERS
+def test_buffered_forms_see_a_time_once_and_whole(workers: int) -> None:
+    flow = ts.Dataflow("buffered")
+    x, y = flow.input("x", "k long, n long"), flow.input("y", "k long, n long")
+    moved = x.exchange("n").map(lambda row: row, "k long, n long")
+
+    def sizes(time: Any, batch: pa.Table) -> list[Any]:
+        return [(time.epoch, k, batch["k"].to_pylist().count(k)) for k in sorted(set(batch["k"].to_pylist()))]
+
+    def both(time: Any, left: pa.Table, right: pa.Table) -> list[Any]:
+        keys = sorted({*left["k"].to_pylist(), *right["k"].to_pylist()})
+        return [(k, left["k"].to_pylist().count(k), right["k"].to_pylist().count(k)) for k in keys]
+
+    moved.unary_notify(sizes, "epoch long, k long, n long", by=["k"]).select("k", "n").capture("one")
+    moved.binary_notify(y, both, "k long, l long, r long", by=(["k"], ["k"])).capture("both")
+    inputs: Any = {"x": [[(1, i) for i in range(9)] + [(2, 0)], [], [(1, 1)]], "y": [[(2, 7)], [(3, 7)], []]}
+    result = run(flow, inputs, workers=workers, together=True)
+
+    assert result["one"].rows() == {0: [(1, 9), (2, 1)], 1: [], 2: [(1, 1)]}
+    assert result["both"].rows() == {0: [(1, 9, 0), (2, 1, 1)], 1: [(3, 0, 1)], 2: [(1, 1, 0)]}
+
+
+def test_functions_may_give_tables_frames_rows_or_nothing() -> None:
+    gives = [
+        lambda time, batch: batch,
+        lambda time, batch: batch.to_pandas(),
+        lambda time, batch: batch.to_pylist(),
+        lambda time, batch: [(n,) for n in batch["n"].to_pylist()],
+        lambda time, batch: batch["n"].to_pylist(),
+        lambda time, batch: pd.DataFrame({"other": 1, "n": batch["n"].to_pandas()}),
+    ]
+    for give in gives:
+        flow = ts.Dataflow("gives")
+        flow.input("x", "n long").unary(give, "n long").capture("out")
+        assert run(flow, {"x": [[1, 2]]})["out"].rows() == {0: [(1,), (2,)]}
+    flow = ts.Dataflow("nothing")
+    flow.input("x", "n long").unary(lambda time, batch: None, "n long").capture("out")
+    assert run(flow, {"x": [[1, 2]]})["out"].rows() == {0: []}
+
+
+def test_what_does_not_fit_the_declared_schema_is_an_error_of_the_step() -> None:
+    flow = ts.Dataflow("bad")
+    flow.input("x", "n long").unary(
+        lambda time, batch: pa.table({"m": ["x"]}), "n long", name="bad"
+    ).capture()
+
+    with pytest.raises(VertexError, match=r"(?s)step 'bad'.*SchemaError.*Hint"):
+        run(flow, {"x": [[1]]})
+
+
+@WORKERS
+def test_binary_tells_the_sides_apart(workers: int) -> None:
+    flow = ts.Dataflow("sides")
+    x, y = flow.input("x", "n long"), flow.input("y", "n long")
+    tag = lambda side, time, batch: [(side, time.epoch, n) for n in batch["n"].to_pylist()]  # noqa: E731
+    x.binary(y, tag, "side long, e long, n long", by=(["n"], ["n"])).capture("out")
+
+    rows = run(flow, {"x": [[5], [6]], "y": [[], [7]]}, workers=workers)["out"].rows()
+    assert {e: [(side, n) for side, _, n in of] for e, of in rows.items()} == {
+        0: [(0, 5)],
+        1: [(0, 6), (1, 7)],
+    }
+
+
+class Delayed(ts.Vertex):
+    """Answers two epochs later; asks with a capability later than the guarantee."""
+
+    def __init__(self) -> None:
+        self.held: dict[Any, int] = {}
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        self.held[time] = self.held.get(time, 0) + batch.num_rows
+        self.notify_at(time, capability=ts.Time(time.epoch + 2))
+
+    def on_notify(self, time: Any) -> None:
+        self.send_by(0, ts.Time(time.epoch + 2), pa.table({"rows": [self.held.pop(time)]}))
+
+
+@WORKERS
+def test_a_capability_later_than_the_guarantee(workers: int) -> None:
+    flow = ts.Dataflow("later")
+    x = flow.input("x", "n long", epochs="manual")
+    flow.vertex(Delayed(), x, "rows long", by=[["n"]]).aggregate(rows=("sum", "rows"), per="time").capture(
+        "out"
+    )
+
+    rows = run(flow, {"x": [[1, 2, 3], [4], [], [], []]}, workers=workers)["out"].rows()
+    assert rows == {0: [], 1: [], 2: [(3,)], 3: [(1,)], 4: [], 5: []}
+
+
+def test_several_outputs_of_several_schemas() -> None:
+    class Split(ts.Vertex):
+        def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+            self.send_by(0, time, batch)
+            self.send_by(1, time, pa.table({"text": [str(n) for n in batch["n"].to_pylist()]}))
+
+    flow = ts.Dataflow("split")
+    numbers, texts = flow.vertex(Split(), flow.input("x", "n long"), ["n long", "text string"])
+    numbers.capture("numbers")
+    texts.capture("texts")
+    result = run(flow, {"x": [[1, 2]]}, workers=2)
+
+    assert (result["numbers"].rows(), result["texts"].rows()) == ({0: [(1,), (2,)]}, {0: [("1",), ("2",)]})
+
+
+def test_wrong_columns_to_deal_by_are_refused_when_the_graph_is_built() -> None:
+    flow = ts.Dataflow("bad")
+
+    with pytest.raises(SchemaError, match="Hint: "):
+        flow.vertex(Delayed(), flow.input("x", "n long"), "rows long", by=[["m"]])
+
+
+def test_pandas_and_arrow_inputs_are_the_same() -> None:
+    flow = ts.Dataflow("inputs")
+    flow.input("x", "n long, s string").capture("out")
+    rows = [(1, "a"), (2, None)]
+    forms = [
+        rows,
+        [{"n": 1, "s": "a"}, {"s": None, "n": 2}],
+        pd.DataFrame({"s": ["a", None], "n": [1, 2]}),
+        pa.table({"s": ["a", None], "n": pa.array([1, 2], pa.int8())}),
+    ]
+
+    assert [run(flow, {"x": [form]})["out"].rows() for form in forms] == [{0: rows}] * 4
