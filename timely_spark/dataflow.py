@@ -10,8 +10,19 @@ import pyarrow as pa
 
 from timely_spark import operators
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Graph, SchemaLike, Stage, Vertex, as_schema, caller, check_columns, describe
+from timely_spark.graph import (
+    Graph,
+    SchemaLike,
+    Stage,
+    Vertex,
+    as_schema,
+    as_table,
+    caller,
+    check_columns,
+    describe,
+)
 from timely_spark.graph import Scope as GraphScope
+from timely_spark.operators.custom import By
 from timely_spark.operators.deliver import OutputSpec
 from timely_spark.times import PRODUCT, Times
 from timely_spark.worker import Plan, compile_plan
@@ -110,10 +121,28 @@ class Stream:
             others: further inputs.
             name: the step's own name.
             scope: the scope of the outputs, if not that of the inputs.
-            parts: `vertex`, `requires`, `guarantees`, `keeps`, `summary`, `detail` of the stage.
+            parts: `vertex`, `requires`, `guarantees`, `keeps`, `summary`, `detail` of the stage; `called`:
+                what its name is derived from, by default `operator`.
 
         Raises:
             GraphError: the inputs are of different flows or scopes.
+        """
+        self.check_others(operator, others)
+        stage = self.flow.graph.stage(
+            operator,
+            scope or self.stage.scope,
+            outputs,
+            inputs=[(stream.stage, stream.port) for stream in (self, *others)],
+            name=name,
+            **parts,
+        )
+        return tuple(Stream(self.flow, stage, port) for port in range(len(outputs)))
+
+    def check_others(self, operator: str, others: Sequence[Stream]) -> None:
+        """Check that an operator may read `others` beside this stream.
+
+        Raises:
+            GraphError: one is no stream, or of another flow or scope.
         """
         for other in others:
             if not isinstance(other, Stream):
@@ -137,15 +166,6 @@ class Stream:
                     f"Hint: bring one into the other's scope with {how}."
                 )
                 raise GraphError(msg)
-        stage = self.flow.graph.stage(
-            operator,
-            scope or self.stage.scope,
-            outputs,
-            inputs=[(stream.stage, stream.port) for stream in (self, *others)],
-            name=name,
-            **parts,
-        )
-        return tuple(Stream(self.flow, stage, port) for port in range(len(outputs)))
 
 
 class Variable(Stream):
@@ -226,12 +246,12 @@ class Scope:
             max_iterations: how many laps there are at most.
 
         Raises:
-            GraphError: `max_iterations` is less than 1.
+            GraphError: `max_iterations` is no whole number of at least 1.
         """
-        if max_iterations is not None and max_iterations < 1:
+        if max_iterations is not None and (type(max_iterations) is not int or max_iterations < 1):
             msg = (
-                f"loop ({caller()}): max_iterations={max_iterations}. "
-                "Hint: give at least 1, or None for no limit."
+                f"loop ({caller()}): max_iterations={max_iterations!r}. "
+                "Hint: give a whole number of at least 1, or None for no limit."
             )
             raise GraphError(msg)
         full = self.flow.graph.name_in(self.graph_scope, "loop", name)
@@ -304,7 +324,8 @@ class Input(Stream):
 
     def send(self, records: Any, *, epoch: int | None = None) -> None:
         """Send rows, a pandas frame or an Arrow table; durable when it returns, once the flow has started."""
-        self.handle.send(records, epoch=epoch)
+        table = as_table(records, self.schema, of=f"input {self.name!r} ({caller()})")
+        self.handle.send(table, epoch=epoch)
 
     def advance_to(self, epoch: int) -> None:
         """Say that epochs before `epoch` are over."""
@@ -383,6 +404,12 @@ class Dataflow:
         else:
             schema = as_schema(given)
         if epoch is not None:
+            if epoch in {"clock", "manual"}:
+                msg = (
+                    f"source {name!r} ({caller()}): epoch={epoch!r} is no column's name here, but a kind of "
+                    "epochs. Hint: give a column of another name; rename it in the DataFrame if need be."
+                )
+                raise GraphError(msg)
             check_columns("source", schema, [epoch])
             if not pa.types.is_integer(schema.field(epoch).type):
                 msg = (
@@ -404,6 +431,9 @@ class Dataflow:
         """
         from timely_spark.runtime.inputs import InputHandle
 
+        if epochs not in ("clock", "manual"):
+            msg = f"input {name!r} ({caller()}): epochs={epochs!r}. Hint: 'clock' or 'manual'."
+            raise GraphError(msg)
         stage = self._input(name, [as_schema(schema)], epochs)
         self._handles[name] = InputHandle(name, as_schema(schema), epochs=epochs)
         return Input(self, stage)
@@ -429,7 +459,7 @@ class Dataflow:
         inputs: Stream | Sequence[Stream],
         outputs: SchemaLike | Sequence[SchemaLike],
         *,
-        by: Sequence[Sequence[str] | None] | None = None,
+        by: By = None,
         name: str | None = None,
     ) -> Any:
         """Add a vertex of one's own.
@@ -439,7 +469,7 @@ class Dataflow:
             inputs: the streams it receives, in the order of `on_recv`'s `edge`.
             outputs: the schema of each output, in the order of `send_by`'s `edge`; one schema for one output.
             by: for each input the columns by which its records must be dealt to the workers; None: as they
-                come.
+                come. For a single input its columns may stand alone: ``by="id"``.
             name: the step's name.
 
         Returns:
@@ -477,7 +507,8 @@ class Dataflow:
             session: the session, by default the active one.
             checkpoint: a directory that driver and executors see; without one the flow is forgotten when it
                 ends.
-            workers: how many workers; by default the session's parallelism, at most 8.
+            workers: how many workers; by default those of the checkpoint, and at first the session's
+                parallelism, at most 8.
             trigger: None: always on. "available_now": until nothing is left, then stop. Or as for Spark's
                 `trigger`.
             name: the query's name, by default the flow's.
@@ -491,7 +522,7 @@ class Dataflow:
         from timely_spark.runtime.outputs import outputs_of
         from timely_spark.runtime.start import default_workers, start
 
-        plan = self.compile(workers or default_workers(session))
+        plan = self.compile(workers or default_workers(session, checkpoint))
         return start(
             plan,
             dataframes={**self.frames, **(sources or {})},

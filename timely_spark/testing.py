@@ -32,8 +32,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.dataflow import Dataflow
-from timely_spark.errors import TimelyError
-from timely_spark.graph import as_table
+from timely_spark.errors import SchemaError, TimelyError
+from timely_spark.graph import as_table, caller, describe
 from timely_spark.worker import ROWS, Budget, Coordinator, Plan, Turn, pack, pack_input, step
 from timely_spark.worker.keys import from_bytes
 from timely_spark.worker.record import Recorded, recorded
@@ -51,12 +51,23 @@ class Captured:
         return {epoch: sorted_rows(table) for epoch, table in self.epochs.items()}
 
     def table(self) -> pa.Table:
-        """All records, with a first column ``epoch``."""
+        """All records, with a first column ``epoch``.
+
+        Raises:
+            SchemaError: they have a column of that name already.
+        """
+        if "epoch" in self.schema.names:
+            msg = (
+                f"the records have a column 'epoch' themselves: ({describe(self.schema)}). "
+                "Hint: read .epochs, which has a table per epoch; or select the column under another name."
+            )
+            raise SchemaError(msg)
         named = [
             table.add_column(0, "epoch", pa.array([epoch] * table.num_rows, pa.int64()))
             for epoch, table in self.epochs.items()
         ]
-        return pa.concat_tables(named) if named else self.schema.empty_table()
+        with_epoch = self.schema.insert(0, pa.field("epoch", pa.int64()))
+        return pa.concat_tables(named) if named else with_epoch.empty_table()
 
 
 def sorted_rows(table: pa.Table) -> list[tuple[Any, ...]]:
@@ -121,7 +132,7 @@ class Simulation:
     def send(self, name: str, records: Any, *, epoch: int | None = None) -> None:
         """Give records to an input; by the clock they join the epoch of the next batch."""
         source = self.plan.source(name)
-        table = as_table(records, source.stage.outputs[0])
+        table = as_table(records, source.stage.outputs[0], of=f"input {name!r} ({caller()})")
         at = self._open(name, epoch)
         self._seq += 1
         if source.epochs == "manual":

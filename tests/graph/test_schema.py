@@ -86,3 +86,17 @@ def test_records_of_all_forms_are_one_table() -> None:
 def test_records_that_do_not_fit_are_refused_and_nothing_is_lost(records: Any) -> None:
     with pytest.raises(SchemaError, match=r"records do not fit the schema \(id int64, name string\).*Hint"):
         as_table(records, as_schema("id long, name string"))
+
+
+def test_what_ddl_says_beyond_names_and_types_is_read_over() -> None:
+    text = (
+        "id long NOT NULL COMMENT 'the key, \"or so\", (n)', "
+        "s varchar(10) not null, c char(1), t timestamp_ltz"
+    )
+    assert as_schema(text) == as_schema("id long, s string, c string, t timestamp")
+    assert as_schema({"s": "varchar(3) not null"}) == as_schema("s string")
+    for wrong in ("id long not", "id long comment x", "id long key", "s varchar(x)"):
+        with pytest.raises(SchemaError, match="Hint: "):
+            as_schema(wrong)
+    with pytest.raises(SchemaError, match="after the type"):
+        as_schema({"s": "long or so"})

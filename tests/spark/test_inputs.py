@@ -75,6 +75,20 @@ def test_after_a_restart_the_handle_stands_at_the_first_open_epoch(log: RoundLog
     assert entries(log)[-1] == ("send", 3, 1)
 
 
+def test_on_another_checkpoint_a_handle_begins_anew(tmp_path: Path) -> None:
+    x = handle()
+    first, second = RoundLog(str(tmp_path / "first")), RoundLog(str(tmp_path / "second"))
+    x.open(first)
+    x.advance_to(5)
+    x.close()
+
+    x.open(second)
+
+    assert (x.epoch, x.is_closed, x.sent) == (0, False, 0)
+    x.send([(1, "a")])
+    assert entries(second) == [("send", 0, 1)]
+
+
 def test_what_was_buffered_for_a_closed_epoch_is_refused_at_the_start(log: RoundLog) -> None:
     first = handle()
     first.open(log)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
-from timely_spark.runtime.errors import NoSession, NotStreaming, OtherFlow
+from timely_spark.runtime.errors import NoSession, NotStreaming, OtherFlow, SourceMismatch
+from timely_spark.runtime.start import default_workers
 
 HOPS = 12
 
@@ -127,6 +129,73 @@ def test_a_source_that_is_filtered_away_still_ends_its_epoch(
     assert query.rounds == 3, "an epoch that needs no exchange is one micro-batch"
 
 
+def test_columns_as_epochs_with_timestamps_and_late_rows(
+    spark: SparkSession, checkpoint: str, tmp_path: Path
+) -> None:
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    columns = "epoch long, at timestamp, wall timestamp_ntz"
+    at = "timestamp '2026-01-01 00:00:00 America/New_York'"
+    for number, epochs in enumerate([(0, 1), (5,), (1, 6)]):
+        rows = " UNION ALL ".join(
+            f"SELECT {e}L epoch, {at} at, timestamp_ntz '2026-01-01' wall" for e in epochs
+        )
+        spark.sql(rows).coalesce(1).write.mode("append").parquet(str(tmp_path / "files"))
+        for path in (tmp_path / "files").glob("*.parquet"):
+            if path.stat().st_mtime > 1000:
+                os.utime(path, (number, number))
+    types: list[Any] = []
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        frame = (
+            spark.readStream.schema(columns).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "files"))
+        )
+        flow = ts.Dataflow("events")
+        events = flow.source("events", frame, epoch="epoch")
+        events.capture("out")
+        events.late.capture("late")
+        events.foreach_epoch(lambda frame, _: types.append(dict(frame.dtypes)))
+        query = flow.start(spark, checkpoint=checkpoint, workers=2, trigger="available_now")
+        query.await_termination(60)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+    assert query.exception() is None
+    out = query.captured("out").rows()
+    assert sorted(epoch for rows in out.values() for epoch, *_ in rows) == [0, 1, 5]
+    row = out[0][0]
+    assert row[1].timestamp() == datetime.fromisoformat("2026-01-01T00:00:00-05:00").timestamp()
+    assert row[2] == datetime(2026, 1, 1)  # noqa: DTZ001 - a time without a zone
+    assert types[0] == {"epoch": "bigint", "at": "timestamp", "wall": "timestamp_ntz"}
+    assert sum(query.last_progress.late.values()) == 1
+    assert [epoch for rows in query.captured("late").rows().values() for epoch, *_ in rows] == [1]
+
+
+def test_a_restart_with_the_sources_in_another_order(
+    spark: SparkSession, checkpoint: str, tmp_path: Path
+) -> None:
+    def run(names: str) -> dict[str, list[str]]:
+        flow = ts.Dataflow("two")
+        for name in "ab":
+            flow.source(name, "value string").capture(f"out_{name}")
+        sources = {name: spark.readStream.text(str(tmp_path / name)) for name in names}
+        workers = default_workers(spark, checkpoint) if names == "ba" else 3
+        query = flow.start(
+            spark, checkpoint=checkpoint, workers=workers, sources=sources, trigger="available_now"
+        )
+        query.await_termination(60)
+        assert query.exception() is None
+        kept = {name: query.captured(f"out_{name}").rows().values() for name in "ab"}
+        return {name: [text for rows in found for (text,) in rows] for name, found in kept.items()}
+
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.txt").write_text(f"{name}0\n")
+    run("ab")
+    (tmp_path / "b" / "1.txt").write_text("b1\n")
+
+    assert run("ba") == {"a": ["a0"], "b": ["b0", "b1"]}
+
+
 def test_an_error_in_a_step_is_ours(spark: SparkSession, checkpoint: str) -> None:
     flow = ts.Dataflow("faulty")
     numbers = flow.input("n", "n long")
@@ -149,7 +218,7 @@ def test_an_error_in_a_subscriber_fails_the_query(spark: SparkSession, checkpoin
     numbers.send([1])
     query = flow.start(spark, checkpoint=checkpoint, workers=1, trigger="available_now")
 
-    with pytest.raises(ts.TimelyError, match="IndexError"):
+    with pytest.raises(ts.TimelyError, match=r"'subscribe-n'.*test_query.py:.*epoch 0: IndexError"):
         query.await_termination(60)
 
 
@@ -191,6 +260,9 @@ def test_mistakes_are_told_before_anything_starts(
         flow.start(spark, checkpoint=checkpoint, workers=2, sources={"lines": spark.range(1)})
     (tmp_path / "in").mkdir()
     lines = spark.readStream.text(str(tmp_path / "in"))
+    for wrong in (lines.select(lines.value.alias("line")), lines.selectExpr("length(value) AS value")):
+        with pytest.raises(SourceMismatch, match=r"with columns \['value string'\]; the DataFrame given"):
+            flow.start(spark, checkpoint=checkpoint, workers=2, sources={"lines": wrong})
     flow.start(spark, checkpoint=checkpoint, workers=2, sources={"lines": lines}).stop()
     with pytest.raises(OtherFlow, match=r"'reachability'.*differ in the steps"):
         reachability().start(spark, checkpoint=checkpoint, workers=2)
@@ -233,6 +305,36 @@ def test_two_executors_and_a_session_that_nobody_tuned(checkpoint: str) -> None:
     )
 
     assert "ok" in done.stdout, done.stderr[-3000:]
+
+
+OLD_SESSION = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.log.level", "ERROR").getOrCreate()
+assert spark.sparkContext.pythonExec != sys.executable
+import timely_spark as ts
+flow = ts.Dataflow("hello")
+n = flow.input("n", "n long")
+n.capture("out")
+n.send([1])
+query = flow.start(spark, checkpoint=sys.argv[1], workers=1, trigger="available_now")
+query.await_termination(100)
+print("ok", query.captured("out").rows())
+spark.stop()
+"""
+
+
+def test_a_virtual_environment_that_is_not_active(checkpoint: str) -> None:
+    """The session is older than PYSPARK_PYTHON, and the PATH has another Python."""
+    venv = str(Path(sys.executable).parent)
+    path = os.pathsep.join(each for each in os.environ["PATH"].split(os.pathsep) if each != venv)
+    env = {k: v for k, v in os.environ.items() if k not in {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"}}
+    done = subprocess.run(
+        [sys.executable, "-c", OLD_SESSION, checkpoint],
+        capture_output=True, text=True, check=False, env=env | {"PATH": path}, timeout=110,
+    )  # fmt: skip
+
+    assert "ok {0: [(1,)]}" in done.stdout, done.stderr[-3000:]
 
 
 KILLED = """

@@ -66,6 +66,28 @@ def test_with_keys_the_table_is_current(spark: SparkSession, tmp_path: Path) -> 
     assert rows(spark, path) == [(0, 1, "c"), (2, 2, "z"), (2, 3, "n")]
 
 
+def test_with_keys_an_older_epoch_that_arrives_later_changes_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path, changes = str(tmp_path / "table"), str(tmp_path / "changes")
+    sink = prepared(spark, DeltaSink(path, keys=("k",)))
+    sink.deliver(spark, 0, [(4, table((1, "new"), (2, "b")))])
+    sink.deliver(spark, 1, [(3, table((1, "old"), (3, "c"))), (4, table((2, "z")))])
+    assert rows(spark, path) == [(3, 3, "c"), (4, 1, "new"), (4, 2, "z")]
+
+    sink = prepared(spark, DeltaSink(changes, keys=("k",), diff="diff"), CHANGES)
+    sink.deliver(spark, 0, [(4, table((1, "new", 1), schema=CHANGES))])
+    sink.deliver(
+        spark,
+        1,
+        [
+            (3, table((1, "old", -1), (2, "b", 1), schema=CHANGES)),
+            (5, table((2, "b", -1), schema=CHANGES)),
+        ],
+    )
+    assert rows(spark, changes) == [(4, 1, "new")]
+
+
 def test_with_keys_and_changes_rows_go(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     sink = prepared(spark, DeltaSink(path, keys=("k",), diff="diff"), CHANGES)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque, namedtuple
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -250,3 +253,33 @@ def test_state_that_cannot_be_kept_is_an_error_of_its_step() -> None:
 
     with pytest.raises(ts.TimelyError, match=r"step 'locked' .*test_codec\.py.*cannot be kept as state"):
         ts.testing.run(flow, {"x": [[1]]})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        datetime(2024, 2, 29, 1, 2, 3, 4),  # noqa: DTZ001 - one without a zone
+        datetime(2024, 2, 29, tzinfo=timezone.utc),
+        datetime(2024, 10, 27, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1),
+        date(2024, 2, 29),
+        time(1, 2, 3, tzinfo=timezone(timedelta(hours=2))),
+        timedelta(-1, 2, 3),
+        Decimal("-1.50"),
+        deque([1, (2, "a")], maxlen=3),
+        np.datetime64("2024-02-29T01", "ns"),
+        np.timedelta64(3, "s"),
+    ],
+    ids=repr,
+)
+def test_moments_decimals_and_deques_come_back_as_they_were(value: Any) -> None:
+    back = CODEC.read(CODEC.write({"x": [value]}))["x"][0]
+
+    assert (type(back), repr(back)) == (type(value), repr(value))
+
+
+def test_a_named_tuple_is_refused_as_it_would_lose_its_names() -> None:
+    row = namedtuple("row", "a b")(1, 2)  # noqa: PYI024 - as the rows of map() are
+    with pytest.raises(StateError, match=r"a row cannot be kept.*Hint: keep tuple\(value\)"):
+        CODEC.write([row])
+    with pytest.raises(StateError, match="Hint"):
+        CODEC.write(pd.Timestamp("2024-02-29"))

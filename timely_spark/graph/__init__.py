@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from timely_spark.graph.graph import Edge, Graph, Partition, Refines, Scope, Stage, caller, check_columns
+from timely_spark.graph.graph import (
+    Edge,
+    Graph,
+    Partition,
+    Refines,
+    Scope,
+    Stage,
+    caller,
+    check_columns,
+    names,
+)
 from timely_spark.graph.schema import SchemaLike, as_schema, as_table, describe
 from timely_spark.graph.vertex import Context, Forward, Stateless, Vertex
 
@@ -23,4 +33,5 @@ __all__ = [
     "caller",
     "check_columns",
     "describe",
+    "names",
 ]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -134,6 +135,8 @@ class Graph:
     edges: list[Edge] = field(default_factory=list)
     names: dict[str, Where] = field(default_factory=dict)
     _derived: Counter[str] = field(default_factory=Counter)
+    #: names that no user gave
+    _made_up: set[str] = field(default_factory=set)
 
     def name_in(self, scope: Scope, kind: str, name: str | None) -> str:
         """A name that no other stage has: the given one, or one derived from its kind and its place."""
@@ -144,10 +147,13 @@ class Graph:
             while prefix + name in self.names:
                 self._derived[prefix + kind] += 1
                 name = f"{kind}_{self._derived[prefix + kind] + 1}"
+            self._made_up.add(prefix + name)
         elif prefix + name in self.names:
+            made_up = prefix + name in self._made_up
             msg = (
-                f"step {prefix + name!r} ({where}) has the name of the step at {self.names[prefix + name]}. "
-                "Hint: give each step a name of its own."
+                f"step {prefix + name!r} ({where}) has the name of the step at {self.names[prefix + name]}"
+                + (", which was given none and so is called after what it does. " if made_up else ". ")
+                + f"Hint: give {'that step a name (name=...)' if made_up else 'each step a name of its own'}."
             )
             raise GraphError(msg)
         elif not name or set(name) & set("./\\\0\n"):
@@ -174,14 +180,15 @@ class Graph:
         keeps: Mapping[str, str] | None = None,
         refines: Refines | None = None,
         detail: str = "",
+        called: str | None = None,
     ) -> Stage:
-        """Add a stage and the edges that lead to it.
+        """Add a stage and the edges that lead to it; without a name it is named after `called` or `operator`.
 
         Raises:
             GraphError: the name is taken.
             SchemaError: a required column is missing or cannot be a key.
         """
-        full = self.name_in(scope, operator, name)
+        full = self.name_in(scope, called or operator, name)
         needs = tuple(requires) if requires is not None else (None,) * max(1, len(inputs))
         for (source, port), need in zip(inputs, needs, strict=False):
             if need is not None:
@@ -219,6 +226,27 @@ class Graph:
     def out_of(self, stage: Stage) -> list[Edge]:
         """The edges that lead from a stage."""
         return [edge for edge in self.edges if edge.source is stage]
+
+
+def names(step: str, columns: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Columns as a user may write them: one name, several, or None for none.
+
+    Example:
+        >>> names("join", "id"), names("join", ["src", "dst"])
+        (('id',), ('src', 'dst'))
+
+    Raises:
+        SchemaError: they are no names.
+    """
+    listed = (columns,) if isinstance(columns, str) else columns or ()
+    made: tuple[Any, ...] = tuple(listed) if hasattr(listed, "__iter__") else (listed,)
+    if not all(isinstance(column, str) for column in made):
+        msg = (
+            f"{step} ({caller()}): {columns!r} are no names of columns. "
+            "Hint: give a column's name, or a list of names."
+        )
+        raise SchemaError(msg)
+    return made
 
 
 def check_columns(step: str, schema: pa.Schema, columns: Sequence[str], *, keys: bool = False) -> None:

@@ -24,12 +24,18 @@ _TYPES: dict[str, pa.DataType] = {
     "real": pa.float32(),
     "double": pa.float64(),
     "string": pa.string(),
+    "varchar": pa.string(),
+    "char": pa.string(),
+    "character": pa.string(),
     "binary": pa.binary(),
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ltz": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
-_TOKEN = re.compile(r"\s*(`[^`]+`|\w+|[<>(),:])")
+#: texts with a length, which Arrow does not know
+_TEXTS = frozenset({"varchar", "char", "character"})
+_TOKEN = re.compile(r"""\s*(`[^`]+`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\w+|[<>(),:])""")
 
 SchemaLike: TypeAlias = pa.Schema | str | Mapping[str, Any]
 """What a user may write: DDL as in Spark (``"node long, name string"``), an Arrow schema, or a mapping."""
@@ -56,7 +62,7 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
         fields = list(_parse_fields(_Tokens(schema), end=""))
     elif isinstance(schema, Mapping):
         fields = [
-            (name, _parse_type(_Tokens(kind)) if isinstance(kind, str) else kind)
+            (name, _whole_type(_Tokens(kind)) if isinstance(kind, str) else kind)
             for name, kind in schema.items()
         ]
     else:
@@ -104,10 +110,28 @@ def _parse_fields(tokens: _Tokens, *, end: str) -> Iterator[tuple[str, pa.DataTy
         if tokens.tokens[:1] == [":"]:
             tokens.next()
         yield name, _parse_type(tokens)
+        _skip_options(tokens)
         if (separator := tokens.next()) == end:
             return
         if separator != ",":
             tokens.fail(f"{separator!r} where ',' belongs")
+
+
+def _skip_options(tokens: _Tokens) -> None:
+    """What Spark's DDL may say of a column that makes no difference here: NOT NULL, COMMENT."""
+    while (word := "".join(tokens.tokens[:1]).lower()) in {"not", "comment"}:
+        tokens.next()
+        said = tokens.next()
+        if not (said.lower() == "null" if word == "not" else said[:1] in {"'", '"'}):
+            tokens.fail(f"{said!r} after {word!r}")
+
+
+def _whole_type(tokens: _Tokens) -> pa.DataType:
+    kind = _parse_type(tokens)
+    _skip_options(tokens)
+    if rest := tokens.next():
+        tokens.fail(f"{rest!r} after the type")
+    return kind
 
 
 def _parse_type(tokens: _Tokens) -> pa.DataType:
@@ -127,21 +151,29 @@ def _parse_type(tokens: _Tokens) -> pa.DataType:
     if kind == "struct":
         tokens.expect("<")
         return pa.struct([pa.field(name, inner) for name, inner in _parse_fields(tokens, end=">")])
+    if kind in _TEXTS and tokens.tokens[:1] == ["("]:
+        tokens.next()
+        tokens.number()
+        tokens.expect(")")
     if kind in {"decimal", "dec"}:
-        precision, scale = 10, 0
-        if tokens.tokens[:1] == ["("]:
-            tokens.next()
-            precision = tokens.number()
-            if tokens.tokens[:1] == [","]:
-                tokens.next()
-                scale = tokens.number()
-            tokens.expect(")")
-        if not 0 < precision <= 38 or not 0 <= scale <= precision:
-            tokens.fail(f"decimal({precision}, {scale})")
-        return pa.decimal128(precision, scale)
+        return _parse_decimal(tokens)
     if kind not in _TYPES:
         tokens.fail(f"unknown type {kind!r}")
     return _TYPES[kind]
+
+
+def _parse_decimal(tokens: _Tokens) -> pa.DataType:
+    precision, scale = 10, 0
+    if tokens.tokens[:1] == ["("]:
+        tokens.next()
+        precision = tokens.number()
+        if tokens.tokens[:1] == [","]:
+            tokens.next()
+            scale = tokens.number()
+        tokens.expect(")")
+    if not 0 < precision <= 38 or not 0 <= scale <= precision:
+        tokens.fail(f"decimal({precision}, {scale})")
+    return pa.decimal128(precision, scale)
 
 
 def is_key_type(kind: pa.DataType) -> bool:
@@ -149,11 +181,12 @@ def is_key_type(kind: pa.DataType) -> bool:
     return not (pa.types.is_nested(kind) or pa.types.is_union(kind))
 
 
-def as_table(records: Any, schema: pa.Schema) -> pa.Table:
+def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Table:
     """Read records as an Arrow table of a declared schema.
 
-    Records are Arrow, pandas, or an iterable of rows (tuples, dicts, scalars). Columns are matched by name
-    where there are names. Nothing is lost in the conversion, or it raises.
+    Records are Arrow, pandas, an iterable of rows (tuples, dicts, scalars), or a mapping of columns to lists
+    of one length. Columns are matched by name where there are names. Nothing is lost in the conversion, or
+    it raises; the error names `of`, what they are given to.
 
     Example:
         >>> as_table([(1, "a"), {"id": 2, "name": "b"}], as_schema("id long, name string")).to_pylist()
@@ -171,6 +204,11 @@ def as_table(records: Any, schema: pa.Schema) -> pa.Table:
             return pa.Table.from_pandas(
                 records[schema.names], schema=schema, preserve_index=False
             ).replace_schema_metadata()
+        if isinstance(records, str | bytes):
+            msg = f"{records!r} is one value, not rows"
+            raise TypeError(msg)  # noqa: TRY301 - all that does not fit is told in one way
+        if isinstance(records, Mapping):
+            return _from_columns(records, schema)
         rows = [_row(record, schema) for record in records]
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
         return pa.table(
@@ -179,10 +217,24 @@ def as_table(records: Any, schema: pa.Schema) -> pa.Table:
         )
     except (KeyError, ValueError, TypeError, OverflowError, pa.ArrowException) as error:
         msg = (
-            f"records do not fit the schema ({describe(schema)}): {error}. "
-            "Hint: give every column, with values of its type."
+            f"{of + ': ' if of else ''}records do not fit the schema ({describe(schema)}): {error}. "
+            "Hint: give a list of rows, each with every column, with values of its type."
         )
         raise SchemaError(msg) from error
+
+
+def _from_columns(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+    listed = {name: values for name, values in columns.items() if hasattr(values, "__len__")}
+    if set(columns) != set(schema.names):
+        msg = f"a mapping with {list(columns)} has other columns"
+        raise ValueError(msg)
+    if any(name not in listed or isinstance(listed[name], str | bytes | Mapping) for name in columns):
+        msg = "a mapping of columns has a list of values for each; one row is [{...}]"
+        raise ValueError(msg)
+    if len({len(values) for values in listed.values()}) > 1:
+        msg = f"the columns differ in length: { {name: len(values) for name, values in listed.items()} }"
+        raise ValueError(msg)
+    return pa.table([_column(tuple(listed[field.name]), field.type) for field in schema], schema=schema)
 
 
 def _column(values: tuple[Any, ...], kind: pa.DataType) -> pa.Array:

@@ -67,6 +67,9 @@ class Vertex:
     combine: Callable[[pa.Table], pa.Table] | None = None
     """May reduce what a worker sends here in one round, before the exchange. None: every record must come."""
 
+    reads_time: ClassVar[bool] = True
+    """Whether the code may look at the lap of a loop around it: laps are counted there, then."""
+
     _context: Context
     _transient: ClassVar[frozenset[str]] = frozenset({"_context"})
 
@@ -138,6 +141,8 @@ class Stateless(Vertex):
 
     Nothing else may be looked at: such vertices run wherever their input is, the sources' own tasks included.
     """
+
+    reads_time = False
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         """One table per output."""

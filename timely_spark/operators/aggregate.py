@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Partition, Vertex, caller, check_columns
+from timely_spark.operators.rows import check_name
 from timely_spark.worker.arrangement import Arrangement
 from timely_spark.worker.keys import Groups, Hashes, group
 from timely_spark.worker.stamps import AT, settle_times, stamp, stamps
@@ -163,13 +165,22 @@ class Grouped:
     def __init__(self, stream: Stream, keys: tuple[str, ...]) -> None:
         self.stream, self.keys = stream, keys
 
-    def aggregate(self, *, per: str = "accumulated", name: str | None = None, **columns: Kind) -> Stream:
+    def aggregate(
+        self,
+        named: Mapping[str, Kind] | None = None,
+        /,
+        *,
+        per: str = "accumulated",
+        name: str | None = None,
+        **columns: Kind,
+    ) -> Stream:
         """One row per key, each of `columns` an aggregate: ``"count"``, or ``("sum", "amount")``.
 
         Kinds: count (of records, or of values that are not null), sum (integers as long, floats as double),
             min, max,
         collect (all values as a sorted list). Null values are left out; a key of nulls alone has a null sum,
-        min, max.
+        min, max. The last digits of a sum of doubles depend on the order in which it was added up.
+        A mapping may be given for columns that cannot be arguments: ``aggregate({"name": ("max", "name")})``.
 
         Waits: the new value of each key that changed at a time is sent once, when the time is complete, in
             the order of
@@ -189,11 +200,11 @@ class Grouped:
             >>> ts.testing.run(flow, {"words": [["to", "be", "to"], ["be"]]})["out"].rows()
             {0: [('be', 1), ('to', 2)], 1: [('be', 2)]}
         """
-        return _aggregate(self.stream, self.keys, columns, per, name)
+        return _aggregate(self.stream, self.keys, {**(named or {}), **columns}, per, name)
 
     def count(self, column: str = "count", *, per: str = "accumulated", name: str | None = None) -> Stream:
         """How many records each key has, as column `column`."""
-        return _aggregate(self.stream, self.keys, {column: "count"}, per, name or None)
+        return _aggregate(self.stream, self.keys, {column: "count"}, per, name)
 
 
 def group_by(stream: Stream, *keys: str) -> Grouped:
@@ -210,7 +221,13 @@ def group_by(stream: Stream, *keys: str) -> Grouped:
 
 
 def aggregate(
-    stream: Stream, *, per: str = "accumulated", name: str | None = None, **columns: Kind
+    stream: Stream,
+    named: Mapping[str, Kind] | None = None,
+    /,
+    *,
+    per: str = "accumulated",
+    name: str | None = None,
+    **columns: Kind,
 ) -> Stream:
     """Aggregate all records as one group. See `Grouped.aggregate`.
 
@@ -221,15 +238,19 @@ def aggregate(
         >>> ts.testing.run(flow, {"x": [range(10)]})["out"].rows()
         {0: [(45, 10)]}
     """
-    return _aggregate(stream, (), columns, per, name)
+    return _aggregate(stream, (), {**(named or {}), **columns}, per, name)
 
 
 def _aggregate(
     stream: Stream, keys: tuple[str, ...], columns: dict[str, Kind], per: str, name: str | None
 ) -> Stream:
     where = caller()
-    if per not in {"accumulated", "time"}:
-        msg = f"aggregate ({where}): per={per!r}. Hint: 'accumulated' or 'time'."
+    check_name("aggregate", stream, name, "('max', 'name')")
+    if per not in ("accumulated", "time"):
+        msg = (
+            f"aggregate ({where}): per={per!r}. Hint: 'accumulated' or 'time'; "
+            'a column called "per" is written aggregate({"per": ...}).'
+        )
         raise SchemaError(msg)
     if not keys:  # all records are one group: that of a constant
         whole = stream.select(*stream.schema.names, __timely_all=pc.scalar(0))
@@ -238,7 +259,8 @@ def _aggregate(
     listed: list[tuple[str, str, str | None]] = []
     fields = [stream.schema.field(key) for key in keys]
     for out, said in columns.items():
-        kind, column = (said, None) if isinstance(said, str) else said
+        pair: Any = said
+        kind, column = pair if isinstance(pair, tuple | list) and len(pair) == 2 else (pair, None)
         if kind not in _KINDS or (column is None and kind != "count"):
             msg = (
                 f"aggregate ({where}): {out}={said!r}. "

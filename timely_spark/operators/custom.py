@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from timely_spark.graph import Partition, SchemaLike, Vertex, as_schema
+from timely_spark.errors import GraphError
+from timely_spark.graph import Partition, SchemaLike, Vertex, as_schema, caller, names
 
 if TYPE_CHECKING:
     from timely_spark.dataflow import Stream
+
+Columns: TypeAlias = str | Sequence[str] | None
+By: TypeAlias = Sequence[Columns] | str | None
+"""For each input its columns: one, several, or None; for a single input its columns may stand alone."""
 
 
 class _OnRecv(Vertex):
@@ -52,7 +57,7 @@ def unary(
     function: Callable[[Any, pa.Table], Any],
     schema: SchemaLike,
     *,
-    by: Sequence[str] | None = None,
+    by: Columns = None,
     name: str | None = None,
 ) -> Stream:
     """Make a batch of each, by a function of time and batch, as soon as it comes.
@@ -85,7 +90,7 @@ def binary(
     function: Callable[[int, Any, pa.Table], Any],
     schema: SchemaLike,
     *,
-    by: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None),
+    by: tuple[Columns, Columns] = (None, None),
     name: str | None = None,
 ) -> Stream:
     """Make a batch of each batch of two streams: the function also gets which side (0 or 1) it came on.
@@ -107,7 +112,7 @@ def unary_notify(
     function: Callable[[Any, pa.Table], Any],
     schema: SchemaLike,
     *,
-    by: Sequence[str] | None = None,
+    by: Columns = None,
     name: str | None = None,
 ) -> Stream:
     """Buffer by time; apply the function once to all of a worker's records of a time, when it is complete.
@@ -133,7 +138,7 @@ def binary_notify(
     function: Callable[[Any, pa.Table, pa.Table], Any],
     schema: SchemaLike,
     *,
-    by: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None),
+    by: tuple[Columns, Columns] = (None, None),
     name: str | None = None,
 ) -> Stream:
     """Buffer two streams by time, and apply the function to both sides of a time once it is complete.
@@ -157,23 +162,42 @@ def binary_notify(
     )
 
 
+def _partitions(operator: str, streams: Sequence[Stream], by: By) -> list[Partition | None]:
+    """How the records of each input must be dealt.
+
+    Raises:
+        GraphError: `by` is not of as many inputs as there are.
+    """
+    listed: list[Any] = [None] * len(streams) if by is None else [by] if isinstance(by, str) else list(by)
+    if len(streams) == 1 and listed and all(isinstance(column, str) for column in listed):
+        listed = [listed]  # the columns of the only input
+    if len(listed) != len(streams):
+        msg = (
+            f"{operator} ({caller()}): by={by!r} is of {len(listed)} inputs, there are {len(streams)}. "
+            "Hint: give a list with one entry per input: its columns, or None."
+        )
+        raise GraphError(msg)
+    return [Partition(names(operator, columns)) if columns else None for columns in listed]
+
+
 def _custom(
     streams: Sequence[Stream],
     vertex: Vertex,
     schema: SchemaLike,
-    by: Sequence[Sequence[str] | None],
+    by: By,
     *,
     operator: str,
     name: str | None,
 ) -> Stream:
     first, *others = streams
+    first.check_others(operator, others)
     return first.then(
         operator,
         [as_schema(schema)],
         others=others,
         name=name,
         vertex=vertex,
-        requires=[Partition(tuple(columns)) if columns else None for columns in by],
+        requires=_partitions(operator, streams, by),
     )[0]
 
 
@@ -182,16 +206,30 @@ def add_vertex(
     vertex: Vertex,
     outputs: Sequence[SchemaLike],
     *,
-    by: Sequence[Sequence[str] | None] | None = None,
+    by: By = None,
     name: str | None = None,
 ) -> tuple[Stream, ...]:
     """Add a vertex of one's own: see `Dataflow.vertex`."""
+    if not isinstance(vertex, Vertex):
+        shown = vertex.__name__ if isinstance(vertex, type) else repr(vertex)  # type: ignore[unreachable]
+        msg = (
+            f"vertex ({caller()}): {shown} is no instance of Vertex. "
+            f"Hint: give an instance{f', {shown}()' if isinstance(vertex, type) else ''} of a subclass of it."
+        )
+        raise GraphError(msg)
+    operator = type(vertex).__name__.lower()
+    if not streams or not hasattr(streams[0], "then"):
+        msg = (
+            f"{operator} ({caller()}) got {list(streams)!r}, no streams. "
+            "Hint: give a stream, or a list of streams."
+        )
+        raise GraphError(msg)
     first, *others = streams
     return first.then(
-        type(vertex).__name__.lower(),
+        operator,
         [as_schema(schema) for schema in outputs],
         others=others,
         name=name,
         vertex=vertex,
-        requires=[Partition(tuple(columns)) if columns else None for columns in by or [None] * len(streams)],
+        requires=_partitions(operator, streams, by),
     )

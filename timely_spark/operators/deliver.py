@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import caller, check_columns
+from timely_spark.graph import caller, check_columns, names
 from timely_spark.operators.output import Output, Watch
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def to_delta(
     stream: Stream,
     table: str,
     *,
-    keys: Sequence[str] | None = None,
+    keys: str | Sequence[str] | None = None,
     diff: str | None = None,
     overwrite: bool = False,
     release: Release = "epoch",
@@ -131,15 +131,16 @@ def to_delta(
             key.
         diff: for what comes of `distinct`, `min` or `max`: the name of an int column that says +1 for a
             record that became true in the epoch and -1 for one that ceased to be; summed up to an epoch it
-            gives its answer.
+            gives its answer. Not with `release` "arrival": what is taken back is known
+            when the epoch is complete.
         overwrite: take over a table that another checkpoint wrote, and write it anew.
         release: "epoch", or "arrival" to append each round's records at once.
         name: the step's name.
 
     **Columns:** epoch long, then the stream's own, then `diff`.
     """
-    if keys is not None:
-        check_columns("to_delta", stream.schema, list(keys), keys=True)
+    columns = names("to_delta", keys)
+    check_columns("to_delta", stream.schema, columns, keys=True)
     return _output(
         stream,
         "to_delta",
@@ -148,7 +149,7 @@ def to_delta(
         release,
         diff=diff,
         table=table,
-        keys=keys and list(keys),
+        keys=list(columns) or None,
         overwrite=overwrite,
     )
 
@@ -169,14 +170,22 @@ def _output(
             "Hint: let it leave the loop first."
         )
         raise GraphError(msg)
+    if release not in ("epoch", "arrival"):
+        msg = f"{operator} ({caller()}): release={release!r}. Hint: 'epoch' or 'arrival'."
+        raise GraphError(msg)
+    if diff is not None and release == "arrival":
+        msg = (
+            f"{operator} ({caller()}): diff={diff!r} with release='arrival'. "
+            "Hint: what an epoch takes back is known when it is complete; leave release at 'epoch'."
+        )
+        raise GraphError(msg)
     if diff is not None and diff in stream.schema.names:
         msg = f"{operator} ({caller()}): diff={diff!r} is a column already. Hint: choose another name."
         raise SchemaError(msg)
     schema = stream.schema if diff is None else stream.schema.append(pa.field(diff, pa.int32()))
     shown = "inspect" if kind == "inspect" else "output"
-    if name is None:
-        name = f"{operator}-{stream.name.rsplit('.', 1)[-1]}"
-    stream.then(shown, [], name=name, vertex=Output(schema, diff), detail=kind)
+    called = f"{operator}-{stream.name.rsplit('.', 1)[-1]}"
+    stream.then(shown, [], name=name, called=called, vertex=Output(schema, diff), detail=kind)
     stage = stream.flow.graph.stages[-1]
     stream.flow.outputs.append(OutputSpec(stage.name, schema, kind, release, options))
     return stream

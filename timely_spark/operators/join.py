@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Partition, Vertex, caller, check_columns, describe
+from timely_spark.graph import Partition, Vertex, caller, check_columns, describe, names
 from timely_spark.worker.arrangement import Arrangement
 from timely_spark.worker.keys import Hashes
 from timely_spark.worker.stamps import AT, settle_times, stamp, stamps
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 class Join(Vertex):
     """Match what arrives on one side with all that has arrived on the other. Asks for no notification."""
+
+    reads_time = False
 
     def __init__(self, on: tuple[tuple[str, ...], tuple[str, ...]], drop: frozenset[str]) -> None:
         self.on, self.drop = on, drop
@@ -70,6 +72,8 @@ class Join(Vertex):
 class JoinPerTime(Join):
     """The same for each time by itself: what a time held is dropped when the time is complete."""
 
+    reads_time = True
+
     def __init__(self, on: tuple[tuple[str, ...], tuple[str, ...]], drop: frozenset[str]) -> None:
         super().__init__(on, drop)
         self.held: dict[Any, list[Arrangement]] = {}
@@ -109,10 +113,10 @@ def _with_keys(batch: pa.Table, keys: Sequence[str]) -> pa.Table:
 def join(
     stream: Stream,
     other: Stream,
-    on: Sequence[str] | None = None,
+    on: str | Sequence[str] | None = None,
     *,
-    left: Sequence[str] | None = None,
-    right: Sequence[str] | None = None,
+    left: str | Sequence[str] | None = None,
+    right: str | Sequence[str] | None = None,
     per: str = "accumulated",
     name: str | None = None,
 ) -> Stream:
@@ -125,7 +129,7 @@ def join(
     Args:
         stream: the left side.
         other: the right side, in the same scope (`enter` it into a loop first).
-        on: key columns of one name on both sides; or
+        on: the key column, or columns, of one name on both sides; or
         left: key columns of the left side, and
         right: as many of the right side, of the same types (integers of any width).
         per: "accumulated" or "time".
@@ -145,8 +149,18 @@ def join(
         SchemaError: keys are missing or differ in number or type, or both sides have another column of the
             same name.
     """
-    keys = (tuple(on or left or ()), tuple(on or right or ()))
+    stream.check_others("join", [other])
     where = caller()
+    if on is not None and (left is not None or right is not None):
+        msg = (
+            f"join ({where}): on={on!r} and left={left!r}, right={right!r}. "
+            "Hint: give on= for keys of one name on both sides, else left= and right=."
+        )
+        raise SchemaError(msg)
+    keys = (
+        names("join", left if on is None else on),
+        names("join", right if on is None else on),
+    )
     if not keys[0] or len(keys[0]) != len(keys[1]):
         msg = (
             f"join ({where}): keys {list(keys[0])} and {list(keys[1])}. "

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Partition, Refines, Vertex, caller, check_columns
+from timely_spark.graph import Partition, Refines, Vertex, caller, check_columns, names
 from timely_spark.worker.arrangement import Arrangement
 from timely_spark.worker.keys import Hashes, Mask, group, hashes
 from timely_spark.worker.stamps import settle_times, stamp, where_time
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 class Least(Vertex):
     """Pass, per key, each record that betters all that were seen at the same or an earlier time."""
+
+    reads_time = False
 
     def __init__(self, refines: Refines) -> None:
         self.refines = refines
@@ -138,7 +140,7 @@ def distinct(stream: Stream, *, name: str | None = None) -> Stream:
     return _least(stream, "distinct", Refines(tuple(stream.schema.names)), stream.schema, name)
 
 
-def min(stream: Stream, value: str, *, keys: Sequence[str], name: str | None = None) -> Stream:
+def min(stream: Stream, value: str, *, keys: str | Sequence[str], name: str | None = None) -> Stream:
     """Per key the least value so far, whenever it is bettered.
 
     Asks for no notification. Within an epoch a key's record may be bettered again; what outputs release, and
@@ -157,7 +159,7 @@ def min(stream: Stream, value: str, *, keys: Sequence[str], name: str | None = N
     return _extreme(stream, "min", value, keys, name)
 
 
-def max(stream: Stream, value: str, *, keys: Sequence[str], name: str | None = None) -> Stream:
+def max(stream: Stream, value: str, *, keys: str | Sequence[str], name: str | None = None) -> Stream:
     """Per key the greatest value so far, whenever it is bettered. As `min`, the other way round.
 
     **Columns:** in: `keys` and `value`, others are dropped; out: `keys`, `value`.
@@ -172,7 +174,10 @@ def max(stream: Stream, value: str, *, keys: Sequence[str], name: str | None = N
     return _extreme(stream, "max", value, keys, name)
 
 
-def _extreme(stream: Stream, operator: str, value: str, keys: Sequence[str], name: str | None) -> Stream:
+def _extreme(
+    stream: Stream, operator: str, value: str, keys: str | Sequence[str], name: str | None
+) -> Stream:
+    keys = names(operator, keys)
     columns = [*keys, value]
     check_columns(operator, stream.schema, columns, keys=True)
     if value in keys:
@@ -182,7 +187,7 @@ def _extreme(stream: Stream, operator: str, value: str, keys: Sequence[str], nam
         raise SchemaError(msg)
     schema = pa.schema([stream.schema.field(column) for column in columns])
     narrow = stream if stream.schema.names == columns else stream.select(*columns)
-    return _least(narrow, operator, Refines(tuple(keys), value, operator == "max"), schema, name)
+    return _least(narrow, operator, Refines(keys, value, operator == "max"), schema, name)
 
 
 def _least(stream: Stream, operator: str, refines: Refines, schema: pa.Schema, name: str | None) -> Stream:

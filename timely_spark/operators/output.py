@@ -22,6 +22,8 @@ VOID = "__timely_void"
 class Output(Vertex):
     """Hand every batch to the driver, which keeps it until its epoch is released."""
 
+    reads_time = False
+
     def __init__(self, schema: pa.Schema, diff: str | None = None) -> None:
         self.schema, self.diff = schema, diff
 
@@ -38,6 +40,8 @@ class Output(Vertex):
 
 class Watch(Vertex):
     """Receive, and do nothing: a place at which a frontier is of interest."""
+
+    reads_time = False
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Nothing."""

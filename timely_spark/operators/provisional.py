@@ -13,15 +13,20 @@ from dataclasses import dataclass, replace
 
 from timely_spark.errors import GraphError
 from timely_spark.graph import Edge, Graph, Partition, Refines, Stage
+from timely_spark.operators.aggregate import Aggregate
 from timely_spark.operators.least import Settled
 from timely_spark.operators.output import Output, RefinedOutput, Watch
 
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A stream made from provisional records (`of`: whose) by something that does not keep them apart."""
+    """A stream made from provisional records by something that does not keep them apart.
+
+    `of`: whose they were; `refines`: in which sense they are provisional.
+    """
 
     of: Stage
+    refines: Refines
 
 
 Provisional = Refines | Derived | None
@@ -44,6 +49,8 @@ def settle_graph(graph: Graph) -> Graph:
         kind = what[edges[0].source, edges[0].port] if edges else None
         if isinstance(stage.vertex, Output) and stage.vertex.diff is not None and edges:
             kind = of_epochs[edges[0].source, edges[0].port]  # what held in the epoch before is taken back
+        if isinstance(stage.vertex, Output) and stage.vertex.diff:
+            _check_diff(graph, stage)
         if isinstance(stage.vertex, Output) and isinstance(kind, Refines):
             stage_ = replace(
                 stage,
@@ -94,6 +101,23 @@ def settle_graph(graph: Graph) -> Graph:
     return made
 
 
+def _check_diff(graph: Graph, output: Stage) -> None:
+    """An aggregate's new value takes the place of the old one, which nobody says any more."""
+    seen, todo = {output}, [output]
+    while todo:
+        for edge in graph.into(todo.pop()):
+            if isinstance(edge.source.vertex, Aggregate) and edge.source.vertex.accumulate:
+                msg = (
+                    f"output {output.name!r} ({output.where}) is to say what ceases to be true, which "
+                    f"aggregate {edge.source.name!r} ({edge.source.where}) does not tell. "
+                    "Hint: leave diff out, or use keys=[...] for a current table."
+                )
+                raise GraphError(msg)
+            if (edge.source.is_routing or edge.source.is_stateless) and edge.source not in seen:
+                seen.add(edge.source)
+                todo.append(edge.source)
+
+
 def _exact(stage: Stage) -> bool:
     """Whether the stage must be given final records."""
     if stage.refines is not None or isinstance(stage.vertex, Settled | Output | Watch):
@@ -132,9 +156,12 @@ def _provisional(graph: Graph, *, across_epochs: bool = False) -> dict[tuple[Sta
 
 
 def _transfer(stage: Stage, inputs: list[tuple[Stage, Provisional]], fresh: set[Stage]) -> Provisional:
-    if stage.refines is not None:
-        return None if stage in fresh else stage.refines
     kinds = [(source, kind) for source, kind in inputs if kind is not None]
+    if stage.refines is not None:
+        kept = [(s, k) for s, k in kinds if stage.scope.depth > 0 and not _agrees(stage.refines, k)]
+        for source, kind in kept:
+            return kind if isinstance(kind, Derived) else Derived(source, kind)
+        return None if stage in fresh else stage.refines
     if not kinds or _exact(stage) or isinstance(stage.vertex, Settled):
         return None
     source, kind = kinds[0]
@@ -145,9 +172,18 @@ def _transfer(stage: Stage, inputs: list[tuple[Stage, Provisional]], fresh: set[
     ):
         return kind
     carried = _carried(stage, kind)
-    if carried is None and _loses(stage, kind):
-        return None
-    return carried or Derived(source)
+    lost = carried is None and _loses(stage, kind)
+    return None if lost else carried or Derived(source, kind)
+
+
+def _agrees(refines: Refines, kind: Refines | Derived) -> bool:
+    """Whether what is bettered later does no harm to what takes the best again.
+
+    Of a set of facts anything may be taken. Of values the best in the same sense: whatever a worse value led
+    to is bettered in its turn, if the step between is monotone. A `distinct` would keep it for ever.
+    """
+    before = kind.refines if isinstance(kind, Derived) else kind
+    return before.value is None or (refines.value is not None and refines.greatest == before.greatest)
 
 
 def _loses(stage: Stage, kind: Provisional) -> bool:

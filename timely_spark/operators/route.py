@@ -74,6 +74,9 @@ def concat(stream: Stream, *others: Stream, name: str | None = None) -> Stream:
 def delay(stream: Stream, epochs: int = 1, *, name: str | None = None) -> Stream:
     """The records `epochs` later.
 
+    By the clock an epoch is a micro-batch, one that only turns a loop included: how long a delay is then
+    depends on how busy the flow is. It means something with epochs that are manual or from a column.
+
     **Columns:** out as in.
 
     Example:
@@ -83,8 +86,8 @@ def delay(stream: Stream, epochs: int = 1, *, name: str | None = None) -> Stream
         >>> ts.testing.run(flow, {"x": [[1], [2]]})["out"].rows()
         {0: [], 1: [(1,)], 2: [(2,)]}
     """
-    if epochs < 0:
-        msg = f"delay ({caller()}): {epochs} epochs. Hint: time only goes forward; give 0 or more."
+    if type(epochs) is not int or epochs < 0:
+        msg = f"delay ({caller()}): {epochs!r} epochs. Hint: time only goes forward; give 0 or more."
         raise GraphError(msg)
     summary = stream.flow.graph.times.delay(stream.stage.scope.depth, epochs)
     return stream.then("delay", [stream.schema], name=name, summary=summary, detail=str(epochs))[0]

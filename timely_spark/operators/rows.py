@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import acero
 
-from timely_spark.errors import SchemaError
+from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import SchemaLike, Stateless, as_schema, as_table, caller, check_columns, describe
 
 if TYPE_CHECKING:
@@ -94,11 +94,22 @@ def map_rows(row: Any, columns: list[list[Any]]) -> Iterable[Any]:
     return (row(*values) for values in zip(*columns, strict=True))
 
 
-def select(stream: Stream, *columns: str, name: str | None = None, **named: str | Expression) -> Stream:
+def select(
+    stream: Stream,
+    *columns: str | Mapping[str, str | Expression],
+    name: str | None = None,
+    **named: str | Expression,
+) -> Stream:
     """Choose, rename and compute columns.
 
-    **Columns:** out: `columns`, then one for each of `named`: a column's name, or a `pyarrow.compute`
-    expression.
+    Args:
+        stream: any.
+        columns: columns to keep; or mappings as `named`, for what cannot be written as an argument, such as
+            a column called ``name``: ``select({"name": "name"})``.
+        name: the step's name.
+        named: for each new column a column's name, or a `pyarrow.compute` expression.
+
+    **Columns:** out: `columns`, then one for each of `named`.
 
     Example:
         >>> import pyarrow.compute as pc, timely_spark as ts
@@ -110,7 +121,19 @@ def select(stream: Stream, *columns: str, name: str | None = None, **named: str 
     Raises:
         SchemaError: a column is not there, or an expression does not fit.
     """
-    chosen: dict[str, str | Expression] = {column: column for column in columns} | named
+    check_name("select", stream, name)
+    chosen: dict[str, str | Expression] = {}
+    for column in columns:
+        chosen |= column if isinstance(column, Mapping) else {column: column}
+    chosen |= named
+    for new, old in chosen.items():
+        if not isinstance(old, str | pc.Expression):
+            how = "map() takes functions" if callable(old) else "write a constant as pc.scalar(...)"
+            msg = (
+                f"select ({caller()}): {new}={old!r} is neither a column's name nor an expression. "
+                f"Hint: {how}."
+            )
+            raise SchemaError(msg)
     check_columns("select", stream.schema, [column for column in chosen.values() if isinstance(column, str)])
     try:
         schema = as_schema(project(stream.schema.empty_table(), chosen).schema)
@@ -130,6 +153,35 @@ def select(stream: Stream, *columns: str, name: str | None = None, **named: str 
             new if isinstance(old, str) and new == old else f"{new}={old}" for new, old in chosen.items()
         ),
     )[0]
+
+
+def check_name(operator: str, stream: Stream, name: Any, also: str = "...") -> None:
+    """Refuse a step's name that looks as if a column called ``name`` was meant.
+
+    Raises:
+        SchemaError: it is no text, or the name of a column.
+    """
+    if name is not None and (not isinstance(name, str) or name in stream.schema.names):
+        msg = (
+            f"{operator} ({caller()}): name={name!r} would be the step's name, not a column. "
+            f'Hint: for a column called "name" write {operator}({{"name": {also}}}); '
+            "else give the step a name that no column has."
+        )
+        raise SchemaError(msg)
+
+
+def check_function(operator: str, function: Any) -> None:
+    """Refuse what cannot be called.
+
+    Raises:
+        GraphError: it cannot.
+    """
+    if not callable(function):
+        msg = (
+            f"{operator} ({caller()}) got {function!r}, not a function. "
+            "Hint: give a function, for example a lambda."
+        )
+        raise GraphError(msg)
 
 
 def where(
@@ -217,6 +269,7 @@ def map(
         >>> ts.testing.run(flow, {"x": [range(3)]})["out"].rows()
         {0: [(12,), (14,), (16,)]}
     """
+    check_function("map", function)
     made = as_schema(schema)
     return stream.then(
         "map", [made], name=name, vertex=_Records(function, made, many=False), detail=_text(function)
@@ -245,6 +298,7 @@ def flat_map(
         >>> ts.testing.run(flow, {"lines": [["to be", "or"]]})["out"].rows()
         {0: [('be',), ('or',), ('to',)]}
     """
+    check_function("flat_map", function)
     made = as_schema(schema)
     return stream.then(
         "flat_map", [made], name=name, vertex=_Records(function, made, many=True), detail=_text(function)
@@ -272,6 +326,7 @@ def map_batches(
         >>> ts.testing.run(flow, {"x": [["a"]]})["out"].rows()
         {0: [('A',)]}
     """
+    check_function("map_batches", function)
     made = as_schema(schema)
     return stream.then(
         "map_batches", [made], name=name, vertex=_Batches(function, made), detail=_text(function)
@@ -280,6 +335,12 @@ def map_batches(
 
 def _checked(stream: Stream, vertex: _Where) -> _Where:
     """Try an expression on no records, so that a slip shows when the graph is built."""
+    if not callable(vertex.predicate) and not isinstance(vertex.predicate, pc.Expression):
+        msg = (
+            f"where ({caller()}): {vertex.predicate!r} is neither an expression nor a function. "
+            "Hint: write pc.field('n') > 1 (pyarrow.compute as pc), or lambda row: row.n > 1."
+        )
+        raise SchemaError(msg)
     if isinstance(vertex.predicate, pc.Expression):
         try:
             passes = vertex.split(stream.schema.empty_table())

@@ -73,6 +73,7 @@ class Reachability:
         #: For each location its place among the graph's components, then inside its component, and so on.
         self._places = _places(n, self.edges)
         self._paths: dict[int, tuple[Paths, Paths]] = {}
+        self._onward: dict[int, tuple[Paths, Paths]] = {}
 
     def order(self, location: int, key: Sequence[object]) -> tuple[object, ...]:
         """A total order of pointstamps (location, ``time.order_key()``) that extends could-result-in.
@@ -106,12 +107,31 @@ class Reachability:
         """
         return self._to(target)[1]
 
+    def onward(self, source: int) -> tuple[Paths, Paths]:
+        """For each location the source leads to: the minimal summaries of all paths, and of those exchanged.
+
+        Law: the same as `summaries` and `exchanged` of all targets, without going back from each of them.
+
+        >>> from timely_spark.times import PRODUCT
+        >>> one = PRODUCT.identity(0)
+        >>> graph = Reachability(3, [Edge(0, 1, one, True), Edge(1, 2, one, False)], identities=[one] * 3)
+        >>> [sorted(paths) for paths in graph.onward(0)]
+        [[0, 1, 2], [1, 2]]
+        """
+        if source not in self._onward:
+            self._onward[source] = self._search(source, forwards=True)
+        return self._onward[source]
+
+    def may_lead(self, source: int, target: int) -> bool:
+        """False if there is no path for certain, told from the order of the graph's components alone."""
+        return self._places[source][0] <= self._places[target][0]
+
     def _to(self, target: int) -> tuple[Paths, Paths]:
         if target not in self._paths:
-            self._paths[target] = self._backwards(target)
+            self._paths[target] = self._search(target, forwards=False)
         return self._paths[target]
 
-    def _backwards(self, target: int) -> tuple[Paths, Paths]:
+    def _search(self, start: int, *, forwards: bool) -> tuple[Paths, Paths]:
         # by[x]: over paths without (0) or with (1) an exchange. It ends: counters are natural numbers, so of
         # endlessly many summaries one is <= a later one (Dickson's lemma), which is then not added.
         assert len(self.identities) == self.n, "the paths to a location need the identities of all locations"
@@ -122,15 +142,16 @@ class Reachability:
             if by[crossed].setdefault(location, Antichain()).insert(summary):
                 todo.append((location, crossed, summary))
 
-        found(target, 0, self.identities[target])
+        found(start, 0, self.identities[start])
         while todo:
-            location, crossed, onward = todo.popleft()
-            if onward not in by[crossed][location].elements:
+            location, crossed, known = todo.popleft()
+            if known not in by[crossed][location].elements:
                 continue  # something better was found meanwhile, and goes on instead
-            for edge in self.into[location]:
-                summary = edge.summary.followed_by(onward)
+            for edge in self.out[location] if forwards else self.into[location]:
+                first, then = (known, edge.summary) if forwards else (edge.summary, known)
+                summary = first.followed_by(then)
                 if summary is not None:
-                    found(edge.source, crossed or int(edge.exchange), summary)
+                    found(edge.target if forwards else edge.source, crossed or int(edge.exchange), summary)
         either = {location: paths.copy() for location, paths in by[0].items()}
         for location, paths in by[1].items():
             either.setdefault(location, Antichain()).extend(paths)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.session import DELTA
-from timely_spark.runtime.sinks import EPOCH, Output, Parts, stamped, with_epoch
+from timely_spark.runtime.sinks import EPOCH, Output, Parts, stamped, to_frame, with_epoch
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
@@ -99,11 +99,7 @@ class DeltaSink:
         if self.keys:
             self._upsert(session, version, table)
             return
-        writer = (
-            session.createDataFrame(table.select([EPOCH, *self._columns]))
-            .write.format("delta")
-            .mode("append")
-        )
+        writer = to_frame(session, table.select([EPOCH, *self._columns])).write.format("delta").mode("append")
         writer = writer.option("txnAppId", self._app).option("txnVersion", version)
         self._save(writer)
 
@@ -111,15 +107,18 @@ class DeltaSink:
         """Nothing to tell."""
 
     def _upsert(self, session: SparkSession, version: int, table: pa.Table) -> None:
-        frame = session.createDataFrame(_last_per_key(table, self.keys, self.diff))
+        frame = to_frame(session, _last_per_key(table, self.keys, self.diff))
         same = " AND ".join(f"t.`{key}` <=> s.`{key}`" for key in self.keys)
         values: dict[str, str | Column] = {f"`{name}`": f"s.`{name}`" for name in [EPOCH, *self._columns]}
         merge = self._table(session).alias("t").merge(frame.alias("s"), same)
+        # released on arrival, an older epoch may come after a newer one
+        newer = f"s.`{EPOCH}` >= coalesce(t.`{EPOCH}`, s.`{EPOCH}`)"
         if self.diff is not None:
-            merge = merge.whenMatchedDelete(f"s.`{self.diff}` < 0").whenMatchedUpdate(set=values)
+            merge = merge.whenMatchedDelete(f"s.`{self.diff}` < 0 AND {newer}")
+            merge = merge.whenMatchedUpdate(newer, values)
             merge = merge.whenNotMatchedInsert(f"s.`{self.diff}` > 0", values)
         else:
-            merge = merge.whenMatchedUpdate(set=values).whenNotMatchedInsert(values=values)
+            merge = merge.whenMatchedUpdate(newer, values).whenNotMatchedInsert(values=values)
         with _transaction(session, self._app, version):
             merge.execute()
 
@@ -167,7 +166,7 @@ class DeltaSink:
 
 def _last_per_key(table: pa.Table, keys: tuple[str, ...], diff: str | None) -> pa.Table:
     """One row per key, the last; of a change, a -1 of the old and a +1 of the new record, the +1."""
-    ranked = [*keys, *([diff] if diff is not None else [])]
+    ranked = [*keys, EPOCH, *([diff] if diff is not None else [])]
     numbered = table.select(ranked).append_column("_row", pa.array(range(table.num_rows), pa.int64()))
     numbered = numbered.sort_by([(column, "ascending") for column in [*ranked, "_row"]])
     last = numbered.group_by(list(keys), use_threads=False).aggregate([("_row", "last")])

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from timely_spark.errors import TimelyError, VertexError
 from timely_spark.runtime.errors import LostOwnership
 from timely_spark.runtime.ledger import Ledger
 from timely_spark.runtime.log import Manifest, RoundLog
@@ -75,15 +77,30 @@ class Driver:
             if output.release == "arrival":
                 parts = ledger.arrived(output)
                 if parts:
-                    output.sink.deliver(session, batch_id, parts)
+                    with self._named(output):
+                        output.sink.deliver(session, batch_id, parts)
         by_name = {output.name: output for output in self.outputs}
         for name, epoch in turn.released:
             if name in by_name and by_name[name].release == "epoch":
                 table = ledger.take(by_name[name], epoch)
-                by_name[name].sink.deliver(session, epoch, [(epoch, table)])
+                with self._named(by_name[name], epoch):
+                    by_name[name].sink.deliver(session, epoch, [(epoch, table)])
         if turn.complete:
             for output in self.outputs:
-                output.sink.complete()
+                with self._named(output):
+                    output.sink.complete()
+
+    @contextmanager
+    def _named(self, output: Output, epoch: int | None = None) -> Iterator[None]:
+        """What the user's function or the table raises names the step and the user's line."""
+        try:
+            yield
+        except TimelyError:
+            raise
+        except Exception as error:
+            where = self.site.plan.by_name[output.name].stage.where
+            at = None if epoch is None else f"epoch {epoch}"
+            raise VertexError.from_exception(output.name, where, error, time=at) from error
 
     def _tell(self, manifest: Manifest, turn: Turn, seconds: float) -> None:
         context = {"flow": self.site.name, "round": manifest.batch, "run": self.site.run}

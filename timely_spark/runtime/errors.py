@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timely_spark.errors import TimelyError
+from timely_spark.errors import SchemaError, TimelyError, Where
 
 
 class SparkMissing(TimelyError, ImportError):
@@ -75,6 +75,21 @@ class NotStreaming(TimelyError, TypeError):
         )
         hint = "one streaming DataFrame per flow.source(name, ...)."
         return cls(msg, hint=hint)
+
+
+class SourceMismatch(SchemaError):
+    """A source was declared with other columns than the DataFrame that is bound to it has."""
+
+    condition = "SOURCE_MISMATCH"
+
+    @classmethod
+    def columns(
+        cls, name: str, *, found: list[str], declared: list[str], where: Where | None
+    ) -> SourceMismatch:
+        """`found` are the DataFrame's columns."""
+        msg = f"Source {name!r} was declared with columns {declared}; the DataFrame given has {found}"
+        hint = "select and cast the DataFrame's columns, or declare the source as they are."
+        return cls(msg, where=where, hint=hint)
 
 
 class OtherFlow(TimelyError, ValueError):

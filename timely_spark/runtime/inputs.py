@@ -143,14 +143,19 @@ class InputHandle:
         with self._lock:
             numbers = log.files.numbers(f"inputs/{self.name}")
             self._next = numbers[-1] + 1 if numbers else 0
+            # from what this log says alone: the flow may have run on another checkpoint before
+            durable, closed = 0, False
             if numbers and self.epochs == "manual":
-                self._resume(log, numbers[-1])
-            self._log = log
+                durable, closed = self._resume(log, numbers[-1])
+            self._log, self._epoch, self._closed, self._seen = log, durable, closed, None
             waiting, self._waiting = self._waiting, []
             for entry in waiting:
                 self._say(entry)
+                if entry.kind == "advance" and entry.epoch is not None:
+                    self._epoch = entry.epoch
+                self._closed = self._closed or entry.kind == "close"
 
-    def _resume(self, log: RoundLog, newest: int) -> None:
+    def _resume(self, log: RoundLog, newest: int) -> tuple[int, bool]:
         head = _head(log, self.name, newest)
         durable, closed = int(head["stands"]), bool(head["closed"])
         early = [entry.epoch for entry in self._waiting if entry.epoch is not None and entry.epoch < durable]
@@ -161,7 +166,7 @@ class InputHandle:
                 if closed
                 else EpochClosed.on_input(self.name, asked=early[0], epoch=durable)
             )
-        self._epoch, self._closed = max(self._epoch, durable), self._closed or closed
+        return durable, closed
 
     def _say(self, entry: Entry) -> None:
         if self._log is None:

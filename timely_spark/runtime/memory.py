@@ -44,4 +44,4 @@ class MemoryReader(DataSourceReader):
         schema, files = to_arrow_schema(self.schema, timezone="UTC"), Files(self.folder)
         for number in files.numbers("."):
             if (table := files.table(f"{number}.arrow")) is not None:
-                yield from table.cast(schema).to_batches()
+                yield from table.rename_columns(schema.names).cast(schema).to_batches()

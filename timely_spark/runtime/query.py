@@ -41,29 +41,25 @@ def build(session: SparkSession, site: Site, dataframes: Mapping[str, DataFrame]
     register(session, FeedbackSource)
     feedback = session.readStream.format(FeedbackSource.name()).option("site", site.to_option()).load()
     # Spark's offset log knows sources by their position: the feedback first, then the flow's own order.
-    packed = [df.mapInArrow(_packer(site, name, df), ROWS_DDL) for name, df in dataframes.items()]
+    packed = [
+        dataframes[name].mapInArrow(_packer(site, name), ROWS_DDL)
+        for name in site.plan.sources
+        if name in dataframes
+    ]
     rows = reduce(lambda left, right: left.unionAll(right), packed, feedback)
     grouped = rows.groupBy("worker")
     return grouped.applyInPandasWithState(_operator(site), ROWS_DDL, STATE_DDL, "append", "NoTimeout")
 
 
-def _packer(
-    site: Site, source: str, frame: DataFrame
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    schema = to_arrow_schema(frame.schema)
-
+def _packer(site: Site, source: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def pack_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with site.reporting():
-            yield from _pack(site, source, schema, batches)
+            yield from _pack(site, source, batches)
 
     return pack_partition
 
 
-def _pack(
-    site: Site, source: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def _pack(site: Site, source: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -75,7 +71,8 @@ def _pack(
     if (
         not seq
     ):  # Spark runs us on partitions without rows, too: so an epoch filtered away still ticks, and ends
-        yield from site.labelled(pack(site.plan, source, schema.empty_table(), shard)).to_batches()
+        empty = site.plan.source(source).stage.outputs[0].empty_table()
+        yield from site.labelled(pack(site.plan, source, empty, shard)).to_batches()
 
 
 def _portions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

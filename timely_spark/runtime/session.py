@@ -200,6 +200,24 @@ def active_session(session: SparkSession | None) -> SparkSession:
     return session
 
 
+def same_python(session: SparkSession) -> None:
+    """Lets the workers of a session that was made before `require_spark` run this very Python, too.
+
+    PySpark notes PYSPARK_PYTHON when the context is made, and without it any `python3` of the PATH, where
+    this library need not be. What the user has said is left alone, and so are clusters, whose machines may
+    not have this file.
+    """
+    if os.environ.get("PYSPARK_PYTHON") != sys.executable:  # the user's choice, not `require_spark`'s
+        return
+    try:
+        context = session.sparkContext
+        if str(context.master).startswith("local") and context.pythonExec != sys.executable:
+            _log.info("Spark's workers ran %s; now they run %s", context.pythonExec, sys.executable)
+            context.pythonExec = sys.executable
+    except Exception:  # noqa: BLE001 - no context under Connect; this is best effort
+        _log.debug("the workers' Python was not set", exc_info=True)
+
+
 def _cores(session: SparkSession) -> int | None:
     """How many tasks run at once; None where Spark does not tell (Connect)."""
     try:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 Parts = Sequence[tuple[int, pa.Table]]
 """What is delivered at once: (epoch, rows), of one epoch, or with release="arrival" all of a batch."""
 EPOCH = "epoch"
+#: The epoch in the files of captured deliveries, where a column of the stream's own may be called `epoch`.
+STAMP = "__timely_epoch"
 
 
 class Sink(Protocol):
@@ -100,7 +102,7 @@ class ForeachEpochSink:
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Calls the function for each epoch."""
         for epoch, table in parts:
-            self.function(session.createDataFrame(table), epoch)
+            self.function(to_frame(session, table), epoch)
 
     def complete(self) -> None:
         """Nothing to tell."""
@@ -140,7 +142,7 @@ class CaptureSink:
 
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Writes one file, the same one if it is delivered again; also of an epoch without records."""
-        Files(self._folder).write_table(f"{version}.arrow", stamped(parts))
+        Files(self._folder).write_table(f"{version}.arrow", stamped(parts, STAMP))
 
     def complete(self) -> None:
         """Nothing to tell."""
@@ -176,11 +178,11 @@ def captured_folder(checkpoint: str, name: str) -> str:
     return os.path.join(checkpoint, "timely", "captured", name)
 
 
-def stamped(parts: Parts) -> pa.Table:
+def stamped(parts: Parts, column: str = EPOCH) -> pa.Table:
     """One table with the epoch as its first column."""
     return pa.concat_tables(
         [
-            table.add_column(0, EPOCH, pa.repeat(pa.scalar(e, pa.int64()), table.num_rows))
+            table.add_column(0, column, pa.repeat(pa.scalar(e, pa.int64()), table.num_rows))
             for e, table in parts
         ]
     )
@@ -193,4 +195,11 @@ def with_epoch(where: str, schema: pa.Schema) -> tuple[StructType, list[str]]:
     if EPOCH in schema.names:
         raise OutputMismatch.reserved(where, EPOCH)
     full = schema.insert(0, pa.field(EPOCH, pa.int64()))
-    return from_arrow_schema(full), list(schema.names)
+    return from_arrow_schema(full, prefer_timestamp_ntz=True), list(schema.names)
+
+
+def to_frame(session: SparkSession, table: pa.Table) -> DataFrame:
+    """The table as a DataFrame; without a schema Spark takes a timestamp without a zone for one with."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return session.createDataFrame(table, schema=from_arrow_schema(table.schema, prefer_timestamp_ntz=True))

@@ -8,8 +8,11 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from timely_spark.graph.schema import as_schema
 from timely_spark.runtime.driver import Driver, manifest_of
-from timely_spark.runtime.errors import NotStreaming, OtherFlow
+from timely_spark.runtime.errors import NotStreaming, OtherFlow, SourceMismatch
 from timely_spark.runtime.handle import Query
 from timely_spark.runtime.inputs import InputHandle
 from timely_spark.runtime.log import FIRST, FORMAT, RoundLog
@@ -20,6 +23,7 @@ from timely_spark.runtime.session import (
     applied,
     partitions_for,
     require_spark,
+    same_python,
 )
 from timely_spark.runtime.sinks import Output
 from timely_spark.runtime.site import FAILURE, Site, labels, store_plan
@@ -67,6 +71,7 @@ def start(
         SparkMissing: no PySpark; or SparkTooOld.
         NoSession: no session was given and none is active.
         NotStreaming: a source is no streaming DataFrame, or has none.
+        SourceMismatch: a source's DataFrame has other columns than the flow declares.
         OtherFlow: the checkpoint belongs to another flow.
         EpochClosed: something was sent before the start for an epoch that the checkpoint has closed.
         TableTaken: an output's table was written from another checkpoint.
@@ -74,6 +79,7 @@ def start(
     require_spark()
     session = active_session(session)
     _check_sources(plan, dataframes, inputs)
+    same_python(session)
     if checkpoint is None:
         checkpoint = tempfile.mkdtemp(prefix="timely-")
         _log.info("%s: no checkpoint given; %s holds it until somebody deletes it", plan.name, checkpoint)
@@ -111,9 +117,15 @@ def start(
     return Query(query, site, inputs=inputs, unset=unset)
 
 
-def default_workers(session: SparkSession | None) -> int:
-    """As many workers as the session runs tasks at once, at most 8: more workers, more hops, more rounds."""
+def default_workers(session: SparkSession | None, checkpoint: str | None = None) -> int:
+    """As many workers as the checkpoint's flow has; else as the session runs tasks at once, at most 8.
+
+    More workers, more hops, more rounds.
+    """
     require_spark()
+    found = None if checkpoint is None else RoundLog(checkpoint).read_json("flow.json")
+    if found is not None and found.get("format") == FORMAT:
+        return int(found["workers"])
     return partitions_for(active_session(session), 8)
 
 
@@ -154,6 +166,26 @@ def _check_sources(plan: Plan, dataframes: Mapping[str, DataFrame], inputs: Sequ
     for name, frame in dataframes.items():
         if getattr(frame, "isStreaming", False) is not True:
             raise NotStreaming.source(name, frame)
+        stage = plan.source(name).stage
+        declared = stage.outputs[0]
+        found = as_schema({f.name: f.dataType.simpleString() for f in frame.schema.fields})
+        if found.names != declared.names or not all(map(_fits, found.types, declared.types)):
+            raise SourceMismatch.columns(
+                name, found=_columns(found), declared=_columns(declared), where=stage.where
+            )
+
+
+def _fits(given: pa.DataType, declared: pa.DataType) -> bool:
+    """Whether values of one type are values of the other, too, such as int of long."""
+    both = [pa.schema([("x", declared)]), pa.schema([("x", given)])]
+    try:
+        return bool(pa.unify_schemas(both, promote_options="permissive").field(0).type == declared)
+    except pa.ArrowException:
+        return False
+
+
+def _columns(schema: pa.Schema) -> list[str]:
+    return [f"{field.name} {field.type}" for field in schema]
 
 
 def _claim(log: RoundLog, plan: Plan, partitions: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from timely_spark.runtime.errors import LogDamaged
 from timely_spark.runtime.files import Files
 from timely_spark.runtime.log import Manifest
-from timely_spark.runtime.sinks import EPOCH, captured_folder
+from timely_spark.runtime.sinks import captured_folder
 from timely_spark.runtime.site import Site
 from timely_spark.testing import Captured
 from timely_spark.times import Antichain
@@ -156,13 +156,9 @@ class Watch:
         for number in files.numbers("."):
             table = files.table(f"{number}.arrow")
             if table is not None:
-                epochs = (
-                    [number]
-                    if not table.num_rows
-                    else sorted({int(at) for at in table[EPOCH].to_pylist() if at is not None})
-                )
+                epochs = [number] if not table.num_rows else sorted(set(table.column(0).to_pylist()))
                 for epoch in epochs:
-                    part = table.filter(pc.field(EPOCH) == epoch).drop_columns([EPOCH])
+                    part = table.filter(pc.equal(table.column(0), epoch)).remove_column(0)
                     found.setdefault(epoch, []).append(part)
         template: Any = node.template
         return Captured(template.schema, {epoch: pa.concat_tables(found[epoch]) for epoch in sorted(found)})

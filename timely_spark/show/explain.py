@@ -211,12 +211,15 @@ def _late(plan: Plan, inside: Iterable[Scope]) -> Iterator[tuple[Node, Scope]]:
 
 def _laps(plan: Plan, inside: Counter[Scope]) -> Iterator[str]:
     waiting: dict[Scope, list[str]] = defaultdict(list)
+    reading: dict[Scope, list[str]] = defaultdict(list)
     for node in plan.nodes:
         for i, scope in enumerate(node.stage.scope.path[1:]):
             waiting[scope] += [node.name] * (node.waits and i not in node.forget)
+            reading[scope] += [node.name] * (node.template.reads_time and not node.waits)
     for scope, names in waiting.items():
         limit = [] if scope.limit is None else [f"there are at most {scope.limit + 1}"]
         why = limit + [f"{', '.join(names)} wait{'s' * (len(names) == 1)}"] * bool(names)
+        why += [f"{', '.join(reading[scope])} may look at them"] * bool(reading[scope])
         matter = f"matter ({' and '.join(why)})" if why else "do not matter, it runs until nothing changes"
         if not inside[scope]:
             cost = "no exchange in it"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -26,9 +29,8 @@ class Codec:
     """Write and read values of a flow's state.
 
     What it takes: None, bool, int, float, str, bytes, list, tuple, set, frozenset, dict (any such keys),
-    Counter, defaultdict, the
-    flow's times, numpy arrays and scalars, Arrow tables and record batches, pandas frames and series, and
-    `Arrangement`s.
+    Counter, defaultdict, deque, datetime, date, time, timedelta, Decimal, the flow's times, numpy arrays and
+    scalars, Arrow tables and record batches, pandas frames and series, and `Arrangement`s.
 
     Example:
         >>> from timely_spark.times import PRODUCT, Time
@@ -85,12 +87,24 @@ class Codec:
                     self._blob(np.ascontiguousarray(value).tobytes(), blobs),
                 ]
             }
+        if isinstance(value, np.datetime64 | np.timedelta64):
+            return {"moment": [value.dtype.str, int(value.astype(np.int64))]}
         if isinstance(value, np.generic):
             return self._encode(value.item(), blobs)
         if isinstance(value, bytes):
             return {"bytes": base64.b64encode(value).decode()}
         if isinstance(value, tuple):
+            if type(value) is not tuple:
+                msg = (
+                    f"a {type(value).__name__} cannot be kept as state: it would come back as a plain tuple. "
+                    "Hint: keep tuple(value), or write checkpoint() and restore() for the vertex."
+                )
+                raise StateError(msg)
             return {"tuple": [self._encode(item, blobs) for item in value]}
+        if isinstance(value, deque):
+            return {"deque": [value.maxlen, [self._encode(item, blobs) for item in value]]}
+        if (said := _moment(value)) is not None:
+            return said
         if isinstance(value, set | frozenset):
             # sorted by their text, so that equal sets give equal bytes
             items = sorted((self._encode(item, blobs) for item in value), key=json.dumps)
@@ -103,7 +117,11 @@ class Codec:
             if factory in _FACTORIES.values():
                 return {"defaultdict": [factory.__name__, items]}
             return {"dict": items}
-        if type(value).__module__.startswith("pandas."):
+        if (
+            type(value).__module__.startswith("pandas.")
+            and hasattr(value, "to_numpy")
+            and hasattr(value, "iloc")
+        ):
             frame = value if hasattr(value, "columns") else value.to_frame(name="value")
             return {
                 "pandas": [
@@ -137,6 +155,20 @@ class Codec:
         match tag:
             case "time":
                 return self.times.decode(content)
+            case "moment":
+                return np.array(content[1], np.int64).view(content[0])[()]
+            case "deque":
+                return deque((self._decode(item, blobs) for item in content[1]), content[0])
+            case "datetime" | "timeofday":
+                kind = datetime if tag == "datetime" else time
+                moment = kind.fromisoformat(content[0]).replace(fold=content[2])
+                return moment if content[1] is None else moment.replace(tzinfo=ZoneInfo(content[1]))
+            case "date":
+                return date.fromisoformat(content)
+            case "timedelta":
+                return timedelta(*content)
+            case "decimal":
+                return Decimal(content)
             case "table":
                 return from_bytes(blobs[content])
             case "arrangement":
@@ -167,6 +199,22 @@ class Codec:
                 return frame if content[0] else frame["value"]
         msg = f"state holds an unknown form {tag!r}. Hint: the checkpoint was written by a newer version."
         raise StateError(msg)
+
+
+def _moment(value: Any) -> Any:
+    """A date, a time, a span or a decimal as tagged JSON; None for anything else, subclasses included."""
+    if type(value) is datetime or type(value) is time:
+        zone = getattr(value.tzinfo, "key", None)
+        if value.tzinfo is not None and zone is None and type(value.tzinfo) is not timezone:
+            return None
+        plain = value if zone is None else value.replace(tzinfo=None)
+        tag = "datetime" if type(value) is datetime else "timeofday"
+        return {tag: [plain.isoformat(), zone, value.fold]}
+    if type(value) is date:
+        return {"date": value.isoformat()}
+    if type(value) is timedelta:
+        return {"timedelta": [value.days, value.seconds, value.microseconds]}
+    return {"decimal": str(value)} if type(value) is Decimal else None
 
 
 def pack_parts(parts: list[bytes]) -> bytes:

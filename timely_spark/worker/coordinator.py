@@ -259,7 +259,7 @@ class Coordinator:
             "unreleased": {sink: sorted(epochs) for sink, epochs in self.unreleased.items()},
             "done": self.done,
             "begun": self.begun,
-            "late": self.late,
+            "late": dict(self.late),
         }
 
     @classmethod

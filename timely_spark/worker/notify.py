@@ -7,9 +7,15 @@ asks for (b) alone, to know whom to wake.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+import itertools
+from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from timely_spark.times import Antichain, MutableAntichain
 from timely_spark.worker.plan import Node, Plan, Source
 
 
@@ -37,20 +43,134 @@ def blocking(
     blocks along every path; and the data of this very batch, which lies at its first vertex on every worker,
     and blocks by paths with an exchange.
     """
-    reach = plan.reach
     times = [plan.times.decode(time) for time in header["arrivals"].get(str(node.index), ())]
-    anywhere, exchanged = reach.summaries(node.arrives), reach.exchanged(node.arrives)
     for source in plan.inputs:
-        for paths, epoch in ((anywhere, open_[source.name]), (exchanged, present[source.name])):
-            if epoch is None:
-                continue
-            for index in source.entries:
-                channel = plan.channels[index]
+        epochs = (open_[source.name], present[source.name])
+        if epochs == (None, None):
+            continue
+        for index in source.entries:
+            channel = plan.channels[index]
+            # from the few entries onward: back from each node that waits would be quadratic
+            onward = plan.reach.onward(plan.nodes[channel.target].arrives)
+            for paths, epoch in zip(onward, epochs, strict=True):
+                if epoch is None or node.arrives not in paths:
+                    continue
                 entered = channel.summary.results_in(plan.times.epoch(epoch))
                 if entered is None:
                     continue
-                reached = (
-                    path.results_in(entered) for path in paths.get(plan.nodes[channel.target].arrives, ())
-                )
+                reached = (path.results_in(entered) for path in paths[node.arrives])
                 times.extend(time for time in reached if time is not None)
-    return times
+    return list(Antichain(times))
+
+
+class Blockers(dict[int, list[Any]]):
+    """`blocking` by node, found when first asked for: of many that could wait few do."""
+
+    def __init__(self, find: Callable[[int], list[Any]]) -> None:
+        super().__init__()
+        self.find = find
+
+    def __missing__(self, index: int) -> list[Any]:
+        found = self[index] = self.find(index)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A notification asked for: once `guarantee` is complete; it may send from `capability` on, if any."""
+
+    node: int
+    guarantee: Any
+    capability: Any | None
+
+
+class Agenda:
+    """The notifications a worker was asked for, in the order they were; and which of them comes first."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._tie = itertools.count()
+        #: each with its number
+        self._asked: dict[Pending, int] = {}
+        #: in (time, topological) order: what may be first. Those delivered go when they come up.
+        self._order: list[_Entry] = []
+        #: what waits until a capability, (location, time), is gone; none of it is in `_order`
+        self._behind: dict[tuple[int, Any], list[_Entry]] = defaultdict(list)
+        #: the capabilities held, by location and epoch; and each location's epochs in order
+        self._held: dict[int, dict[int, MutableAntichain[Any]]] = {}
+        self._epochs: dict[int, list[int]] = {}
+
+    def __iter__(self) -> Iterator[Pending]:
+        return iter(self._asked)
+
+    def __len__(self) -> int:
+        return len(self._asked)
+
+    def add(self, pending: Pending) -> None:
+        """Ask for a notification; once for each that is the same."""
+        if pending in self._asked:
+            return
+        tie = self._asked[pending] = next(self._tie)
+        node, capability = self.plan.nodes[pending.node], pending.capability
+        key = self.plan.key(node, pending.guarantee)
+        heapq.heappush(self._order, (key, capability is None, tie, pending))
+        if capability is not None:
+            held = self._held.setdefault(node.leaves, {})
+            if capability.epoch not in held:
+                held[capability.epoch] = MutableAntichain()
+                insort(self._epochs.setdefault(node.leaves, []), capability.epoch)
+            held[capability.epoch].update_iter([(capability, +1)])
+
+    def remove(self, pending: Pending) -> None:
+        """It was delivered: its capability is gone, and what waited for that may be next."""
+        del self._asked[pending]
+        capability = pending.capability
+        if capability is None:
+            return
+        location, epoch = self.plan.nodes[pending.node].leaves, capability.epoch
+        held = self._held[location][epoch]
+        held.update_iter([(capability, -1)])
+        if capability not in held.counts:
+            for entry in self._behind.pop((location, capability), ()):
+                heapq.heappush(self._order, entry)
+        if not held:
+            del self._held[location][epoch]
+            del self._epochs[location][bisect_left(self._epochs[location], epoch)]
+            if not self._held[location]:
+                del self._held[location], self._epochs[location]
+
+    def first(self, blockers: Mapping[int, list[Any]]) -> Pending | None:
+        """The first that nothing can precede any more. `blockers` are the same throughout a round."""
+        while self._order:
+            entry = self._order[0]
+            _, _, tie, pending = entry
+            if self._asked.get(pending) == tie and not any(
+                time.less_equal(pending.guarantee) for time in blockers[pending.node]
+            ):
+                if (capability := self._holds(pending)) is None:
+                    return pending
+                self._behind[capability].append(entry)
+            heapq.heappop(self._order)  # what comes from outside blocks it for the rest of the round
+        return None
+
+    def _holds(self, pending: Pending) -> tuple[int, Any] | None:
+        """A capability that could result in what the notification says is over, as (location, time)."""
+        guarantee, reach = pending.guarantee, self.plan.reach
+        target = self.plan.nodes[pending.node].arrives
+        for location, held in self._held.items():
+            if not reach.may_lead(location, target):
+                continue
+            paths = reach.summaries(target).get(location, ())
+            for epoch in self._epochs[location] if paths else ():
+                if epoch > guarantee.epoch:
+                    break
+                for capability in held[epoch].frontier():
+                    for path in paths:
+                        time = path.results_in(capability)
+                        if time is not None and time.less_equal(guarantee):
+                            return location, capability
+        return None
+
+
+#: (its place, whether it has no capability, its number, the notification)
+_Entry = tuple[tuple[Any, ...], bool, int, Pending]

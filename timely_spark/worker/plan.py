@@ -166,6 +166,10 @@ class Plan:
         return tuple(part for pair in zip(counters, node.path, strict=True) for part in pair)
 
 
+#: how many routes may lead to a stage that has several readers and is no vertex
+_ROUTES = 16
+
+
 def compile_plan(graph: Graph, workers: int) -> Plan:
     """Compile a graph.
 
@@ -295,9 +299,40 @@ class _Compiler:
             if not more:
                 break
             real |= more
-        return real | {
+        real |= {
             stage for stage in self.graph.stages if stage.operator == "variable" and self._spins(stage, real)
         }
+        return real | self._crossings(real)
+
+    def _crossings(self, real: set[Stage]) -> set[Stage]:
+        """Stages where routes would multiply: k diamonds in a row are 2^k of them.
+
+        Such a stage has more than one reader, and more routes to it than stages they lead over, and than
+        `_ROUTES`; a concat of many streams has not. Each cycle was cut before, so the rest has an order.
+        """
+        before = {
+            stage: [edge.source for edge in self.into[stage]]
+            for stage in self.graph.stages
+            if stage not in real
+        }
+        crossings: set[Stage] = set()
+        routes: dict[Stage, int] = {}
+        for stage in TopologicalSorter(before).static_order():
+            if stage in real or stage.operator == "source":
+                routes[stage] = 1
+                continue
+            routes[stage] = sum(routes[source] for source in before[stage])
+            if routes[stage] <= _ROUTES or len(self.out[stage]) < 2:
+                continue
+            over, todo = {stage}, [stage]
+            while todo:
+                new = {s for s in before.get(todo.pop(), ()) if s not in over}
+                over |= new
+                todo += [s for s in new if s not in crossings]
+            if routes[stage] > len(over):
+                crossings.add(stage)
+                routes[stage] = 1
+        return crossings
 
     def _dealt_again(self, stage: Stage) -> bool:
         """Whether an exchange follows with only routing in between."""
@@ -429,10 +464,10 @@ class _Compiler:
                     todo.append((target, 0, through, edges, onward, deal))
 
     def _counted(self) -> set[Scope]:
-        """The loops whose laps matter: those with a limit, and those in which something waits for a lap."""
+        """The loops whose laps matter: with a limit, or something that waits for a lap or looks at it."""
         counted = {stage.scope for stage in self.graph.stages if stage.scope.limit is not None}
         for stage in self.graph.stages:
-            if stage.vertex is not None and stage.vertex.waits:
+            if stage.vertex is not None and (stage.vertex.waits or stage.vertex.reads_time):
                 counted.update(stage.scope.path[1:])
         return counted
 

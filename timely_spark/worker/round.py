@@ -26,7 +26,7 @@ from timely_spark.errors import CapabilityError, SchemaError, VertexError
 from timely_spark.graph import Stateless, Vertex, as_table, describe
 from timely_spark.worker.codec import Codec, pack_parts, unpack_parts
 from timely_spark.worker.keys import deal, from_bytes, to_bytes
-from timely_spark.worker.notify import blocking, standing
+from timely_spark.worker.notify import Agenda, Blockers, Pending, blocking, standing
 from timely_spark.worker.pack import apply_stage
 from timely_spark.worker.plan import Node, Plan
 from timely_spark.worker.rows import Row, as_rows, read_rows
@@ -44,15 +44,6 @@ class Budget:
 
     steps: int = 1_000_000
     bytes: int = 4 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A notification asked for: once `guarantee` is complete; it may send from `capability` on, if any."""
-
-    node: int
-    guarantee: Any
-    capability: Any | None
 
 
 def step(  # noqa: PLR0917 - the round's own signature, of which nothing is optional
@@ -96,7 +87,7 @@ class _Round:
         self.queue: dict[tuple[int, int, Any], list[pa.Table]] = defaultdict(list)
         self.order: list[tuple[Any, int, int, int, Any]] = []
         self.tie = itertools.count()
-        self.pending: dict[Pending, None] = {}
+        self.pending = Agenda(plan)
         #: states as they were read; a vertex is built when first called, others are written back as they are
         self.saved: dict[str, Any] = {}
         self.vertices: dict[int, Vertex] = {}
@@ -115,7 +106,7 @@ class _Round:
         if not state:
             for node in self.plan.nodes:
                 for time in self.plan.initial(node):
-                    self.pending[Pending(node.index, time, time)] = None
+                    self.pending.add(Pending(node.index, time, time))
             return
         head_part, *parts = unpack_parts(state)
         head = json.loads(bytes(head_part))
@@ -125,7 +116,7 @@ class _Round:
             self.enqueue(by_name[name], input_, decode(time), from_bytes(part))
         for name, guarantee, capability in head["pending"]:
             held = decode(capability) if capability is not None else None
-            self.pending[Pending(by_name[name].index, decode(guarantee), held)] = None
+            self.pending.add(Pending(by_name[name].index, decode(guarantee), held))
 
     def take(self, rows: list[tuple[int, str, dict[str, Any], Any]], read_header: Callable[[], str]) -> None:
         """Sort out what came: the header, how far inputs are, and data, in an order of its own."""
@@ -210,11 +201,9 @@ class _Round:
 
     def run(self) -> None:
         """Deliver until nothing is left that may be delivered, or the budget is used up."""
-        blockers = {
-            node.index: blocking(self.plan, node, self.header, self.open, self.present)
-            for node in self.plan.nodes
-            if node.waits
-        }
+        blockers = Blockers(
+            lambda index: blocking(self.plan, self.plan.nodes[index], self.header, self.open, self.present)
+        )
         while self.stats["steps"] < self.budget.steps and self.stats["bytes"] < self.budget.bytes:
             if self.order:
                 _, index, input_, _, time = heapq.heappop(self.order)
@@ -225,7 +214,7 @@ class _Round:
                 self.stats["records"] += batch.num_rows
                 self.call.run(node, time, time, methodcaller("on_recv", input_, time, batch))
             elif (pending := self._deliverable(blockers)) is not None:
-                del self.pending[pending]
+                self.pending.remove(pending)
                 node, time = self.plan.nodes[pending.node], pending.guarantee
                 self.stats["notifications"] += 1
                 self.call.run(node, time, pending.capability, methodcaller("on_notify", time))
@@ -235,23 +224,7 @@ class _Round:
 
     def _deliverable(self, blockers: dict[int, list[Any]]) -> Pending | None:
         """The first notification that nothing can precede any more; asked when no message waits."""
-        if not self.pending:
-            return None
-        nodes = self.plan.nodes
-        held = [(nodes[p.node].leaves, p.capability) for p in self.pending if p.capability is not None]
-        for pending in sorted(
-            self.pending, key=lambda p: (self.plan.key(nodes[p.node], p.guarantee), p.capability is None)
-        ):
-            if any(time.less_equal(pending.guarantee) for time in blockers[pending.node]):
-                continue
-            paths = self.plan.reach.summaries(nodes[pending.node].arrives)
-            if not any(
-                (time := path.results_in(capability)) is not None and time.less_equal(pending.guarantee)
-                for location, capability in held
-                for path in paths.get(location, ())
-            ):
-                return pending
-        return None
+        return self.pending.first(blockers)
 
     def vertex(self, node: Node) -> Vertex:
         """The node's vertex on this worker, with its state."""
@@ -491,7 +464,7 @@ class _Call:
                 "Hint: ask for the present time or a later one, with a capability no earlier than it."
             )
             raise CapabilityError(msg)
-        self.round.pending[Pending(node.index, time, capability)] = None
+        self.round.pending.add(Pending(node.index, time, capability))
 
     def output(self, time: Any, batch: pa.Table) -> None:
         """Hand a batch to the driver."""

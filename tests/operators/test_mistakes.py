@@ -1,0 +1,163 @@
+"""Slips in the writing of a flow: each is told where it is made, with what to do; or is understood."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import timely_spark as ts
+from timely_spark.errors import GraphError, SchemaError, TimelyError
+from timely_spark.testing import run
+
+
+class Silent(ts.Vertex):
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        self.send_by(0, time, batch)
+
+
+def people(flow: ts.Dataflow | None = None) -> Any:
+    return (flow or ts.Dataflow("people")).input("people", "id long, name string, per long")
+
+
+def rows(stream: Any) -> Any:
+    stream.capture("out")
+    return run(stream.flow, {"people": [[(1, "a", 5), (1, "b", 6)]]}, workers=2)["out"].rows()[0]
+
+
+def test_a_column_called_name_is_written_in_a_mapping() -> None:
+    assert rows(people().select("id", {"name": "name"}, up=pc.field("per") + 1)) == [(1, "a", 6), (1, "b", 7)]
+    last = people().group_by("id").aggregate({"name": ("max", "name"), "per": "count"}, low=("min", "per"))
+    assert rows(last) == [(1, "b", 2, 5)]
+    assert rows(people().aggregate({"name": ("min", "name")})) == [("a",)]
+
+
+@pytest.mark.parametrize(
+    "slip",
+    [
+        lambda x: x.select(id="id", name="name"),
+        lambda x: x.select(id="id", name=pc.field("name")),
+        lambda x: x.aggregate(n="count", name="name"),
+        lambda x: x.group_by("id").aggregate(n="count", name=("max", "name")),
+        lambda x: x.group_by("id").aggregate(n="count", per=("max", "per")),
+    ],
+)
+def test_a_column_taken_for_the_name_of_the_step_is_refused(slip: Any) -> None:
+    with pytest.raises(SchemaError, match=r"\(.*test_mistakes\.py:\d+\).*Hint: .*\(\{"):
+        slip(people())
+
+
+def test_one_column_may_be_given_as_a_text() -> None:
+    flow = ts.Dataflow("text")
+    left, right = flow.input("l", "id long, a long"), flow.input("r", "id long, b long")
+    built = [
+        left.join(right, "id"),
+        left.join(right, left="id", right="id"),
+        left.min("a", keys="id"),
+        left.max("a", keys=("id",)),
+        left.unary(lambda time, batch: batch, left.schema, by="id"),
+        left.unary(lambda time, batch: batch, left.schema, by=["id", "a"]),
+        left.binary(right, lambda side, time, batch: None, "n long", by=("id", ["id", "b"])),
+        flow.vertex(Silent(), left, left.schema, by="id"),
+        flow.vertex(Silent(), left, left.schema, by=["id", "a"]),
+        flow.vertex(Silent(), left, left.schema, by=[["id"]]),
+        flow.vertex(Silent(), [left, right], left.schema, by=["id", None]),
+    ]
+    left.to_delta("/nowhere", keys="id")
+
+    dealt = [[need and need.columns for need in stream.stage.requires] for stream in built]
+    one, both = ("id",), ("id", "a")
+    assert dealt[:4] == [[one, one], [one, one], [one], [one]]
+    assert dealt[4:7] == [[one], [both], [one, ("id", "b")]]
+    assert dealt[7:] == [[one], [both], [one], [one, None]]
+    assert flow.outputs[-1].options["keys"] == ["id"]
+
+
+SLIPS: dict[str, tuple[Any, str]] = {
+    "by too short": (
+        lambda f, x: f.vertex(Silent(), [x, x], x.schema, by=[["id"]]),
+        "of 1 inputs, there are 2",
+    ),
+    "by too long": (
+        lambda f, x: f.vertex(Silent(), x, x.schema, by=[["id"], None]),
+        "of 2 inputs, there are 1",
+    ),
+    "by a text": (lambda f, x: f.vertex(Silent(), [x, x], x.schema, by="id"), "there are 2"),
+    "by of binary": (lambda f, x: x.binary(x, print, "n long", by=(["id"],)), "of 1 inputs, there are 2"),
+    "a class": (lambda f, x: f.vertex(Silent, x, x.schema), r"Hint: .*Silent\(\)"),
+    "no streams": (lambda f, x: f.vertex(Silent(), [], x.schema), "no streams"),
+    "on and left": (lambda f, x: x.join(x, on="id", left="id"), "on='id' and left='id'"),
+    "no stream": (lambda f, x: x.join("y", "id"), "got a str, not a stream"),
+    "keys": (lambda f, x: x.min("id", keys=3), "no names"),
+    "a constant": (lambda f, x: x.select(a=1), r"a=1 is neither.*pc\.scalar"),
+    "a function": (lambda f, x: x.select(a=lambda row: row.id), r"Hint: map\(\)"),
+    "a text": (lambda f, x: x.where("id > 3"), r"pc\.field.*lambda"),
+    "a number": (lambda f, x: x.aggregate(a=1), "a=1"),
+    "no function": (lambda f, x: x.map("id", "n long"), "not a function"),
+    "epochs": (lambda f, x: f.input("y", "n long", epochs="manuel"), "'manuel'.*'manual'"),
+    "epoch clock": (lambda f, x: f.source("y", "clock long", epoch="clock"), "another name"),
+    "epoch manual": (lambda f, x: f.source("y", "manual long", epoch="manual"), "another name"),
+    "laps in text": (lambda f, x: x.loop(lambda y: y, max_iterations="3"), "max_iterations='3'"),
+    "half a lap": (lambda f, x: x.loop(lambda y: y, max_iterations=2.5), "max_iterations=2.5"),
+    "release": (lambda f, x: x.to_memory("m", release="arrivals"), "release='arrivals'"),
+    "diff": (lambda f, x: x.to_delta("t", diff="d", release="arrival"), "leave release at 'epoch'"),
+    "a word sent": (lambda f, x: x.send("abc"), "input 'people'.*'abc' is one value"),
+    "a row sent": (lambda f, x: x.send({"id": 1, "name": "a", "per": 1}), r"one row is \[\{"),
+    "uneven": (lambda f, x: x.send({"id": [1, 2], "name": ["a"], "per": [1, 2]}), "differ in length"),
+}
+
+
+@pytest.mark.parametrize(("slip", "told"), SLIPS.values(), ids=SLIPS)
+def test_a_slip_is_told_with_its_line_and_a_hint(slip: Any, told: str) -> None:
+    flow = ts.Dataflow("slip")
+    stream = people(flow)
+    with pytest.raises((GraphError, SchemaError), match=r"(?s)test_mistakes\.py:\d+.*Hint: ") as caught:
+        slip(flow, stream)
+    assert caught.match(told)
+
+
+def test_a_mapping_of_columns_may_be_sent() -> None:
+    flow = ts.Dataflow("columns")
+    people(flow).capture("out")
+    simulation = ts.testing.Simulation(flow)
+    simulation.send("people", {"per": [5, 6], "id": [1, 2], "name": ["a", "b"]})
+    simulation.run()
+
+    assert simulation.captured["out"].rows() == {0: [(1, "a", 5), (2, "b", 6)]}
+    with pytest.raises(SchemaError, match=r"input 'people' \(.*test_mistakes\.py"):
+        simulation.send("people", "abc")
+
+
+def test_steps_without_a_name_are_numbered() -> None:
+    flow = ts.Dataflow("numbered")
+    stream = people(flow)
+    for _ in range(2):
+        stream.inspect().capture()
+        stream.probe()
+
+    assert [output.name for output in flow.outputs] == [
+        "inspect-people",
+        "capture-people",
+        "inspect-people_2",
+        "capture-people_2",
+    ]
+
+
+def test_a_name_that_a_step_has_for_want_of_another_is_told_so() -> None:
+    once = people().distinct()
+    with pytest.raises(GraphError, match=r"'distinct' .*was given none.*Hint: give that step a name"):
+        once.capture("distinct")
+
+
+def test_all_records_as_one_table_have_an_epoch_column() -> None:
+    flow = ts.Dataflow("epochs")
+    flow.input("x", "n long").capture("plain")
+    flow.input("y", "epoch long").capture("own")
+    none, some = run(flow, {}), run(flow, {"x": [[7]], "y": [[1]]})
+
+    assert none["plain"].table().schema.names == ["epoch", "n"]
+    assert some["plain"].table().to_pylist() == [{"epoch": 0, "n": 7}]
+    with pytest.raises(TimelyError, match=r"column 'epoch' themselves.*Hint"):
+        some["own"].table()

@@ -1,0 +1,125 @@
+"""What grows with the flow must not grow faster than the flow: routes, paths, pending notifications, room."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import timely_spark as ts
+from timely_spark.worker import keys
+from timely_spark.worker.notify import Agenda, Pending
+from timely_spark.worker.plan import Plan
+
+
+def looped() -> Plan:
+    flow = ts.Dataflow("looped")
+    numbers = flow.input("numbers", "n long")
+    counts = numbers.group_by("n").count()
+    counts.select(n="count").loop(lambda s: s.distinct(), name="again").group_by("n").count().capture("out")
+    return flow.compile(2)
+
+
+def diamonds(k: int, *, behind: bool) -> Plan:
+    flow = ts.Dataflow("diamonds")
+    stream = flow.input("numbers", "n long")
+    if behind:
+        stream = stream.group_by("n").count().select(n="n")
+    for _ in range(k):
+        stream = stream.concat(stream)
+    stream.group_by("n").count().capture("out")
+    return flow.compile(2)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_diamonds_do_not_multiply(*, behind: bool) -> None:
+    assert len(diamonds(30, behind=behind).channels) < 300
+    simulation = ts.testing.Simulation(diamonds(10, behind=behind), workers=2)
+    simulation.send("numbers", [1, 2])
+    simulation.close("numbers")
+    simulation.run()
+    assert sorted(simulation.captured["out"].rows()[0]) == [(1, 1 << 10), (2, 1 << 10)]
+
+
+def test_a_concat_of_many_streams_stays_at_the_source() -> None:
+    flow = ts.Dataflow("many")
+    numbers = flow.input("numbers", "n long")
+    many = numbers.concat(*[numbers.select(n="n") for _ in range(40)])
+    for name in ("a", "b"):
+        many.group_by("n").count().capture(name)
+    assert all(node.stage.operator != "concat" for node in flow.compile(2).nodes)
+
+
+def test_paths_are_the_same_in_both_directions() -> None:
+    reach = looped().reach
+    for source in range(reach.n):
+        either, crossed = reach.onward(source)
+        for target in range(reach.n):
+            assert either.get(target) == reach.summaries(target).get(source)
+            assert crossed.get(target) == reach.exchanged(target).get(source)
+            assert reach.may_lead(source, target) or target not in either
+
+
+def naive(plan: Plan, asked: list[Pending], blockers: Any) -> Pending | None:
+    """By definition."""
+    held = [(plan.nodes[p.node].leaves, p.capability) for p in asked if p.capability is not None]
+    for pending in sorted(
+        asked, key=lambda p: (plan.key(plan.nodes[p.node], p.guarantee), p.capability is None)
+    ):
+        if any(time.less_equal(pending.guarantee) for time in blockers[pending.node]):
+            continue
+        paths = plan.reach.summaries(plan.nodes[pending.node].arrives)
+        results = (path.results_in(t) for at, t in held for path in paths.get(at, ()))
+        if not any(t is not None and t.less_equal(pending.guarantee) for t in results):
+            return pending
+    return None
+
+
+def test_the_agenda_gives_what_the_definition_gives() -> None:
+    plan = looped()
+    delivered = 0
+    for seed in range(300):
+        draw = random.Random(seed)
+
+        def time(depth: int, draw: random.Random = draw) -> Any:
+            return ts.times.Time(*(draw.randrange(4) for _ in range(1 + depth)))
+
+        def request(draw: random.Random = draw, time: Any = time) -> Pending:
+            node = draw.choice(plan.nodes)
+            guarantee = time(node.stage.scope.depth)
+            later = guarantee.join(time(node.stage.scope.depth))
+            return Pending(node.index, guarantee, draw.choice([None, guarantee, later]))
+
+        blockers = {
+            node.index: [time(node.stage.scope.depth) for _ in range(draw.randrange(3))]
+            if draw.random() < 0.4
+            else []
+            for node in plan.nodes
+        }
+        agenda, asked = Agenda(plan), []
+        for step in range(60):
+            if step < 20 or draw.random() < 0.4:
+                pending = request()
+                agenda.add(pending)
+                if pending not in asked:
+                    asked.append(pending)
+            if step >= 10:
+                first = agenda.first(blockers)
+                assert first == naive(plan, asked, blockers)
+                assert list(agenda) == asked
+                if first is not None:
+                    agenda.remove(first)
+                    asked.remove(first)
+                    delivered += 1
+    assert delivered > 1_000
+
+
+def test_h_is_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["", "a", "abc" * 50, None, "", "zebra", "x" * 7, *map(str, range(100))]
+    table = pa.table({"w": pa.array(words).slice(1)})
+    whole = keys.hashes(table, ["w"])
+    for piece in (1, 3, 8, 200):
+        monkeypatch.setattr(keys, "_PIECE", piece)
+        assert (keys.hashes(table, ["w"]) == whole).all()
