@@ -20,7 +20,7 @@ os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executa
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 # No deadline: the machine is small and shared. A campaign looks at many more examples, new ones each time.
-settings.register_profile("timely", deadline=None)
+settings.register_profile("timely", deadline=None, max_examples=50, derandomize=bool(os.environ.get("CI")))
 settings.register_profile("campaign", deadline=None, max_examples=5_000, derandomize=False)
 
 
@@ -29,11 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Under CI, hypothesis loads its own profile (the same examples every time), which is kept.
-    if config.getoption("--campaign"):
-        settings.load_profile("campaign")
-    elif not os.environ.get("CI"):
-        settings.load_profile("timely")
+    # Under CI the same examples every time.
+    settings.load_profile("campaign" if config.getoption("--campaign") else "timely")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -78,7 +78,7 @@ def test_word_count_by_spark_submit(spark: SparkSession, tmp_path: Path) -> None
     words = write_texts(tmp_path / "in")
     args = ["--input", tmp_path / "in", "--output", tmp_path / "out", "--checkpoint", tmp_path / "ck"]
 
-    done = job("wordcount", *args, "--files-per-epoch", 1, "--workers", 3, submit=True)
+    done = job("wordcount", *args, "--files-per-epoch", 1, "--workers", 2, submit=True)
 
     assert done.returncode == 0, done.stderr
     # a micro-batch of an empty file alone brings Spark nothing to read: its number is used up, and no epoch

@@ -324,6 +324,7 @@ spark.stop()
 """
 
 
+@pytest.mark.campaign
 def test_a_virtual_environment_that_is_not_active(checkpoint: str) -> None:
     """The session is older than PYSPARK_PYTHON, and the PATH has another Python."""
     venv = str(Path(sys.executable).parent)
