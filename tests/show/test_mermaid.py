@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -11,39 +13,9 @@ import timely_spark as ts
 from timely_spark.errors import GraphError
 from timely_spark.show import to_mermaid
 
-
-def word_count() -> ts.Dataflow:
-    flow = ts.Dataflow("wordcount")
-    lines = flow.source("lines", "line string")
-    words = lines.flat_map(lambda row: row.line.split(), "word string", name="words")
-    words.group_by("word").aggregate(count="count", name="counts").capture("totals")
-    return flow
-
-
-def reachability() -> ts.Dataflow:
-    flow = ts.Dataflow("reachability")
-    edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
-
-    def hop(reached: ts.Stream) -> ts.Stream:
-        links = reached.scope.enter(edges)
-        onward = reached.join(links, left=["node"], right=["src"]).select(node="dst")
-        return onward.concat(reached).distinct(name="near")
-
-    roots.loop(hop, name="hops").to_memory("near")
-    return flow
-
-
-def nested() -> ts.Dataflow:
-    flow = ts.Dataflow("nested")
-
-    def lap(stream: ts.Stream) -> ts.Stream:
-        known = stream.loop(lambda inner: inner.distinct(name="known"), name="inner")
-        sums = known.group_by("k").aggregate(v=("sum", "v"), name="sums")
-        return sums.distinct(name="new")
-
-    left = flow.input("x", "k long, v long", epochs="manual").loop(lap, name="outer", max_iterations=3)
-    left.group_by("k").aggregate(n="count", name="counts").capture("out")
-    return flow
+# the flows that explain's tests print: one drawing and one text of each
+FLOWS = runpy.run_path(str(Path(__file__).with_name("test_explain.py")))
+word_count, reachability, nested = (FLOWS[name] for name in ("word_count", "reachability", "nested"))
 
 
 WORD_COUNT = """\

@@ -68,9 +68,7 @@ def _pack(site: Site, source: str, batches: Iterator[pa.RecordBatch]) -> Iterato
     for table in _portions(batches):
         yield from site.labelled(pack(site.plan, source, table, shard, seq)).to_batches()
         seq += 1
-    if (
-        not seq
-    ):  # Spark runs us on partitions without rows, too: so an epoch filtered away still ticks, and ends
+    if not seq:  # Spark runs us on partitions without rows, too: an epoch filtered away still ticks, and ends
         empty = site.plan.source(source).stage.outputs[0].empty_table()
         yield from site.labelled(pack(site.plan, source, empty, shard)).to_batches()
 
