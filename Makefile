@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint campaign clean check-tools
+.PHONY: help install run test lint campaign bench bench-quick clean check-tools
 
 # The Python that .venv is made from; another one: make install PYTHON=/path/to/python3.12
 PYTHON ?= python3
@@ -11,7 +11,7 @@ PY := .venv/bin/python
 ARGS ?=
 
 help: ## print this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 install: .venv/.jars ## make .venv with the project, its tools and Delta's jars (once; later runs need no network)
 
@@ -28,6 +28,12 @@ lint: install ## ruff (rules and format) and mypy --strict
 
 campaign: install ## the long randomised tests (minutes)
 	@$(PY) -m pytest --campaign -m campaign $(ARGS)
+
+bench: install .venv/.bench ## measure against baselines, into benchmarks/results (one: make bench ARGS="round")
+	@$(PY) -m benchmarks $(ARGS)
+
+bench-quick: install .venv/.bench ## the same in about three minutes, for a first impression
+	@$(PY) -m benchmarks --quick $(ARGS)
 
 clean: ## remove caches and what runs leave behind (.venv stays: rm -rf .venv to start over)
 	@rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
@@ -51,4 +57,9 @@ check-tools:
 
 .venv/.jars: .venv/.installed conf/fetch_jars.py
 	@$(PY) conf/fetch_jars.py
+	@touch $@
+
+# Only what measures needs this.
+.venv/.bench: .venv/.installed
+	@$(PY) -m pip install --quiet --group bench
 	@touch $@

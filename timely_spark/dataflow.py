@@ -499,6 +499,7 @@ class Dataflow:
         name: str | None = None,
         sources: Mapping[str, DataFrame] | None = None,
         partitions: int | None = None,
+        rounds_per_batch: int | None = None,
         record: str | None = None,
     ) -> Query:
         """Run on Spark, as one streaming query; from where an earlier run with its checkpoint stopped.
@@ -514,6 +515,9 @@ class Dataflow:
             name: the query's name, by default the flow's.
             sources: DataFrames for sources that were declared by their schema.
             partitions: Spark tasks per round; by default as many as workers or cores.
+            rounds_per_batch: how many rounds a micro-batch may take, by default 100. While what is exchanged
+                is small, further rounds cost a few milliseconds each, in one task; with 1 each is a
+                micro-batch of its own, so that input and commits wait for one round at most.
             record: a folder into which each worker's round is written, to be run again by `testing.recorded`.
 
         Returns:
@@ -533,6 +537,7 @@ class Dataflow:
             trigger=trigger,
             name=name or self.name,
             partitions=partitions,
+            rounds_per_batch=rounds_per_batch,
             record=record,
         )
 

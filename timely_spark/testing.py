@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 from timely_spark.dataflow import Dataflow
 from timely_spark.errors import SchemaError, TimelyError
 from timely_spark.graph import as_table, caller, describe
-from timely_spark.worker import ROWS, Budget, Coordinator, Plan, Turn, pack, pack_input, step
+from timely_spark.worker import ROWS, Bound, Budget, Coordinator, Plan, Turn, go_on, pack, pack_input, step
 from timely_spark.worker.keys import from_bytes
 from timely_spark.worker.record import Recorded, recorded
 
@@ -84,6 +84,8 @@ class Simulation:
         workers: how many workers.
         seed: a schedule drawn at random; None: as on Spark, each batch delivers all there is.
         budget: of each worker's round; random where there is a seed.
+        rounds_per_batch: how many rounds a batch may take before the next one brings input; random where
+            there is a seed.
 
     Example:
         >>> import timely_spark as ts
@@ -103,13 +105,15 @@ class Simulation:
         workers: int = 1,
         seed: int | None = None,
         budget: Budget | None = None,
+        rounds_per_batch: int = 1,
     ) -> None:
         self.plan = flow.compile(workers) if isinstance(flow, Dataflow) else flow
         self.coordinator = Coordinator(self.plan)
         self.random = random.Random(seed) if seed is not None else None
         self.budget = budget
+        self.rounds_per_batch = rounds_per_batch
         self.states: list[bytes | None] = [None] * self.plan.workers
-        #: batches that ran
+        #: rounds that ran, and the number of the next batch
         self.rounds = 0
         self.batch = 0
         self.captured = {
@@ -120,7 +124,7 @@ class Simulation:
         self.turn: Turn = self.coordinator.first()
         self.waiting: list[pa.Table] = [self.turn.rows]
         self.log: list[tuple[int, Turn]] = []
-        #: called with (batch, worker, state before, rows in, header, state after, rows out) of each round
+        #: called with (batch, worker, state before, rows in, header, state after, rows out) of a first round
         self.on_step: Callable[..., object] | None = None
         self._parts: dict[tuple[str, int], list[pa.Table]] = defaultdict(list)
         self._input: list[pa.Table] = []
@@ -192,10 +196,12 @@ class Simulation:
                     self.on_step(self.batch, worker, before, mine, header, self.states[worker], made)
                 out.append(made)
         self.turn = self.coordinator.turn(self.batch, pa.concat_tables([ROWS.empty_table(), *out]))
+        if not self.waiting:  # what is late for one round may not be overtaken by the next one
+            self._go_on()
         self.waiting.append(self.turn.rows)
         self._collect()
         self.log.append((self.batch, self.turn))
-        self.rounds += 1
+        self.rounds += self.turn.stats["rounds"]
         self.batch += 1
         return True
 
@@ -213,6 +219,16 @@ class Simulation:
             "Hint: does each loop stop what is known already?"
         )
         raise TimelyError(msg)
+
+    def _go_on(self) -> None:
+        rounds = self.rounds_per_batch
+        if self.random is not None and rounds == 1:
+            rounds = self.random.choice([1, 1, 2, 5, 100])
+        states = {worker: state for worker, state in enumerate(self.states) if state is not None}
+        bound = Bound(rounds=rounds)
+        self.turn, changed = go_on(self.coordinator, self.turn, states, bound, budget=self._budget)
+        for worker, state in changed.items():
+            self.states[worker] = state
 
     def _budget(self) -> Budget | None:
         if self.random is not None and self.budget is None and self.random.random() < 0.3:

@@ -229,13 +229,13 @@ class Checked(Simulation):
 
 
 def run(  # noqa: C901 - one schedule, from input to close
-    salt: int, workers: int, seed: int | None = None, budget: Budget | None = None
+    salt: int, workers: int, seed: int | None = None, budget: Budget | None = None, rounds_per_batch: int = 1
 ) -> Counter[Any]:
     """One schedule of a case; what happened."""
     global WORLD  # noqa: PLW0603
     WORLD = World()
     plan = random_flow(salt).compile(workers)
-    simulation = Checked(plan, workers=workers, seed=seed, budget=budget)
+    simulation = Checked(plan, workers=workers, seed=seed, budget=budget, rounds_per_batch=rounds_per_batch)
     if seed is None:
         simulation.again = random.Random(salt)
         simulation.on_step = simulation.replay
@@ -271,7 +271,13 @@ def run(  # noqa: C901 - one schedule, from input to close
 def check(salt: int) -> int:
     workers = 1 + salt % 3
     base = run(salt, workers)
-    for schedule in ({"seed": salt}, {"seed": -salt}, {"budget": Budget(steps=3)}):
+    schedules: list[dict[str, Any]] = [
+        {"seed": salt},
+        {"seed": -salt},
+        {"budget": Budget(steps=3)},
+        {"rounds_per_batch": 100},
+    ]
+    for schedule in schedules:
         if (trace := run(salt, workers, **schedule)) != base:
             broken(f"{schedule}: more {list(trace - base)[:3]}, less {list(base - trace)[:3]}")
     return sum(base.values())
@@ -322,7 +328,18 @@ def test_a_round_that_ignores_what_it_holds_is_caught(monkeypatch: pytest.Monkey
         free = [p for p in self.pending if not any(t.less_equal(p.guarantee) for t in blockers[p.node])]
         return free[-1] if free else None
 
-    monkeypatch.setattr(round_._Round, "_deliverable", first)
+    monkeypatch.setattr(round_.Worker, "_deliverable", first)
+    with pytest.raises(Broken):
+        check_many()
+
+
+def test_a_further_round_that_takes_the_next_epoch_for_closed_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def next_batch(source: Any, position: Any, batch_id: int, *, first: bool = True) -> Any:
+        return notify.standing(source, position, batch_id + (not first))
+
+    monkeypatch.setattr(round_, "standing", next_batch)
     with pytest.raises(Broken):
         check_many()
 

@@ -140,13 +140,13 @@ Vertices: what a worker has a part of, and what rides on the channels into it
   outer.leave.settled  settle, waits until a time is complete
     from outer.inner.known: stays on its worker, lies by k, v already; over outer.leave
   outer.sums  aggregate v=sum(v), waits until a time is complete
-    from outer.leave.settled: EXCHANGE by k
+    from outer.leave.settled: EXCHANGE by k, combined before it is sent
   outer.new  distinct
     from outer.sums: EXCHANGE by k, v, combined before it is sent
   leave.settled  settle, waits until a time is complete
     from outer.new: stays on its worker, lies by k, v already; over leave
   counts  aggregate n=count(), waits until a time is complete
-    from leave.settled: EXCHANGE by k
+    from leave.settled: EXCHANGE by k, combined before it is sent
   out  output capture
     from counts: stays on its worker
 

@@ -18,7 +18,7 @@ def manifest(batch: int, **changed: object) -> Manifest:
     fields: dict[str, object] = {
         "batch": batch, "plan": "p", "run": "r", "coordinator": {"at": batch}, "header": f"h{batch}",
         "runnable": True, "released": [("out", 0)], "frontier": {"out": [[batch + 1]]}, "complete": False,
-        "unreleased": {}, "spent": [], "kept_from": -1, "rounds": batch + 1,
+        "unreleased": {}, "spent": [], "kept_from": -1, "rounds": batch + 1, "rounds_ahead": 1,
     }  # fmt: skip
     return Manifest(**(fields | changed))  # type: ignore[arg-type]
 

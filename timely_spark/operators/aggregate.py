@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,12 +15,13 @@ from timely_spark.errors import SchemaError
 from timely_spark.graph import Partition, Vertex, caller, check_columns
 from timely_spark.operators.rows import check_name
 from timely_spark.worker.arrangement import Arrangement
-from timely_spark.worker.keys import Groups, Hashes, group
+from timely_spark.worker.keys import Groups, Hashes, flat, group
 from timely_spark.worker.stamps import AT, settle_times, stamp, stamps
 
 if TYPE_CHECKING:
     from timely_spark.dataflow import Stream
 
+_FOLD: Mapping[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 _KINDS = ("count", "sum", "min", "max", "collect")
 Kind = str | tuple[str, str]
 """``"count"``, or ``(kind, column)`` with kind one of count, sum, min, max, collect."""
@@ -38,20 +40,14 @@ class Aggregates:
         for out, kind, column in self.columns:
             values = batch.column(column) if column is not None else None
             if kind == "count":
-                valid = (
-                    np.ones(batch.num_rows, np.int64)
-                    if values is None
-                    else pc.is_valid(values).cast(pa.int64())
-                )
-                made[out] = pa.chunked_array([pa.array(valid)]) if values is None else valid
+                ones = np.ones(batch.num_rows, np.int64)
+                made[out] = ones if values is None else pc.is_valid(values).cast(pa.int64())
             elif kind == "sum" and values is not None:
                 made[out] = values.cast(_sum_type(values.type))
             elif kind == "collect" and values is not None:
-                flat = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-                flat = pa.concat_arrays(flat.chunks) if isinstance(flat, pa.ChunkedArray) else flat
-                valid = flat.is_valid().to_numpy(zero_copy_only=False)
-                ends = np.concatenate([[0], np.cumsum(valid)]).astype(np.int32)
-                made[out] = pa.ListArray.from_arrays(pa.array(ends), flat.drop_null())
+                one = flat(values)
+                ends = np.concatenate([[0], np.cumsum(one.is_valid().to_numpy(zero_copy_only=False))])
+                made[out] = pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), one.drop_null())
             else:
                 made[out] = values
         table = pa.table({key: batch.column(key) for key in self.keys} | made)
@@ -60,37 +56,34 @@ class Aggregates:
     def combine(self, table: pa.Table, groups: Groups) -> pa.Table:
         """Add partial aggregates up, one row per group."""
         rows = table.take(groups.order)
-        ids = pa.array(groups.ids)
-        firsts = table.select(list(self.keys)).take(groups.firsts)
+        firsts = rows.select(list(self.keys)).take(groups.starts)
         columns = {key: firsts.column(key) for key in self.keys}
         for out, kind, _ in self.columns:
-            values = rows.column(out)
-            if kind == "collect":
-                columns[out] = _collect(values, groups)
-                continue
-            function = "sum" if kind in {"count", "sum"} else kind
-            one = (
-                pa.table({"id": ids, "value": values})
-                .group_by("id", use_threads=False)
-                .aggregate([("value", function)])
-            )
-            columns[out] = one.sort_by("id").column(f"value_{function}").cast(values.type)
+            fold = _collect if kind == "collect" else _fold
+            columns[out] = fold(rows.column(out), groups, "sum" if kind == "count" else kind)
         return pa.table(columns)
 
 
-def _collect(lists: pa.ChunkedArray, groups: Groups) -> pa.Array:
+def _fold(values: pa.ChunkedArray, groups: Groups, function: str) -> pa.Array:
+    """The sum, min or max of each group; `values` lie group by group."""
+    kind = values.type
+    plain = pa.types.is_integer(kind) or (pa.types.is_floating(kind) and function == "sum")
+    if plain and not values.null_count:
+        return pa.array(_FOLD[function].reduceat(flat(values).to_numpy(), groups.starts), kind)
+    table = pa.table({"id": groups.ids, "value": values})
+    table = table.group_by("id", use_threads=False).aggregate([("value", function)])
+    return table.sort_by("id").column(f"value_{function}").cast(kind)
+
+
+def _collect(lists: pa.ChunkedArray, groups: Groups, _: str) -> pa.Array:
     """The lists of each group as one, sorted by value: the same whatever order the records came in."""
-    one = lists.combine_chunks()
-    one = pa.concat_arrays(one.chunks) if isinstance(one, pa.ChunkedArray) else one
+    one = flat(lists)
     lengths = pc.fill_null(pc.list_value_length(one), 0).to_numpy(zero_copy_only=False)
     table = pa.table({"id": np.repeat(groups.ids, lengths), "value": pc.list_flatten(one)})
     table = table.sort_by([("id", "ascending"), ("value", "ascending")])
     sizes = np.bincount(table.column("id").to_numpy(), minlength=len(groups.starts))
-    values = table.column("value").combine_chunks()
-    values = pa.concat_arrays(values.chunks) if isinstance(values, pa.ChunkedArray) else values
-    return pa.ListArray.from_arrays(
-        pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)), values
-    )
+    ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(ends), flat(table.column("value")))
 
 
 def _sum_type(kind: pa.DataType) -> pa.DataType:
@@ -112,30 +105,34 @@ class Aggregate(Vertex):
         #: by time, keys whose value changes there though nothing came at it: the join of two times that met
         self.meeting: dict[Any, list[pa.Table]] = {}
 
+    def before_exchange(self, batch: pa.Table) -> pa.Table:
+        """What is added up where it is read need not travel, nor be sorted here."""
+        return self.what.partial(batch)
+
+    def combine(self, batch: pa.Table) -> pa.Table:
+        """Partial aggregates add up."""
+        return self.what.combine(batch, group(batch, self.what.keys))
+
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Aggregate the batch, and wait."""
-        self.waiting.setdefault(time, []).append(self.what.partial(batch))
+        """Keep the partial aggregates, and wait."""
+        made = batch if self.before_exchange is not None else self.what.partial(batch)
+        self.waiting.setdefault(time, []).append(made)
         self.notify_at(time)
 
     def on_notify(self, time: Any) -> None:
         """Send what changed at `time`."""
         came = self.waiting.pop(time, [])
-        new = pa.concat_tables(came) if came else None
-        if new is not None and len(came) > 1:
-            new = self.what.combine(new, group(new, self.what.keys))
+        new = self.combine(pa.concat_tables(came)) if came else None
         if not self.accumulate:
             if new is not None:
                 self.send_by(0, time, new)
             return
         if new is not None:
-            self.state.insert(stamp(new, time), compact=self._compact)
+            self.state.insert(stamp(new, time), compact=partial(self._compact, self._settled(time)))
         keys = list(self.what.keys)
-        changed = pa.concat_tables(
-            ([new.select(keys)] if new is not None else [])
-            + [table.select(keys) for table in self.meeting.pop(time, [])]
-        )
-        changed = changed.take(group(changed, keys).firsts)
-        _, rows = self.state.lookup(changed, keys)
+        changed = [table.select(keys) for table in (new, *self.meeting.pop(time, [])) if table is not None]
+        one = changed[0] if len(changed) == 1 else pa.concat_tables(changed)
+        _, rows = self.state.lookup(one.take(group(one, keys).firsts), keys)
         times, which = stamps(rows, self._context.times)
         counts = np.array([before.less_equal(time) for before in times], np.bool_)
         for i, other in enumerate(times):
@@ -143,11 +140,21 @@ class Aggregate(Vertex):
                 later = time.join(other)
                 self.meeting.setdefault(later, []).append(rows.filter(which == i).select(keys))
                 self.notify_at(later)
-        total = rows.filter(counts[which]).drop_columns([AT])
-        self.send_by(0, time, self.what.combine(total, group(total, keys)))
+        total = (rows if counts.all() else rows.filter(counts[which])).drop_columns([AT])
+        self.send_by(0, time, self.combine(total))
 
-    def _compact(self, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
-        table, at = settle_times(table, self._context.times, self._context.since())
+    def _settled(self, time: Any) -> int:
+        """Epochs before it are one to all that is still to come, when `time` is complete."""
+        epoch, *laps = time.order_key()
+        return int(epoch) + 1 if not laps else self._context.since()
+
+    def _compact(self, since: int, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
+        table, at = settle_times(table, self._context.times, since)
+        if not at.any():  # all of one time
+            groups = group(table, self.what.keys, hashed)
+            combined = self.what.combine(table, groups)
+            at = table.column(AT).slice(0, 1).take(np.zeros(len(groups.starts), np.int64))
+            return hashed[groups.firsts], combined.append_column(AT, at)
         groups = group(
             table.append_column("__timely_class", pa.array(at)), [*self.what.keys, "__timely_class"]
         )

@@ -14,13 +14,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from timely_spark.errors import TimelyError, VertexError
 from timely_spark.runtime.errors import LostOwnership
 from timely_spark.runtime.ledger import Ledger
 from timely_spark.runtime.log import Manifest, RoundLog
 from timely_spark.runtime.sinks import Output
 from timely_spark.runtime.site import Site
-from timely_spark.worker import ROWS, Coordinator, Turn
+from timely_spark.runtime.states import States
+from timely_spark.runtime.within import further
+from timely_spark.worker import ROWS, Bound, Coordinator, Turn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,8 +38,8 @@ class Driver:
 
     site: Site
     outputs: Sequence[Output]
-    #: (batch, its manifest, the coordinator after it): only of this run, only for batch + 1.
-    _last: tuple[Manifest, Coordinator] | None = field(default=None, repr=False)
+    #: Of the batch before: only of this run, only for batch + 1.
+    _last: _After | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}
@@ -46,31 +50,36 @@ class Driver:
         with self.site.reporting():
             self._last = self._round(last, batch_df, batch_id)
 
-    def _round(
-        self, last: tuple[Manifest, Coordinator] | None, batch_df: DataFrame, batch_id: int
-    ) -> tuple[Manifest, Coordinator]:
-        log = self.site.log
+    def _round(self, last: _After | None, batch_df: DataFrame, batch_id: int) -> _After:
+        log, session = self.site.log, batch_df.sparkSession
         rows = batch_df.toArrow().cast(ROWS)  # the one action: a second would run the stateful stage again
         started = time.perf_counter()
-        before, coordinator = (
-            last if last and last[0].batch == batch_id - 1 else self._restored(log, batch_id)
+        if last is None or last.manifest.batch != batch_id - 1:
+            last = self._restored(log, batch_id)
+        before, coordinator, states = last.manifest, last.coordinator, last.states
+        turn = coordinator.turn(batch_id, states.written(rows))
+        bound = Bound(rounds=before.rounds_ahead)
+        coordinator, turn, changed = further(
+            session, self.site, coordinator=coordinator, turn=turn, states=states.references, bound=bound
         )
-        turn = coordinator.turn(batch_id, rows)
+        states.carry(changed)
         if (
             owner := log.owner()
         ) != self.site.run:  # on `file:` Spark's own fencing may be off (see session.py)
             raise LostOwnership.to(log.checkpoint, mine=self.site.run, other=owner)
         ledger = Ledger(log, before, turn.outputs, batch_id, {output.name for output in self.outputs})
-        self._deliver(batch_df.sparkSession, ledger, turn, batch_id)
-        manifest = ledger.into(manifest_of(self.site, coordinator, turn, batch_id))
+        self._deliver(session, ledger, turn, batch_id)
+        manifest = ledger.into(manifest_of(self.site, coordinator, turn, batch_id, states.gone))
         manifest = log.prune(manifest, keep=self.site.keep)
-        log.write(manifest, turn.rows)
+        woken = set(turn.rows.column("worker").to_pylist())
+        log.write(manifest, pa.concat_tables([turn.rows, states.rows(woken)]))
         self._tell(manifest, turn, time.perf_counter() - started)
-        return manifest, coordinator
+        return _After(manifest, coordinator, States(states.references, states.carried))
 
-    def _restored(self, log: RoundLog, batch_id: int) -> tuple[Manifest, Coordinator]:
+    def _restored(self, log: RoundLog, batch_id: int) -> _After:
         manifest = log.newest_before(batch_id)
-        return manifest, Coordinator.decode(self.site.plan, manifest.coordinator)
+        coordinator = Coordinator.decode(self.site.plan, manifest.coordinator)
+        return _After(manifest, coordinator, log.states(manifest.batch))
 
     def _deliver(self, session: SparkSession, ledger: Ledger, turn: Turn, batch_id: int) -> None:
         for output in self.outputs:
@@ -115,7 +124,18 @@ class Driver:
             )  # fmt: skip
 
 
-def manifest_of(site: Site, coordinator: Coordinator, turn: Turn, batch: int) -> Manifest:
+@dataclass(frozen=True, slots=True)
+class _After:
+    """What is known after a batch."""
+
+    manifest: Manifest
+    coordinator: Coordinator
+    states: States
+
+
+def manifest_of(
+    site: Site, coordinator: Coordinator, turn: Turn, batch: int, gone: Sequence[str] = ()
+) -> Manifest:
     """The manifest of a turn; what it takes over from the one before is the ledger's to enter."""
     return Manifest(
         batch=batch,
@@ -128,9 +148,10 @@ def manifest_of(site: Site, coordinator: Coordinator, turn: Turn, batch: int) ->
         frontier=turn.frontier,
         complete=turn.complete,
         unreleased={},
-        spent=[],
+        spent=[(name, batch) for name in gone],
         kept_from=batch,
-        rounds=0,
+        rounds=turn.stats["rounds"],
+        rounds_ahead=site.rounds,
         late=dict(turn.late),
         stats=turn.stats,
     )

@@ -91,7 +91,7 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         tables = []
         if end["round"] != start["round"]:
-            if (rows := self.log.rows(end["round"])) is None:
+            if (rows := self.log.feedback(end["round"])) is None:
                 raise LogDamaged.no_manifest(self.log.files.root, end["round"] + 1)
             tables.append(rows)
         for name, last in end["inputs"].items():
@@ -123,7 +123,7 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
             self._newest, self._pause = newest, SHORTEST_PAUSE  # a batch has run: not idle
         batch = start["round"]
         if self._newest > batch and self._newest != self._barren:
-            if self.log.has_rows(self._newest):
+            if self.log.is_runnable(self._newest):
                 batch = self._newest
             else:
                 self._barren = self._newest

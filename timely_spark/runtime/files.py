@@ -85,6 +85,13 @@ class Files:
         except FileNotFoundError:
             return None
 
+    def buffer(self, name: str) -> pa.Buffer | None:
+        """The content, memory-mapped, or None where there is no such file."""
+        try:
+            return pa.memory_map(self.path(name)).read_buffer()
+        except FileNotFoundError:
+            return None
+
     def exists(self, name: str) -> bool:
         """Whether the file is there."""
         return os.path.exists(self.path(name))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.runtime.log import Manifest, RoundLog
+from timely_spark.runtime.log import Manifest, RoundLog, outputs_file
 from timely_spark.runtime.sinks import Output
 
 
@@ -60,9 +60,13 @@ class Ledger:
             manifest,
             batch=self.batch,
             unreleased={sink: epochs for sink, epochs in self.unreleased.items() if epochs},
-            spent=[*self.before.spent, *((part, self.batch) for part in sorted(gone))],
+            spent=[
+                *self.before.spent,
+                *((outputs_file(part), self.batch) for part in sorted(gone)),
+                *manifest.spent,
+            ],
             kept_from=self.before.kept_from,
-            rounds=self.before.rounds + 1,
+            rounds=self.before.rounds + manifest.rounds,
         )
 
 

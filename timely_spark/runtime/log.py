@@ -4,7 +4,9 @@ Under `<checkpoint>/timely/`:
     flow.json              which flow this is, its workers and their labels; written once
     owner                  the run that may write now; the newest start takes it
     plans/<hash>.pkl       the compiled flow, for the Python processes of this run
-    rounds/<N>.arrow       manifest N: rows = what batch N+1 reads back, schema metadata = everything else
+    rounds/<N>.arrow       manifest N: rows = what batch N+1 reads back, and where states are;
+                           schema metadata = everything else
+    blobs/...              states of workers, where they are large
     outputs/<N>.arrow      what batch N put out for epochs that were not complete after it
     inputs/<name>/<k>.arrow  what the user sent, in order
     failure.pkl            the error that ended the last run
@@ -22,11 +24,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timely_spark.runtime.errors import LogDamaged, OtherFlow
 from timely_spark.runtime.files import Files, local_path
+from timely_spark.runtime.states import KEPT, States
 
-FORMAT = 1
+FORMAT = 2
 #: The manifest that exists before any batch has run.
 FIRST = -1
 _KEY = b"timely"
@@ -55,12 +59,14 @@ class Manifest:
     complete: bool
     #: output -> epoch -> the batches whose `outputs/` file holds parts of it.
     unreleased: dict[str, dict[str, list[int]]]
-    #: (outputs file, batch that delivered the last of it): kept until no retained manifest needs the file.
-    spent: list[tuple[int, int]]
+    #: (file, batch after which nothing refers to it): kept until no retained manifest needs it.
+    spent: list[tuple[str, int]]
     #: The oldest manifest that may still exist.
     kept_from: int
-    #: Micro-batches run since the checkpoint was made (ids may have gaps).
+    #: Rounds run since the checkpoint was made.
     rounds: int
+    #: How many rounds batch + 1 may take: said beforehand, so that it takes the same path when it runs again.
+    rounds_ahead: int
     late: dict[str, int] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
@@ -76,7 +82,7 @@ class Manifest:
         if found.get("format") != FORMAT:
             raise OtherFlow.format_is(found.get("format"), FORMAT)
         found["released"] = [(name, epoch) for name, epoch in found["released"]]
-        found["spent"] = [(part, batch) for part, batch in found["spent"]]
+        found["spent"] = [(file, batch) for file, batch in found["spent"]]
         return cls(**found)
 
 
@@ -104,14 +110,24 @@ class RoundLog:
         return None if schema is None else Manifest.decode(schema.metadata[_KEY])
 
     def rows(self, batch: int) -> pa.Table | None:
-        """What batch + 1 reads back."""
+        """All rows of a manifest: what batch + 1 reads back, and the states that are kept."""
         table = self.files.table(_round(batch))
         return None if table is None else table.replace_schema_metadata(None)
 
-    def has_rows(self, batch: int) -> bool:
+    def feedback(self, batch: int) -> pa.Table | None:
+        """What batch + 1 reads back."""
+        rows = self.rows(batch)
+        return None if rows is None else rows.filter(pc.not_equal(rows.column("kind"), KEPT))
+
+    def states(self, batch: int) -> States:
+        """Where the states are after a batch."""
+        rows = self.rows(batch)
+        return States() if rows is None else States.of(rows)
+
+    def is_runnable(self, batch: int) -> bool:
         """Whether batch + 1 has anything to read back."""
-        table = self.files.table(_round(batch))
-        return table is not None and table.num_rows > 0
+        manifest = self.read(batch)
+        return manifest is not None and manifest.runnable
 
     def newest_before(self, batch: int) -> Manifest:
         """The newest manifest with an id below `batch` (a replayed batch does not see its own)."""
@@ -121,6 +137,12 @@ class RoundLog:
         if not older or (manifest := self.read(older[-1])) is None:
             raise LogDamaged.no_manifest(self.files.root, batch)
         return manifest
+
+    def left(self, batch: int, worker: int) -> tuple[str, bytes | None]:
+        """What was left for a worker that nothing woke: the header, and a state to adopt, if there is one."""
+        manifest = self.newest_before(batch)
+        states = self.states(manifest.batch)
+        return manifest.header, states.references[worker] if worker in states.carried else None
 
     def newest(self, hint: int | None = None) -> int | None:
         """Id of the newest manifest; from `hint`, one that exists, by asking for the next ones."""
@@ -171,11 +193,11 @@ class RoundLog:
     # -- outputs that wait for their epoch -------------------------------------------------------------------
     def write_outputs(self, batch: int, table: pa.Table) -> None:
         """Parts of epochs that are not complete after `batch`."""
-        self.files.write_table(f"outputs/{batch}.arrow", table)
+        self.files.write_table(outputs_file(batch), table)
 
     def outputs(self, batch: int) -> pa.Table:
         """What `write_outputs` wrote."""
-        name = f"outputs/{batch}.arrow"
+        name = outputs_file(batch)
         if (table := self.files.table(name)) is None:
             raise LogDamaged.no_file(self.files.root, name)
         return table
@@ -187,11 +209,11 @@ class RoundLog:
         for batch in range(manifest.kept_from, until):
             self.files.remove(_round(batch))
         spent = []
-        for part, delivered in manifest.spent:
+        for file, delivered in manifest.spent:
             if delivered < oldest:
-                self.files.remove(f"outputs/{part}.arrow")
+                self.files.remove(file)
             else:
-                spent.append((part, delivered))
+                spent.append((file, delivered))
         return replace(manifest, kept_from=until, spent=spent)
 
     # -- small files -----------------------------------------------------------------------------------------
@@ -211,6 +233,11 @@ class RoundLog:
     def take(self, run: str) -> None:
         """Makes `run` the only one that may write."""
         self.files.write("owner", run.encode())
+
+
+def outputs_file(batch: int) -> str:
+    """Where the outputs of a batch wait."""
+    return f"outputs/{batch}.arrow"
 
 
 def _round(batch: int) -> str:

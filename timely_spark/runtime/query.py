@@ -10,11 +10,13 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timely_spark.runtime.log import RoundLog
 from timely_spark.runtime.session import register
 from timely_spark.runtime.site import ROWS_DDL, Site
-from timely_spark.worker import ROWS, pack, step
+from timely_spark.runtime.states import States
+from timely_spark.worker import ROWS, as_rows, pack, step
 from timely_spark.worker.record import Recorded
 
 if TYPE_CHECKING:
@@ -22,9 +24,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.state import GroupState
 
-#: Fixed for ever: Spark refuses a checkpoint whose state schema differs. What changes is inside the manifest.
+#: Fixed for ever: Spark refuses a checkpoint whose state schema differs. The manifest is the reference of the
+#: worker's state.
 STATE_DDL = "format int, manifest binary"
-STATE_FORMAT = 1
+STATE_FORMAT = 2
 #: A source task packs its rows in portions of about this size.
 PORTION_BYTES = 64 << 20
 _BATCH_ID = "streaming.sql.batchId"  # internal to Spark, and the only such key that is relied on
@@ -100,20 +103,27 @@ def _work(site: Site, key: Any, frames: Iterator[pd.DataFrame], state: GroupStat
     rows = pa.concat_tables(tables).replace_schema_metadata(None)
     rows = rows.set_column(0, ROWS.field(0), pa.repeat(pa.scalar(worker, pa.int32()), rows.num_rows))
     batch = batch_id(site.log)
-    old = _state(state)
-    new, out = step(site.plan, old, batch, worker, rows, lambda: site.log.newest_before(batch).header)
+    header, adopted = "", States.of(rows).references.get(worker)
+    if not pc.any(pc.equal(rows.column("kind"), "header")).as_py():  # it was not woken: only input came
+        header, adopted = site.log.left(batch, worker)
+    written = _written(state)
+    reference = adopted if adopted is not None else written
+    old = site.blobs.get(reference) if reference is not None else None
+    new, out = step(site.plan, old, batch, worker, rows, lambda: header)
     if site.record is not None:
-        header = site.log.newest_before(batch).header
+        before = old.to_pybytes() if old is not None else None
         Recorded(
-            batch=batch, worker=worker, header=header, state=old, rows=rows, new_state=new, out=out
+            batch=batch, worker=worker, header=header, state=before, rows=rows, new_state=new, out=out
         ).write(site.record)
-    if new != old:  # an unchanged row costs nothing
-        state.update((STATE_FORMAT, new))
-    if out.num_rows:
-        yield out.to_pandas()
+    if old is None or not old.equals(pa.py_buffer(new)):
+        reference = site.blobs.put(f"{worker}-{batch}-0", new)
+    if reference != written:  # an unchanged row costs nothing
+        state.update((STATE_FORMAT, reference))
+    yield pa.concat_tables([out, as_rows([(worker, "state", {}, reference)])]).to_pandas()
 
 
-def _state(state: GroupState) -> bytes | None:
+def _written(state: GroupState) -> bytes | None:
+    """The reference of the worker's state which the operator wrote last."""
     if not state.exists:
         return None
     version, manifest = state.get

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.runtime.blobs import Blobs
 from timely_spark.runtime.errors import LogDamaged
 from timely_spark.runtime.log import RoundLog
 from timely_spark.worker import ROWS, Plan
@@ -50,6 +51,8 @@ class Site:
     run: str
     #: How many batches back everything is kept for a rollback, as Spark does with its own log.
     keep: int = 100
+    #: How many rounds a micro-batch may take; 1: each round is one.
+    rounds: int = 100
     #: A folder into which every worker's round is recorded, for `testing.recorded`.
     record: str | None = None
 
@@ -67,6 +70,11 @@ class Site:
     def log(self) -> RoundLog:
         """The round log."""
         return RoundLog(self.checkpoint)
+
+    @cached_property
+    def blobs(self) -> Blobs:
+        """What is too large to travel otherwise."""
+        return Blobs(self.log.files)
 
     @cached_property
     def plan(self) -> Plan:
@@ -95,15 +103,21 @@ class Site:
         try:
             yield
         except Exception as error:
-            from pyspark import cloudpickle
-
-            try:
-                text = cloudpickle.dumps((self.run, error))  # type: ignore[no-untyped-call]
-            except Exception:  # noqa: BLE001 - a user's exception may hold anything; Spark's message remains
-                _log.debug("the error cannot be pickled", exc_info=True)
-            else:
-                self.log.files.write(FAILURE, text)
+            self._report(error)
             raise
+
+    def _report(self, error: Exception) -> None:
+        from pyspark import cloudpickle
+
+        try:
+            found = self.log.files.read(FAILURE)
+            if found is not None and cloudpickle.loads(found)[0] == self.run:
+                return  # what a task has left says more than what Spark makes of it
+            text = cloudpickle.dumps((self.run, error))  # type: ignore[no-untyped-call]
+        except Exception:  # noqa: BLE001 - a user's exception may hold anything; Spark's message remains
+            _log.debug("the error cannot be pickled", exc_info=True)
+        else:
+            self.log.files.write(FAILURE, text)
 
     def worker(self, label: int) -> int:
         """The index of the worker which has this label."""

@@ -6,10 +6,12 @@ import logging
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from timely_spark.errors import TimelyError
 from timely_spark.graph.schema import as_schema
 from timely_spark.runtime.driver import Driver, manifest_of
 from timely_spark.runtime.errors import NotStreaming, OtherFlow, SourceMismatch
@@ -27,7 +29,7 @@ from timely_spark.runtime.session import (
 )
 from timely_spark.runtime.sinks import Output
 from timely_spark.runtime.site import FAILURE, Site, labels, store_plan
-from timely_spark.worker import Coordinator, Plan
+from timely_spark.worker import Bound, Coordinator, Plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,6 +50,7 @@ def start(
     trigger: str | Mapping[str, Any] | None = None,
     name: str | None = None,
     partitions: int | None = None,
+    rounds_per_batch: int | None = None,
     record: str | None = None,
 ) -> Query:
     """Starts (or resumes) a compiled flow as one streaming query.
@@ -65,6 +68,7 @@ def start(
         name: the query's name in Spark.
         partitions: tasks per round; as many as there are workers or cores if not given. The checkpoint
             remembers it.
+        rounds_per_batch: how many rounds a micro-batch may take.
         record: a folder, seen by driver and executors, into which every worker's round is recorded.
 
     Raises:
@@ -77,6 +81,9 @@ def start(
         TableTaken: an output's table was written from another checkpoint.
     """
     require_spark()
+    if rounds_per_batch is not None and rounds_per_batch < 1:
+        msg = f"rounds_per_batch is {rounds_per_batch}; a micro-batch is one round at least."
+        raise TimelyError(msg, hint="1: each round is a micro-batch; leave it out for the default.")
     session = active_session(session)
     _check_sources(plan, dataframes, inputs)
     same_python(session)
@@ -94,6 +101,7 @@ def start(
         name=plan.name,
         run=run,
         keep=_retention(session),
+        rounds=rounds_per_batch or Bound().rounds,
         record=record,
     )
     for output in outputs:
@@ -104,7 +112,7 @@ def start(
     if log.newest() is None:
         coordinator = Coordinator(plan)
         turn = coordinator.first()
-        log.write(manifest_of(site, coordinator, turn, FIRST), turn.rows)
+        log.write(replace(manifest_of(site, coordinator, turn, FIRST), rounds=0), turn.rows)
     for handle in inputs:
         handle.open(log)
     confs = {PARTITIONS: str(flow["partitions"]), **FILE_MANAGER}

@@ -137,7 +137,7 @@ def _way(plan: Plan, node: Node, channel: Channel) -> Iterator[str]:
         yield f"stays on its worker, lies {lies} already"
     else:
         yield "stays on its worker"
-    fused = [stage.name for stage, _ in channel.through]
+    fused = [stage.name for stage, _ in channel.through if stage.name != node.name]
     if fused:
         yield ("runs in the source's tasks: " if at_source else "runs before it: ") + ", ".join(fused)
     passed = [edge.target.name for edge in channel.edges[:-1] if not edge.target.is_stateless]

@@ -9,13 +9,15 @@ from timely_spark.worker.arrangement import Arrangement
 from timely_spark.worker.coordinator import OUTPUTS, Coordinator, Turn
 from timely_spark.worker.pack import pack, pack_input
 from timely_spark.worker.plan import Channel, Node, Plan, Source, compile_plan
-from timely_spark.worker.round import Budget, step
+from timely_spark.worker.round import Budget, Worker, step
 from timely_spark.worker.rows import ROWS, as_rows, read_rows
+from timely_spark.worker.within import Bound, go_on
 
 __all__ = [
     "OUTPUTS",
     "ROWS",
     "Arrangement",
+    "Bound",
     "Budget",
     "Channel",
     "Coordinator",
@@ -23,8 +25,10 @@ __all__ = [
     "Plan",
     "Source",
     "Turn",
+    "Worker",
     "as_rows",
     "compile_plan",
+    "go_on",
     "pack",
     "pack_input",
     "read_rows",

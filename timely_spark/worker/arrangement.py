@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from timely_spark.worker.keys import Hashes, Indices, exact, hashes, same
+from timely_spark.worker.keys import Hashes, Indices, exact, hashes, in_order, same
 
 Compact = Callable[[Hashes, pa.Table], tuple[Hashes, pa.Table]]
 
@@ -44,7 +44,7 @@ class Arrangement:
         if table.num_rows == 0:
             return
         h = hashes(table, self.keys) if hashed is None else hashed
-        order = np.argsort(h, kind="stable")
+        order = in_order(h)
         self._batches.append((h[order], table.take(order).combine_chunks()))
         while len(self._batches) > 1 and len(self._batches[-2][0]) < 2 * len(self._batches[-1][0]):
             (h1, t1), (h2, t2) = self._batches[-2:]
@@ -61,17 +61,21 @@ class Arrangement:
         """All rows whose key equals a probe row's; and for each the index of that probe row (ascending)."""
         h = hashes(probe, on) if hashed is None else hashed
         # searching in sorted order walks each batch once, from end to end
-        by_hash = np.argsort(h, kind="stable")
+        by_hash = in_order(h)
         ordered = h[by_hash]
         found: list[tuple[Indices, pa.Table]] = []
         for batch_hash, table in self._batches:
             low = np.searchsorted(batch_hash, ordered, "left")
-            counts = np.searchsorted(batch_hash, ordered, "right") - low
-            total = int(counts.sum())
-            if not total:
+            if (batch_hash[1:] != batch_hash[:-1]).all():  # none or one for each: half the work
+                hit = batch_hash[np.minimum(low, len(batch_hash) - 1)] == ordered
+                rows, at = low[hit], by_hash[hit]
+            else:
+                counts = np.searchsorted(batch_hash, ordered, "right") - low
+                within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+                rows, at = np.repeat(low, counts) + within, np.repeat(by_hash, counts)
+            if not len(rows):
                 continue
-            within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
-            rows, at = table.take(np.repeat(low, counts) + within), np.repeat(by_hash, counts)
+            rows = table.take(rows)
             if not (exact(probe, on) and exact(table, self.keys)):
                 equal = same(rows, probe.select(list(dict.fromkeys(on))).take(at), self.keys, on)
                 if not equal.all():
@@ -80,5 +84,5 @@ class Arrangement:
         if not found:
             return np.zeros(0, np.int64), self._batches[0][1].slice(0, 0) if self._batches else pa.table({})
         at, rows = np.concatenate([at for at, _ in found]), pa.concat_tables([rows for _, rows in found])
-        order = np.argsort(at, kind="stable")
+        order = in_order(at.view(np.uint64) << np.uint64(64 - len(h).bit_length()))
         return at[order], rows.take(order)

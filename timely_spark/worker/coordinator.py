@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -44,8 +44,21 @@ class Turn:
     complete: bool
     #: rows that came too late, per input, since the flow began
     late: dict[str, int]
-    #: counts of this batch
+    #: counts: of its rounds together, `rounds` among them; and of what is open after them
     stats: dict[str, int]
+
+    def then(self, later: Turn) -> Turn:
+        """This turn and the one of the batch's next round as one."""
+        counts = {
+            name: count + (0 if name in _OPEN else self.stats.get(name, 0))
+            for name, count in (dict.fromkeys(self.stats, 0) | later.stats).items()
+        }
+        return replace(
+            later,
+            outputs=pa.concat_tables([self.outputs, later.outputs]),
+            released=[*self.released, *later.released],
+            stats=counts,
+        )
 
 
 class Coordinator:
@@ -94,7 +107,7 @@ class Coordinator:
         return self._turn(ROWS.empty_table(), OUTPUTS.empty_table(), Counter())
 
     def turn(self, batch_id: int, rows: pa.Table) -> Turn:
-        """Apply what the workers of a batch wrote.
+        """Apply what the workers wrote in a round of a batch; only in its first there is input.
 
         Raises:
             VertexError: a vertex failed; names the step, the time, and the user's line.
@@ -168,6 +181,7 @@ class Coordinator:
             },
         }
         wake = set(messages.column("worker").to_pylist()) | self.left | set(self._deliverable(header))
+        stats["rounds"] = 1
         stats["rows_in_flight"] = messages.num_rows
         stats["pending_notifications"] = sum(map(len, self.pending))
         stats["left"] = len(self.left)
@@ -281,5 +295,7 @@ class Coordinator:
         return self
 
 
+#: counts of what is open, not of what was done
+_OPEN = frozenset({"rows_in_flight", "pending_notifications", "left"})
 _RELEASED = frozenset({"output"})
 _WATCHED = frozenset({"output", "probe", "inspect"})

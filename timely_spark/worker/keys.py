@@ -25,6 +25,8 @@ _NULL = _U(0x7C3A_91D5_E86B_20F7)
 _PRIME = _U(0x0000_0100_0000_01B3)
 #: bytes, or rows, that are hashed at once
 _PIECE = 1 << 20
+#: so few hashes are sorted plainly
+_FEW = 1 << 11
 
 
 def mix(x: Hashes) -> Hashes:
@@ -168,6 +170,28 @@ def exact(table: pa.Table, columns: Sequence[str]) -> bool:
     )
 
 
+def in_order(h: Hashes) -> Indices:
+    """The rows in the order of their hashes, those of one hash as they stand.
+
+    Example:
+        >>> in_order(np.array([7, 3, 7, 3], np.uint64)).tolist()
+        [1, 3, 0, 2]
+    """
+    n = len(h)
+    if n < _FEW:
+        return np.argsort(h, kind="stable")
+    if (h[1:] >= h[:-1]).all():
+        return np.arange(n)
+    # sorting values is five times as fast as sorting rows by value, so each hash has its row's number in
+    # place of its lowest bits
+    low = _U((1 << (n - 1).bit_length()) - 1)
+    order = (np.sort(h & ~low | np.arange(n, dtype=_U)) & low).astype(np.int64)
+    ordered = h[order]
+    if (ordered[1:] < ordered[:-1]).any():  # a few that differ in those alone
+        order = order[np.argsort(ordered, kind="stable")]
+    return order
+
+
 @dataclass(frozen=True, slots=True)
 class Groups:
     """Rows in groups of equal keys: `order` lists them group by group, `starts` where each begins."""
@@ -189,7 +213,7 @@ class Groups:
 def group(table: pa.Table, columns: Sequence[str], hashed: Hashes | None = None) -> Groups:
     """Group the rows of a table by key, in the order of H; rows of one group keep the table's order."""
     h = hashes(table, columns) if hashed is None else hashed
-    order = np.argsort(h, kind="stable")
+    order = in_order(h)
     if not len(order):
         return Groups(order, np.zeros(0, np.int64))
     ordered = h[order]
@@ -233,9 +257,12 @@ def deal(table: pa.Table, columns: Sequence[str], workers: int) -> dict[int, pa.
     """
     if table.num_rows == 0:
         return {}
-    to = (hashes(table, columns) % _U(workers)).astype(np.int64)
-    order = np.argsort(to, kind="stable")
-    bounds = np.searchsorted(to[order], np.arange(workers + 1))
+    if workers == 1:
+        return {0: table}
+    to = hashes(table, columns) % _U(workers)
+    # so few different numbers are counted, not compared
+    order = np.argsort(to.astype(np.uint16) if workers <= 1 << 16 else to, kind="stable")
+    bounds = np.searchsorted(to[order], np.arange(workers + 1, dtype=_U))
     dealt = table.take(order)
     return {
         w: dealt.slice(bounds[w], bounds[w + 1] - bounds[w])
@@ -244,12 +271,17 @@ def deal(table: pa.Table, columns: Sequence[str], workers: int) -> dict[int, pa.
     }
 
 
-def to_bytes(table: pa.Table) -> bytes:
+def to_buffer(table: pa.Table) -> pa.Buffer:
     """A table as one Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks())
-    result: bytes = sink.getvalue().to_pybytes()
+    return sink.getvalue()
+
+
+def to_bytes(table: pa.Table) -> bytes:
+    """The same as bytes."""
+    result: bytes = to_buffer(table).to_pybytes()
     return result
 
 

@@ -19,15 +19,17 @@ from timely_spark.times import Antichain, MutableAntichain
 from timely_spark.worker.plan import Node, Plan, Source
 
 
-def standing(source: Source, position: int | None, batch_id: int) -> tuple[int | None, int | None]:
+def standing(
+    source: Source, position: int | None, batch_id: int, *, first: bool = True
+) -> tuple[int | None, int | None]:
     """Where an input stands after batch `batch_id`, and the least epoch of the data that came with it.
 
-    By the clock the batch itself is the epoch, used up whether or not the input brought rows. A closed input
-    is None.
+    By the clock the batch itself is the epoch, used up whether or not the input brought rows; of a batch's
+    rounds only the first has data. A closed input is None.
     """
     if position is None:
         return None, None
-    return (batch_id + 1, batch_id) if source.epochs == "clock" else (position, position)
+    return (batch_id + 1, batch_id if first else None) if source.epochs == "clock" else (position, position)
 
 
 def blocking(
@@ -96,6 +98,8 @@ class Agenda:
         self._order: list[_Entry] = []
         #: what waits until a capability, (location, time), is gone; none of it is in `_order`
         self._behind: dict[tuple[int, Any], list[_Entry]] = defaultdict(list)
+        #: what is blocked from outside for the rest of the round
+        self._blocked: list[_Entry] = []
         #: the capabilities held, by location and epoch; and each location's epochs in order
         self._held: dict[int, dict[int, MutableAntichain[Any]]] = {}
         self._epochs: dict[int, list[int]] = {}
@@ -105,6 +109,12 @@ class Agenda:
 
     def __len__(self) -> int:
         return len(self._asked)
+
+    def begin(self) -> None:
+        """A round begins: what the last one could not deliver may be delivered in this one."""
+        for entry in self._blocked:
+            heapq.heappush(self._order, entry)
+        self._blocked.clear()
 
     def add(self, pending: Pending) -> None:
         """Ask for a notification; once for each that is the same."""
@@ -144,13 +154,14 @@ class Agenda:
         while self._order:
             entry = self._order[0]
             _, _, tie, pending = entry
-            if self._asked.get(pending) == tie and not any(
-                time.less_equal(pending.guarantee) for time in blockers[pending.node]
-            ):
-                if (capability := self._holds(pending)) is None:
+            if self._asked.get(pending) == tie:
+                if any(time.less_equal(pending.guarantee) for time in blockers[pending.node]):
+                    self._blocked.append(entry)
+                elif (capability := self._holds(pending)) is None:
                     return pending
-                self._behind[capability].append(entry)
-            heapq.heappop(self._order)  # what comes from outside blocks it for the rest of the round
+                else:
+                    self._behind[capability].append(entry)
+            heapq.heappop(self._order)
         return None
 
     def _holds(self, pending: Pending) -> tuple[int, Any] | None:

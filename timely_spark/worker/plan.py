@@ -7,11 +7,12 @@ makes it), and an exchange stands only where records would really not lie where 
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from graphlib import CycleError as Unsortable
 from graphlib import TopologicalSorter
 from itertools import pairwise
@@ -166,6 +167,17 @@ class Plan:
         return tuple(part for pair in zip(counters, node.path, strict=True) for part in pair)
 
 
+class Ahead(Stateless):
+    """A vertex's `before_exchange`, as a stage that rides on the channels to it."""
+
+    def __init__(self, function: Callable[[pa.Table], pa.Table]) -> None:
+        self.function = function
+
+    def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        """What is received instead of the batch."""
+        return (self.function(batch),)
+
+
 #: how many routes may lead to a stage that has several readers and is no vertex
 _ROUTES = 16
 
@@ -198,6 +210,11 @@ class _Compiler:
                     "Hint: call variable.feed(stream) once."
                 )
                 raise GraphError(msg)
+        self.ahead: dict[Stage, Stage] = {}
+        #: late rows are counted where they arrive, so they must arrive one by one
+        self.by_column = any(
+            stage.operator == "source" and stage.detail not in {"clock", "manual"} for stage in graph.stages
+        )
         self.prefix = self._prefix()
         self.exchanged: dict[int, Partition] = {}
         self.saved: dict[int, Partition] = {}
@@ -382,6 +399,7 @@ class _Compiler:
         def add(source: int | None, start: Stage, port: int) -> Iterator[int]:
             for through, edges, summary, exchange in self._routes(start, port):
                 edge = edges[-1]
+                ahead = self._ahead(edge.target)
                 index = len(channels)
                 channels.append(
                     Channel(
@@ -389,7 +407,7 @@ class _Compiler:
                         source=source,
                         target=number[edge.target],
                         input=edge.input,
-                        through=through,
+                        through=through if ahead is None else (*through, (ahead, 0)),
                         edges=edges,
                         summary=summary,
                         exchange=exchange if self.workers > 1 or source is None else None,
@@ -412,7 +430,7 @@ class _Compiler:
             Node(
                 index=number[stage],
                 stage=stage,
-                template=stage.vertex if stage.vertex is not None else Forward(),
+                template=self._template(stage),
                 waits=stage.vertex is not None and stage.vertex.waits,
                 out=tuple(tuple(add(number[stage], stage, port)) for port in range(len(stage.outputs))),
                 path=positions[stage],
@@ -434,6 +452,21 @@ class _Compiler:
             saved=self.saved,
             fused=frozenset(s.index for s in graph.stages if s not in self.real and s.operator != "source"),
         )
+
+    def _template(self, stage: Stage) -> Vertex:
+        vertex = stage.vertex if stage.vertex is not None else Forward()
+        if vertex.before_exchange is not None and self.by_column:
+            vertex = copy.copy(vertex)
+            vertex.before_exchange = None
+        return vertex
+
+    def _ahead(self, stage: Stage) -> Stage | None:
+        """What runs at the senders on the vertex's behalf, under its name."""
+        if stage.vertex is None or stage.vertex.before_exchange is None or self.by_column:
+            return None
+        if stage not in self.ahead:
+            self.ahead[stage] = replace(stage, vertex=Ahead(stage.vertex.before_exchange))
+        return self.ahead[stage]
 
     def _routes(
         self, start: Stage, port: int

@@ -19,6 +19,8 @@ class Recorded:
     """One worker's round as it was run: all that went in, and all that came out."""
 
     batch: int
+    #: of the batch's rounds
+    round: int = 0
     worker: int
     #: the header of the newest manifest, for a worker whose rows brought none
     header: str
@@ -29,18 +31,19 @@ class Recorded:
 
     def write(self, folder: str) -> None:
         """Write it to a file of its own."""
-        head = json.dumps([self.batch, self.worker, self.header, self.state is None])
+        head = json.dumps([self.batch, self.round, self.worker, self.header, self.state is None])
         parts = [head.encode(), self.state or b"", to_bytes(self.rows), self.new_state, to_bytes(self.out)]
         Path(folder).mkdir(parents=True, exist_ok=True)
-        Path(folder, f"{self.batch:08}-{self.worker:04}.round").write_bytes(pack_parts(parts))
+        Path(folder, f"{self.batch:08}-{self.round:04}-{self.worker:04}.round").write_bytes(pack_parts(parts))
 
     @classmethod
     def read(cls, file: Path) -> Recorded:
         """The round that `write` wrote."""
         head, state, rows, new_state, out = unpack_parts(file.read_bytes())
-        batch, worker, header, first = json.loads(bytes(head))
+        batch, round_, worker, header, first = json.loads(bytes(head))
         return cls(
             batch=batch,
+            round=round_,
             worker=worker,
             header=header,
             state=None if first else bytes(state),

@@ -69,19 +69,35 @@ def step(  # noqa: PLR0917 - the round's own signature, of which nothing is opti
     Returns:
         The new state, and rows of schema `ROWS` for the driver: messages, outputs, one report; or one error.
     """
-    round_ = _Round(plan, state, batch_id, worker, budget or plan.budget or Budget())
+    here = Worker(plan, state, worker)
     try:
-        round_.take(read_rows(rows), read_header)
-        round_.run()
-        return round_.finish()
+        made = here.step(batch_id, rows, read_header, budget)
+        return here.checkpoint(), made
     except VertexError as error:
         return state or b"", as_rows([(worker, "error", error.encode(), None)])
 
 
-class _Round:
-    def __init__(self, plan: Plan, state: bytes | None, batch_id: int, worker: int, budget: Budget) -> None:
-        self.plan, self.batch_id, self.worker, self.budget = plan, batch_id, worker, budget
-        self.workers = plan.workers
+class Worker:
+    """One worker between rounds, its vertices alive: `step` takes it a round on, `checkpoint` is its state.
+
+    A worker made from what `checkpoint` gave goes on exactly as this one would. After an error it is of no
+    further use: its state may be half a round on.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("hello")
+        >>> _ = flow.input("x", "n long").distinct().capture("out")
+        >>> from timely_spark.worker import Coordinator, pack
+        >>> plan = flow.compile(workers=1)
+        >>> header = Coordinator(plan).first().header
+        >>> worker = Worker(plan, None, 0)
+        >>> rows = worker.step(0, pack(plan, "x", pa.table({"n": [1, 1]}), shard=0), lambda: header)
+        >>> sorted(rows.column("kind").to_pylist())
+        ['output', 'report']
+    """
+
+    def __init__(self, plan: Plan, state: Any | None, worker: int) -> None:
+        self.plan, self.worker, self.workers = plan, worker, plan.workers
         self.codec = Codec(plan.times)
         #: what waits for delivery; `order` holds each of its keys once
         self.queue: dict[tuple[int, int, Any], list[pa.Table]] = defaultdict(list)
@@ -91,19 +107,33 @@ class _Round:
         #: states as they were read; a vertex is built when first called, others are written back as they are
         self.saved: dict[str, Any] = {}
         self.vertices: dict[int, Vertex] = {}
+        self.call = _Call(self)
+        self._read(state)
+
+    def step(
+        self, batch_id: int, rows: pa.Table, read_header: Callable[[], str], budget: Budget | None = None
+    ) -> pa.Table:
+        """Run one round: as the function `step`, but for the state, which stays here.
+
+        Raises:
+            VertexError: a vertex failed.
+        """
+        self.batch_id, self.budget = batch_id, budget or self.plan.budget or Budget()
         self.outbox: dict[tuple[int, Any, int], list[pa.Table]] = defaultdict(list)
         self.outputs: dict[tuple[int, Any], list[pa.Table]] = defaultdict(list)
         self.received: Counter[tuple[int, Any]] = Counter()
         self.report: dict[str, Any] = {"ticks": set(), "advance": {}, "seen": {}, "late": Counter()}
         self.stats: Counter[str] = Counter()
-        self.call = _Call(self)
-        self._read(state)
         self.before = self._held()
+        self.pending.begin()
+        self.take(read_rows(rows), read_header)
+        self.run()
+        return self._rows()
 
     # -- in --------------------------------------------------------------------------------------------------
 
-    def _read(self, state: bytes | None) -> None:
-        if not state:
+    def _read(self, state: Any | None) -> None:
+        if state is None or not len(state):
             for node in self.plan.nodes:
                 for time in self.plan.initial(node):
                     self.pending.add(Pending(node.index, time, time))
@@ -132,7 +162,7 @@ class _Round:
         )
         for source in self.plan.inputs:
             self.open[source.name], self.present[source.name] = standing(
-                source, inputs[source.name], self.batch_id
+                source, inputs[source.name], self.batch_id, first=self.header["batch"] < self.batch_id
             )
         for meta in moved:
             if (
@@ -245,8 +275,8 @@ class _Round:
                 held[self.plan.nodes[pending.node].leaves, pending.capability] += 1
         return held
 
-    def finish(self) -> tuple[bytes, pa.Table]:
-        """The state to keep, and the rows for the driver."""
+    def _rows(self) -> pa.Table:
+        """What the round did, for the driver."""
         rows: list[Row] = []
         deltas = self._held()
         deltas.subtract(self.before)
@@ -274,7 +304,7 @@ class _Round:
             "stats": self.stats,
         }
         rows.append((self.worker, "report", report, None))
-        return self._write(), as_rows(rows)
+        return as_rows(rows)
 
     def _messages(self) -> Iterator[tuple[int, Any, int, pa.Table]]:
         """What goes to other workers: one batch per (channel, time, worker).
@@ -294,7 +324,12 @@ class _Round:
             latest = functools.reduce(lambda a, b: a.join(b), [time for time, _ in parts])
             yield index, latest, to, table if combine is None else combine(table)
 
-    def _write(self) -> bytes:
+    def checkpoint(self) -> bytes:
+        """All there is, between two rounds (Naiad section 3.4).
+
+        Raises:
+            VertexError: a vertex keeps what cannot be written.
+        """
         written = dict(self.saved)
         for index, vertex in self.vertices.items():
             node = self.plan.nodes[index]
@@ -377,13 +412,8 @@ def _instance(template: Vertex) -> Vertex:
 class _Call:
     """What a vertex sees of the worker that calls it: the context of `Vertex`, and the keeper of its laws."""
 
-    def __init__(self, round_: _Round) -> None:
-        self.round, self.worker, self.workers, self.times = (
-            round_,
-            round_.worker,
-            round_.workers,
-            round_.plan.times,
-        )
+    def __init__(self, here: Worker) -> None:
+        self.round, self.worker, self.workers, self.times = here, here.worker, here.workers, here.plan.times
 
     def run(self, node: Node, time: Any, capability: Any | None, call: Callable[[Vertex], None]) -> None:
         """Call a vertex at `time`, with the right to send from `capability` on."""

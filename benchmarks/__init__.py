@@ -1,0 +1,1 @@
+"""What timely_spark costs and gains, each figure beside a baseline's; `make bench` runs all."""

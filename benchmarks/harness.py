@@ -1,0 +1,341 @@
+"""What every benchmark needs: a report (table, JSON, plots), a Spark session, quantiles, a folder.
+
+How to read a report: `ours` and `baseline` were measured in the same run on the same machine. The ratio says
+how many times better ours is: baseline / ours, or ours / baseline for what should be large (units that end in
+"/s"). Counts (rounds, rows, files) have none. An aim with an x is about the ratio, one without about `ours`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import math
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results"
+#: Results of quick runs, which are not kept in git.
+QUICK = RESULTS / "quick"
+#: Units without a ratio.
+COUNTS = frozenset({"", "batches", "count", "epochs", "files", "messages", "rounds", "rows", "steps"})
+_AIM = re.compile(r"^\s*(>=|<=|>|<|=)\s*([\d.]+)\s*(x?)")
+#: Colours of a plot's ours and baseline.
+OURS, BASELINE = "#1f5fa8", "#b0b0b0"
+
+
+class Report:
+    """One benchmark's figures: a table, JSON, plots."""
+
+    def __init__(self, name: str, title: str, *, quick: bool) -> None:
+        self.name, self.title, self.quick = name, title, quick
+        self.folder = QUICK if quick else RESULTS
+        self.rows: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+        self.plots: list[str] = []
+        self._machine = machine()
+        self._began = time.perf_counter()
+
+    def add(
+        self,
+        case: str,
+        *,
+        ours: float,
+        baseline: float | None = None,
+        against: str = "",
+        unit: str = "ms",
+        aim: str = "",
+        note: str = "",
+        **details: float | str,
+    ) -> None:
+        """One row. An aim is such as ">=0.9x" (of the ratio) or "<=5" (of ours); other text is for people."""
+        ratio = _ratio(ours, baseline, unit)
+        row = {"case": case, "ours": ours, "baseline": baseline, "against": against, "unit": unit}
+        judged = {"ratio": ratio, "aim": aim, "met": met(aim, ours, ratio)}
+        self.rows.append(row | judged | {"note": note, "details": details})
+
+    def note(self, text: str) -> None:
+        """A sentence under the table."""
+        self.notes.append(text)
+
+    def plot(self, suffix: str, draw: Callable[[Any], None], *, size: tuple[float, float] = (7, 4)) -> None:
+        """An SVG: `draw` gets the axes. Without matplotlib there is a note instead.
+
+        For several axes: `axes.figure.clear()`, then `axes.figure.subplots(...)`.
+        """
+        try:
+            import matplotlib as mpl
+        except ImportError:
+            self.note(f"{suffix}: not drawn, matplotlib is not installed.")
+            return
+        mpl.use("Agg")
+        mpl.rcParams["svg.hashsalt"] = self.name  # the same figures, the same file
+        from matplotlib import pyplot as plt
+
+        figure, axes = plt.subplots(figsize=size, layout="constrained")
+        try:
+            draw(axes)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path = self.folder / f"{self.name}-{suffix}.svg"
+            figure.savefig(path, metadata={"Date": None})
+            self.plots.append(path.name)
+        finally:
+            plt.close(figure)
+
+    def write(self) -> None:
+        """Prints the table, and writes JSON and Markdown."""
+        text = self.markdown()
+        print(text, flush=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        found = {
+            "name": self.name,
+            "title": self.title,
+            "quick": self.quick,
+            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "seconds": round(time.perf_counter() - self._began, 1),
+            "commit": _output("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD") or None,
+            "machine": self._machine,
+            "versions": versions(),
+            "rows": self.rows,
+            "notes": self.notes,
+            "plots": self.plots,
+        }
+        text_json = json.dumps(found, indent=1, default=_plain)
+        (self.folder / f"{self.name}.json").write_text(text_json + "\n", encoding="utf-8")
+        (self.folder / f"{self.name}.md").write_text(text, encoding="utf-8")
+
+    def markdown(self) -> str:
+        """The table with its notes and plots."""
+        shared = [key for key in (self.rows[0]["details"] if self.rows else ()) if self._everywhere(key)]
+        baselines = any(row["baseline"] is not None for row in self.rows)
+        columns: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
+            ("case", lambda row: row["case"]),
+            ("ours", lambda row: _figure(row["ours"])),
+        ]
+        if baselines:
+            columns += [
+                ("baseline", lambda row: _figure(row["baseline"])),
+                ("unit", lambda row: row["unit"]),
+                ("ratio", lambda row: times(row["ratio"])),
+                ("against", lambda row: row["against"]),
+            ]
+        else:
+            columns.append(("unit", lambda row: row["unit"]))
+        if any(row["aim"] for row in self.rows):
+            columns += [("aim", lambda row: row["aim"]), ("met", lambda row: yes_or_no(row["met"]))]
+        columns += [(key, lambda row, key=key: _figure(row["details"][key])) for key in shared]
+        if any(row["note"] for row in self.rows):
+            columns.append(("note", lambda row: row["note"]))
+        table = markdown_table(
+            [name for name, _ in columns], [[get(row) for _, get in columns] for row in self.rows]
+        )
+        notes = "".join(f"- {note}\n" for note in self.notes)
+        plots = "".join(f"![{name}]({name})\n" for name in self.plots)
+        m = self._machine
+        where = f"{m['cpu']}, {m['cores']} cores, {m['memory_gb']} GB, load {m['load']} at the start"
+        quick = " (quick run: indicative only)" if self.quick else ""
+        parts = [f"## {self.title}{quick}\n\n{table}", notes, plots, f"{where}.\n"]
+        return "\n".join(part for part in parts if part)
+
+    def _everywhere(self, key: str) -> bool:
+        return all(key in row["details"] for row in self.rows)
+
+
+# -- aims and ratios -----------------------------------------------------------------------------------------
+
+
+def _ratio(ours: float, baseline: float | None, unit: str) -> float | None:
+    if baseline is None or unit in COUNTS or not ours or not baseline:
+        return None
+    return ours / baseline if unit.endswith("/s") else baseline / ours
+
+
+def met(aim: str, ours: float, ratio: float | None) -> bool | None:
+    """Whether an aim is met; None where a machine cannot tell."""
+    found = _AIM.match(aim)
+    if found is None or (found[3] and ratio is None):
+        return None
+    value, bound = (ratio if found[3] and ratio is not None else ours), float(found[2])
+    tests = {">=": value >= bound, "<=": value <= bound, ">": value > bound, "<": value < bound}
+    return tests.get(found[1], value == bound)
+
+
+# -- text ----------------------------------------------------------------------------------------------------
+
+
+def markdown_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown, aligned so that it can be read as plain text, too."""
+    cells = [list(names), *([str(cell).replace("|", "\\|") for cell in row] for row in rows)]
+    widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(names))]
+    lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |" for row in cells]
+    lines.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
+    return "\n".join(lines) + "\n"
+
+
+def times(ratio: float | None) -> str:
+    """A ratio as people read it."""
+    return "" if ratio is None else f"{ratio:.2f}x" if ratio < 10 else f"{ratio:.0f}x"
+
+
+def yes_or_no(value: bool | None) -> str:  # noqa: FBT001 - a table cell
+    """As a table cell."""
+    return "" if value is None else "yes" if value else "NO"
+
+
+def _figure(value: float | str | None) -> str:
+    if value is None or isinstance(value, str | bool):
+        return "" if value is None else str(value)
+    if isinstance(value, int) or not math.isfinite(value) or float(value).is_integer():
+        return f"{value:,.0f}" if math.isfinite(value) else str(value)
+    size = abs(value)
+    return f"{value:,.0f}" if size >= 1000 else f"{value:.1f}" if size >= 10 else f"{value:.3g}"
+
+
+def _plain(value: Any) -> Any:
+    """Numpy scalars and the like, for JSON."""
+    return value.item() if hasattr(value, "item") else str(value)
+
+
+# -- statistics ----------------------------------------------------------------------------------------------
+
+
+def median(values: Iterable[float]) -> float:
+    """The median; NaN of nothing."""
+    found = list(values)
+    return statistics.median(found) if found else math.nan
+
+
+def quantile(values: Iterable[float], q: float) -> float:
+    """The q-quantile, between the two nearest values; NaN of nothing."""
+    found = sorted(values)
+    if not found:
+        return math.nan
+    at = q * (len(found) - 1)
+    low = math.floor(at)
+    high = min(low + 1, len(found) - 1)
+    return found[low] + (found[high] - found[low]) * (at - low)
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """Growth per unit of x, by least squares; NaN of fewer than two points."""
+    if len(points) < 2:
+        return math.nan
+    mean_x, mean_y = (statistics.fmean(values) for values in zip(*points, strict=True))
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else math.nan
+
+
+# -- where it runs -------------------------------------------------------------------------------------------
+
+
+def folder() -> Path:
+    """A fresh temporary directory, removed at exit."""
+    path = Path(tempfile.mkdtemp(prefix="timely-bench-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+def spark(
+    name: str,
+    *,
+    cores: int = 2,
+    tuned: bool = True,
+    delta: bool = False,
+    confs: Mapping[str, str] = MappingProxyType({}),
+) -> SparkSession:
+    """A session on this machine, `timely_spark.configure`d or with Spark's defaults.
+
+    One kind per process: a JVM keeps the file system class and the Java options of its first session.
+    """
+    from pyspark.sql import SparkSession
+
+    import timely_spark
+
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Spark's workers import a benchmark's functions from where this process has them
+    paths = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), str(ROOT)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, paths)))
+    local = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.log.level": "ERROR",
+        "spark.sql.streaming.numRecentProgressUpdates": "10000",
+        "spark.sql.warehouse.dir": str(folder()),
+        "spark.ui.showConsoleProgress": "false",
+        **confs,
+    }
+    builder = SparkSession.builder.master(f"local[{cores}]").appName(name).config(map=local)
+    if tuned:
+        builder = timely_spark.configure(builder, delta=delta)
+    else:
+        from timely_spark.runtime.session import require_spark
+
+        require_spark()  # this Python for Spark's workers
+        if delta:
+            from delta import configure_spark_with_delta_pip
+
+            extension, catalog = "io.delta.sql.DeltaSparkSessionExtension", "DeltaCatalog"
+            builder = builder.config("spark.sql.extensions", extension)
+            builder = builder.config(
+                "spark.sql.catalog.spark_catalog", f"org.apache.spark.sql.delta.catalog.{catalog}"
+            )
+            builder = configure_spark_with_delta_pip(builder)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    atexit.register(session.stop)
+    return session
+
+
+def machine() -> dict[str, Any]:
+    """What it runs on, and how busy that is."""
+    return {
+        "cpu": _first(r"^model name\s*:\s*(.+)$", "/proc/cpuinfo") or platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(int(_first(r"^MemTotal:\s*(\d+)", "/proc/meminfo") or 0) / 2**20),
+        "load": round(os.getloadavg()[0], 2),
+        "system": platform.platform(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of all that a figure may depend on."""
+    java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else "java"
+    found = re.search(r'version "([^"]+)"', _output(str(java), "-version"))
+    of = {"python": platform.python_version(), "java": found[1] if found else ""}
+    for name in ("timely-spark", "pyspark", "pyarrow", "numpy", "pandas", "delta-spark"):
+        try:
+            of[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # noqa: PERF203 - seven of them
+            of[name] = ""
+    return of
+
+
+def _first(pattern: str, path: str) -> str:
+    try:
+        found = re.search(pattern, Path(path).read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:
+        return ""
+    return found[1].strip() if found else ""
+
+
+def _output(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    except OSError:
+        return ""
+    return (done.stdout + done.stderr).strip() if done.returncode == 0 else ""

@@ -1,0 +1,351 @@
+"""What progress tracking costs: bytes per round, and driver time as a flow grows. In the simulator, no Spark.
+
+Traffic (Naiad Fig. 6c): workers report, once per round, the net change of each pointstamp's count. Beside it
+stands what they would send if every message and every notification sent its own +1 and -1, counted from the
+very same rounds, in the same encoding, from below: batches that were delivered together count as one message.
+
+Growth: one record goes round a loop between workers, so each round changes the same few counts. Around it the
+flow grows: steps that wait below a record that cannot go on, workers with nothing to do, or epochs in flight.
+`ours` is the time at the largest size and `baseline` at the smallest; a ratio of 1x is time proportional to what
+changes, and the exponent (of a log-log fit over the larger half of the sizes) 0. "tracker" is update, propagation
+and one frontier; "coordinator" the driver's whole turn, of which the tracker is part; "round" adds the two workers
+that run. "recomputed" finds all frontiers anew from all pointstamps, with could-result-in known beforehand. Where
+the input's epoch advances, every frontier behind it really changes: there the figure is per frontier changed.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import time as clock
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+
+import timely_spark as ts
+from benchmarks.harness import BASELINE, OURS, Report, median, slope
+from benchmarks.loops import barriers, components, random_edges
+from timely_spark.progress import Tracker
+from timely_spark.testing import Simulation
+from timely_spark.times import Antichain
+from timely_spark.worker import Coordinator
+
+WARM = 3
+
+
+# -- traffic -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Traffic:
+    """Per round: updates and bytes as reported, and as each event by itself would send them."""
+
+    updates: list[int] = field(default_factory=list)
+    raw: list[int] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+    headers: list[int] = field(default_factory=list)
+    records: int = 0
+
+    def watch(self, simulation: Simulation) -> None:
+        def seen(batch: int, _worker: int, _state: Any, rows: pa.Table, header: str, *after: Any) -> None:
+            made = after[-1]
+            while len(self.raw) <= batch:
+                for counts in (self.updates, self.raw, self.sent, self.headers):
+                    counts.append(0)
+            kinds = rows.column("kind").to_pylist()
+            came = kinds.count("message") + kinds.count("input")
+            metas = zip(made.column("kind").to_pylist(), made.column("meta").to_pylist(), strict=True)
+            report = next(json.loads(meta) for kind, meta in metas if kind == "report")
+            stats, left = report["stats"], made.column("kind").to_pylist().count("message")
+            told = stats.get("notifications", 0)
+            # sent away, come in, delivered here: each was counted up once, and down once
+            here = max(0, stats.get("steps", 0) - told - came)
+            self.raw[batch] += left + came + 2 * here + 2 * told
+            self.updates[batch] += len(report["deltas"])
+            self.sent[batch] += len(json.dumps(report["deltas"], separators=(",", ":")))
+            self.headers[batch] += len(header)
+            self.records += stats.get("records", 0)
+
+        simulation.on_step = seen
+
+    @property
+    def raw_bytes(self) -> float:
+        """The raw updates at the mean size of one that was sent."""
+        return sum(self.raw) * sum(self.sent) / max(1, sum(self.updates))
+
+
+def word_count() -> ts.Dataflow:
+    flow = ts.Dataflow("words")
+    flow.input("words", "word long").group_by("word").count().group_by("count").count().capture("out")
+    return flow
+
+
+def flows(*, quick: bool) -> dict[str, tuple[Callable[[], ts.Dataflow], str, Any]]:
+    edges = random_edges(20_000 if quick else 100_000, 40_000 if quick else 500_000)
+    words = pa.table({"word": random_edges(1000, 20_000)["src"]})
+    laps = 20 if quick else 100
+    return {
+        "word count": (word_count, "words", words),
+        "components": (components, "edges", edges),
+        f"{laps} barriers": (lambda: barriers(laps), "x", range(64)),
+    }
+
+
+def traffic(report: Report, *, quick: bool) -> None:
+    workers = (2, 8, 32) if quick else (2, 4, 8, 16, 32, 64)
+    lines: dict[str, dict[int, Traffic]] = {}
+    for name, (build, source, data) in flows(quick=quick).items():
+        lines[name] = {}
+        for count in workers:
+            simulation, found = Simulation(build(), workers=count), Traffic()
+            found.watch(simulation)
+            simulation.send(source, data)
+            simulation.run()
+            lines[name][count] = found
+            if count not in {8, workers[-1]}:
+                continue
+            rounds = simulation.rounds
+            report.add(
+                f"traffic, {name}, {count} workers",
+                ours=sum(found.sent) / rounds,
+                baseline=found.raw_bytes / rounds,
+                against="each event by itself",
+                unit="bytes/round",
+                aim=">=1x",
+                rounds=rounds,
+                updates=sum(found.updates) / rounds,
+                raw=sum(found.raw) / rounds,
+                headers=sum(found.headers) / rounds,
+                records=found.records / rounds,
+            )
+
+    def draw(axes: Any) -> None:
+        axes.figure.clear()
+        for at, (name, by) in zip(axes.figure.subplots(1, 3), lines.items(), strict=True):
+            for label, colour, size in (
+                ("each event by itself", BASELINE, lambda found: found.raw_bytes),
+                ("net, per round", OURS, lambda found: sum(found.sent)),
+            ):
+                at.loglog(list(by), [size(found) for found in by.values()], "o-", color=colour, label=label)
+            at.set(title=name, xlabel="workers", ylabel="bytes of progress")
+        at.legend()
+
+    report.plot("traffic", draw, size=(11, 3.5))
+
+
+# -- growth --------------------------------------------------------------------------------------------------
+
+
+class Token(ts.Vertex):
+    """One record, which goes to another worker in each lap."""
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        self.notify_at(time)
+
+    def on_notify(self, time: Any) -> None:
+        self.send_by(0, time, pa.table({"to": [time[-1] + 1]}))
+
+
+class Wait(ts.Vertex):
+    """Waits for its epoch."""
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        self.notify_at(time)
+
+    def on_notify(self, time: Any) -> None:
+        self.send_by(0, time, pa.table({"to": [0]}))
+
+
+def waiting(flow: ts.Dataflow, stream: ts.Stream, steps: int) -> None:
+    for i in range(steps):
+        stream = flow.vertex(Wait(), stream, "to long", by="to", name=f"wait{i}")
+    stream.probe("end")
+
+
+def token_flow(steps: int) -> ts.Dataflow:
+    flow = ts.Dataflow("token")
+    scope = flow.scope.inner(name="loop")
+    variable = scope.variable(flow.input("token", "to long", epochs="manual"))
+    variable.feed(flow.vertex(Token(), variable, "to long", by="to", name="ring"))
+    variable.leave().probe("out")
+    waiting(flow, flow.input("held", "to long", epochs="manual"), steps)
+    return flow
+
+
+@contextmanager
+def timed_turns() -> Iterator[list[float]]:
+    """Microseconds of each turn of any coordinator."""
+    times: list[float] = []
+    turn = Coordinator.turn
+
+    def timed(coordinator: Coordinator, batch: int, rows: pa.Table) -> Any:
+        began = clock.perf_counter()
+        found = turn(coordinator, batch, rows)
+        times.append(1e6 * (clock.perf_counter() - began))
+        return found
+
+    with mock.patch.object(Coordinator, "turn", timed):
+        yield times
+
+
+def token(steps: int, workers: int, epochs: int, rounds: int) -> dict[str, float]:
+    """Microseconds per round, medians."""
+    simulation = Simulation(token_flow(steps), workers=workers)
+    simulation.send("token", [0])
+    simulation.advance_to("token", 1)
+    for epoch in range(epochs):
+        simulation.send("held", [epoch], epoch=epoch)
+    whole, header = [], []
+    gc.collect()
+    with timed_turns() as turns:
+        for _ in range(rounds + WARM):
+            began = clock.perf_counter()
+            simulation.step()
+            whole.append(1e6 * (clock.perf_counter() - began))
+            header.append(len(simulation.turn.header))
+    coordinator = simulation.coordinator
+    return {
+        "tracker": tracker_time(coordinator, rounds),
+        "coordinator": median(turns[WARM:]),
+        "round": median(whole[WARM:]),
+        "snapshot": median(_time(coordinator.encode) for _ in range(7)),
+        "recomputed": recomputed(coordinator),
+        "header": median(header[WARM:]),
+    }
+
+
+def tracker_time(coordinator: Coordinator, rounds: int) -> float:
+    """The token's next lap: two counts that change, and the frontiers that change by them."""
+    tracker, plan = coordinator.tracker, coordinator.plan
+    location = plan.by_name["ring"].arrives
+    time = next(time for at, time in tracker.active if at in {location, location + 1})
+    lap = plan.times.feedback(1)
+
+    def advance() -> None:
+        nonlocal time
+        onward = lap.results_in(time)
+        tracker.update([(location, onward, +1), (location, time, -1)])
+        tracker.propagate()
+        tracker.frontier(location)
+        time = onward
+
+    tracker.update([(location, time, +1)])
+    times = [_time(advance) for _ in range(10 * rounds)]
+    tracker.update([(location, time, -1)])
+    return median(times)
+
+
+def recomputed(coordinator: Coordinator) -> float:
+    """All frontiers anew, from all pointstamps."""
+    tracker, reach = coordinator.tracker, coordinator.plan.reach
+    stamps = [*tracker.active, *tracker.inputs]
+    paths = {location: reach.onward(location)[0] for location, _ in stamps}
+
+    def find() -> dict[int, Antichain[Any]]:
+        frontiers: dict[int, Antichain[Any]] = {}
+        for location, time in stamps:
+            for target, summaries in paths[location].items():
+                at = frontiers.setdefault(target, Antichain())
+                at.extend(onward for s in summaries if (onward := s.results_in(time)) is not None)
+        return frontiers
+
+    if sum(len(paths[location]) for location, _ in stamps) < 1_000_000:
+        assert all(tracker.frontier(location) == found for location, found in find().items())
+        return median(_time(find) for _ in range(3))
+    return math.nan
+
+
+def clocked(steps: int, rounds: int) -> dict[str, float]:
+    """The input's epoch advances in each round, and with it every frontier behind: per frontier changed."""
+    flow = ts.Dataflow("clocked")
+    waiting(flow, flow.input("x", "to long"), steps)
+    simulation = Simulation(flow, workers=2)
+    changed: list[int] = []
+    propagate = Tracker.propagate
+
+    def counted(tracker: Tracker) -> Any:
+        found = propagate(tracker)
+        changed.append(len(found) // 2)  # one left, one joined
+        return found
+
+    with mock.patch.object(Tracker, "propagate", counted), timed_turns() as turns:
+        for _ in range(rounds + WARM):
+            simulation.send("x", [0, 1])
+            simulation.step()
+    return {"coordinator": median(turns[WARM:]) / median(changed[WARM:])}
+
+
+def _time(function: Callable[[], object]) -> float:
+    began = clock.perf_counter()
+    function()
+    return 1e6 * (clock.perf_counter() - began)
+
+
+def exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
+    """Of the growth, over the larger half of the sizes."""
+    points = [(math.log(x), math.log(y)) for x, y in zip(sizes, times, strict=True) if y == y]  # noqa: PLR0124
+    return slope(points[-max(2, (len(points) + 1) // 2) :])
+
+
+def growth(report: Report, *, quick: bool) -> None:
+    rounds = 25 if quick else 100
+    axes_of: dict[str, tuple[list[int], Callable[[int], dict[str, float]]]] = {
+        "steps": ([10, 100, 1000, *([] if quick else [10_000])], lambda n: token(n, 2, 1, rounds)),
+        "workers": ([2, 4, 16, 64, 256], lambda n: token(10, n, 1, rounds)),
+        "epochs in flight": ([1, 10, 100, 1000], lambda n: token(10, 2, n, rounds)),
+        "steps, by the clock": ([10, 100, *([] if quick else [1000])], lambda n: clocked(n, 10)),
+    }
+    lines: dict[str, tuple[list[int], dict[str, list[float]]]] = {}
+    for name, (sizes, measure) in axes_of.items():
+        measured = [measure(size) for size in sizes]
+        by = {part: [found[part] for found in measured] for part in measured[0]}
+        lines[name] = sizes, by
+        for part in ("tracker", "coordinator", "round"):
+            if part in by:
+                report.add(
+                    f"{part}, {sizes[-1]:,} {name}",
+                    ours=by[part][-1],
+                    baseline=by[part][0],
+                    against=f"{sizes[0]} {name}",
+                    unit="us",
+                    aim=">=0.5x",
+                    exponent=exponent(sizes, by[part]),
+                    note=f"header {by['header'][0]:,.0f} -> {by['header'][-1]:,.0f} bytes"
+                    if part == "coordinator" and "header" in by
+                    else "",
+                )
+        known = [i for i, value in enumerate(by.get("recomputed", ())) if value == value]  # noqa: PLR0124
+        if known:
+            report.add(
+                f"tracker, {sizes[known[-1]]:,} {name}",
+                ours=by["tracker"][known[-1]],
+                baseline=by["recomputed"][known[-1]],
+                against="recomputed",
+                unit="us",
+                aim=">=1x",
+            )
+
+    def draw(axes: Any) -> None:
+        axes.figure.clear()
+        colours = {"tracker": OURS, "coordinator": "#d1495b", "round": "#edae49", "recomputed": BASELINE}
+        for at, (name, (sizes, by)) in zip(axes.figure.subplots(1, len(lines)), lines.items(), strict=True):
+            for part, colour in colours.items():
+                if part in by:
+                    at.loglog(sizes, by[part], "o-", color=colour, label=part)
+            at.set(xlabel=name, ylabel="us per frontier" if "clock" in name else "us per round")
+            at.legend()
+
+    report.plot("growth", draw, size=(14, 3.5))
+
+
+def run(quick: bool) -> Report:
+    report = Report("progress", "Progress: its traffic, and what it costs as a flow grows", quick=quick)
+    traffic(report, quick=quick)
+    growth(report, quick=quick)
+    report.write()
+    return report

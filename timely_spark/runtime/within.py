@@ -1,0 +1,130 @@
+"""Further rounds of a batch, on Spark: one task in which all workers and the coordinator go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.errors import VertexError
+from timely_spark.runtime.blobs import size_of
+from timely_spark.runtime.site import ROWS_DDL, Site
+from timely_spark.worker import OUTPUTS, ROWS, Bound, Coordinator, Turn, as_rows, go_on, read_rows
+from timely_spark.worker.rows import Row
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def further(
+    session: SparkSession,
+    site: Site,
+    *,
+    coordinator: Coordinator,
+    turn: Turn,
+    states: Mapping[int, bytes],
+    bound: Bound,
+) -> tuple[Coordinator, Turn, dict[int, bytes]]:
+    """Takes the batch that has led to `turn` on as far as `bound` allows.
+
+    Args:
+        session: where to run it.
+        site: the run.
+        coordinator: as it was when it gave `turn`.
+        turn: what the batch has led to so far.
+        states: reference of each worker's state, where it has one.
+        bound: how far to go.
+
+    Returns:
+        The coordinator, what all of the batch has led to, and references of the states that changed.
+
+    Raises:
+        VertexError: a vertex failed.
+    """
+    if not bound.allows(turn) or sum(map(size_of, states.values())) > bound.states:
+        return coordinator, turn, {}
+    start = replace(turn, outputs=OUTPUTS.empty_table(), released=[])
+    task = _task(site, coordinator.encode(), start, dict(states), bound)
+    # `range` is a plan of one partition, on Connect as well; what the task needs travels with its function
+    answer = session.range(0, 1, 1, 1).mapInArrow(task, ROWS_DDL).toArrow().cast(ROWS)
+    return _decoded(site, coordinator.batch, turn, answer)
+
+
+def _task(
+    site: Site, snapshot: dict[str, Any], turn: Turn, states: dict[int, bytes], bound: Bound
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        with site.reporting():
+            yield from _run(site, snapshot, turn, states, bound).to_batches()
+
+    return run
+
+
+def _run(
+    site: Site, snapshot: dict[str, Any], turn: Turn, states: dict[int, bytes], bound: Bound
+) -> pa.Table:
+    coordinator = Coordinator.decode(site.plan, snapshot)
+    read = {worker: site.blobs.get(reference) for worker, reference in states.items()}
+    folder = site.record
+    watch = None if folder is None else lambda recorded: recorded.write(folder)
+    try:
+        turn, new = go_on(coordinator, turn, read, bound, watch=watch)
+    except VertexError as error:
+        return as_rows([(0, "error", error.encode(), None)])
+    told = {
+        "coordinator": coordinator.encode(),
+        "header": turn.header,
+        "released": turn.released,
+        "frontier": turn.frontier,
+        "complete": turn.complete,
+        "late": turn.late,
+        "stats": turn.stats,
+    }
+    changed: list[Row] = [
+        (worker, "state", {}, site.blobs.put(f"{worker}-{coordinator.batch}-1", state))
+        for worker, state in new.items()
+    ]
+    return pa.concat_tables([turn.rows, _as_rows(turn.outputs), as_rows([(0, "turn", told, None), *changed])])
+
+
+def _as_rows(outputs: pa.Table) -> pa.Table:
+    """Outputs among the rows; sink and epoch are the meta."""
+    pairs = zip(outputs["sink"].to_pylist(), outputs["epoch"].to_pylist(), strict=True)
+    rows = as_rows((0, "output", {"sink": sink, "epoch": epoch}, None) for sink, epoch in pairs)
+    return rows.set_column(0, ROWS.field(0), outputs["worker"]).set_column(
+        3, ROWS.field(3), outputs["payload"]
+    )
+
+
+def _decoded(
+    site: Site, batch: int, turn: Turn, answer: pa.Table
+) -> tuple[Coordinator, Turn, dict[int, bytes]]:
+    kind = answer.column("kind")
+    rows = {name: answer.filter(pc.equal(kind, name)) for name in ("error", "turn", "output", "state")}
+    for _, _, meta, _ in read_rows(rows["error"]):
+        raise VertexError.decode(meta, f"batch {batch}")
+    told = read_rows(rows["turn"])[0][2]
+    outputs = [(meta["sink"], meta["epoch"]) for _, _, meta, _ in read_rows(rows["output"])]
+    made = pa.table(
+        [
+            pa.array([sink for sink, _ in outputs], pa.string()),
+            pa.array([epoch for _, epoch in outputs], pa.int64()),
+            rows["output"]["worker"],
+            rows["output"]["payload"],
+        ],
+        schema=OUTPUTS,
+    )
+    coordinator = Coordinator.decode(site.plan, told.pop("coordinator"))
+    told["released"] = [*turn.released, *map(tuple, told["released"])]
+    further = Turn(
+        rows=answer.filter(pc.is_in(kind, pa.array(["message", "header"]))),
+        outputs=pa.concat_tables([turn.outputs, made]),
+        **told,
+    )
+    states = zip(rows["state"]["worker"].to_pylist(), rows["state"]["payload"].to_pylist(), strict=True)
+    return coordinator, further, dict(states)
