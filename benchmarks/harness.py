@@ -115,7 +115,7 @@ class Report:
             "notes": self.notes,
             "plots": self.plots,
         }
-        text_json = json.dumps(found, indent=1, default=_plain)
+        text_json = json.dumps(_plain(found), indent=1)
         (self.folder / f"{self.name}.json").write_text(text_json + "\n", encoding="utf-8")
         (self.folder / f"{self.name}.md").write_text(text, encoding="utf-8")
 
@@ -192,7 +192,7 @@ def times(ratio: float | None) -> str:
     return "" if ratio is None else f"{ratio:.2f}x" if ratio < 10 else f"{ratio:.0f}x"
 
 
-def yes_or_no(value: bool | None) -> str:  # noqa: FBT001 - a table cell
+def yes_or_no(value: bool | None) -> str:
     """As a table cell."""
     return "" if value is None else "yes" if value else "NO"
 
@@ -207,8 +207,15 @@ def _figure(value: float | str | None) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Numpy scalars and the like, for JSON."""
-    return value.item() if hasattr(value, "item") else str(value)
+    """As JSON has it: numbers of other libraries as ours, and none where there is none."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
 # -- statistics ----------------------------------------------------------------------------------------------

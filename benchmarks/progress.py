@@ -29,7 +29,7 @@ import pyarrow as pa
 
 import timely_spark as ts
 from benchmarks.harness import BASELINE, OURS, Report, median, slope
-from benchmarks.loops import barriers, components, random_edges
+from benchmarks.loops import barriers, components, random_edges, vector
 from timely_spark.progress import Tracker
 from timely_spark.testing import Simulation
 from timely_spark.times import Antichain
@@ -81,18 +81,18 @@ class Traffic:
 
 def word_count() -> ts.Dataflow:
     flow = ts.Dataflow("words")
-    flow.input("words", "word long").group_by("word").count().group_by("count").count().capture("out")
+    flow.input("words", "word long").group_by("word").count("n").group_by("n").count().capture("out")
     return flow
 
 
 def flows(*, quick: bool) -> dict[str, tuple[Callable[[], ts.Dataflow], str, Any]]:
-    edges = random_edges(20_000 if quick else 100_000, 40_000 if quick else 500_000)
+    edges = random_edges(*((5000, 10_000) if quick else (50_000, 100_000)))
     words = pa.table({"word": random_edges(1000, 20_000)["src"]})
     laps = 20 if quick else 100
     return {
         "word count": (word_count, "words", words),
         "components": (components, "edges", edges),
-        f"{laps} barriers": (lambda: barriers(laps), "x", range(64)),
+        f"{laps} barriers": (lambda: barriers(laps), "x", vector(0)),
     }
 
 
@@ -222,8 +222,7 @@ def token(steps: int, workers: int, epochs: int, rounds: int) -> dict[str, float
 def tracker_time(coordinator: Coordinator, rounds: int) -> float:
     """The token's next lap: two counts that change, and the frontiers that change by them."""
     tracker, plan = coordinator.tracker, coordinator.plan
-    location = plan.by_name["ring"].arrives
-    time = next(time for at, time in tracker.active if at in {location, location + 1})
+    location, time = next(stamp for stamp in tracker.active if stamp[1].counters)
     lap = plan.times.feedback(1)
 
     def advance() -> None:

@@ -1,8 +1,8 @@
 """The price of a round: a loop of ours with a trivial vertex against the bare loop of the same shape.
 
 With several workers one small record per worker goes round a ring of them, so every lap crosses workers and
-takes a round. With one worker no lap would, so there both are driven by Spark's `rate-micro-batch` source, one
-row per micro-batch. The bare loop (bare.py) is what a round costs without us. Both queries live in one session
+takes a round. With one worker no lap would; there both are driven by Spark's `rate-micro-batch` source, a row
+per micro-batch. The bare loop (bare.py) is what a round costs without us. Both queries live in one session
 and spin in turns, a few laps each, with the same confs, partitions and rows per round; a round lasts from the
 end of one batch's marker to the end of the next. 0.91x means: ours takes 1.1 times as long as the bare loop.
 
@@ -15,37 +15,19 @@ the shuffle, and the handshake with the Python workers; "after" is the state sto
 
 from __future__ import annotations
 
-import inspect
 import json
-import os
 import subprocess
 import sys
-import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
-from unittest import mock
+from typing import Any
 
-import pyarrow as pa
-
-import timely_spark as ts
-from benchmarks import bare, harness
+from benchmarks import harness
 from benchmarks.harness import Report, median, quantile
-from timely_spark.runtime.log import RoundLog
-from timely_spark.runtime.session import FILE_MANAGER, PARTITIONS, applied
-from timely_spark.runtime.site import labels
-from timely_spark.worker.keys import deal
+from benchmarks.spin import Bare, Ours, Plain, measure, one_round_each, within
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-WARM = 3
+Rounds = Sequence[dict[str, float]]
 AIM = ">=0.91x"
-SCHEMA = pa.schema([("key", pa.int64()), ("left", pa.int64())])
 #: What a round is made of, from the bottom of the plot up, and its colours: Spark's in greys and greens.
 PARTS = {
     "ask the sources": "#c7c7c7",
@@ -62,284 +44,106 @@ PARTS = {
 }
 
 
-@dataclass
-class Timed:
-    """What is seen of one query's batches while it runs."""
-
-    #: batch -> seconds by the clock: `action`, `acted` (toArrow), `write`, `wrote` (marker or manifest)
-    at: dict[int, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
-    #: batch -> `perf_counter` at the end of it
-    ends: dict[int, float] = field(default_factory=dict)
-    #: batches after which something else was measured
-    breaks: set[int] = field(default_factory=set)
-    #: the operator's file of calls: batch, worker, began, ended
-    calls: Path = field(default_factory=lambda: harness.folder() / "calls")
-    _action: tuple[float, float] = (0.0, 0.0)
-
-    def write(self, write: Callable[..., None], batch: int, *args: Any) -> None:
-        began = time.time()
-        write(batch, *args)
-        self.ends[batch] = time.perf_counter()
-        action, acted = self._action
-        self.at[batch] = {"action": action, "acted": acted, "write": began, "wrote": time.time()}
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Times the one action of each batch, and a flow's manifests and operator; the same for both loops."""
-        from pyspark.sql.classic.dataframe import DataFrame
-
-        import timely_spark.runtime.query as ours
-
-        to_arrow, manifest, operator = DataFrame.toArrow, RoundLog.write, ours._operator  # noqa: SLF001
-
-        def timed_action(frame: DataFrame) -> pa.Table:
-            began = time.time()
-            table = to_arrow(frame)
-            self._action = (began, time.time())
-            return table
-
-        def timed_manifest(log: RoundLog, found: Any, *rest: Any) -> None:
-            self.write(lambda _, *args: manifest(log, found, *args), found.batch, *rest)
-
-        with (
-            mock.patch.object(DataFrame, "toArrow", timed_action),
-            mock.patch.object(RoundLog, "write", timed_manifest),
-            mock.patch.object(ours, "_operator", lambda site: timed(operator(site), str(self.calls))),
-        ):
-            yield
-
-    def rounds(self, progress: list[Any]) -> list[dict[str, float]]:
-        """The warm rounds: each part, and the whole, in ms."""
-        durations = {p["batchId"]: p["durationMs"] for p in progress}
-        operator = _calls(self.calls)
-        found = []
-        for batch in sorted(self.ends):
-            # the first round after a break waits for its input, the one before it does not lead to another
-            fresh = {batch - 1, batch - 2} & self.breaks or batch in self.breaks
-            if not fresh and batch in durations and batch in operator and batch - 1 in self.ends:
-                whole = 1000 * (self.ends[batch] - self.ends[batch - 1])
-                found.append(_parts(whole, durations[batch], self.at[batch], operator[batch]))
-        return found
+def middle(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Mean parts of the middle half of the rounds by duration."""
+    ranked = sorted(rounds, key=lambda one: one["whole"])
+    cut = len(ranked) // 4
+    kept = ranked[cut : len(ranked) - cut]
+    return {part: sum(one[part] for one in kept) / len(kept) for part in kept[0]}
 
 
-def timed(function: Callable[..., Any], path: str) -> Callable[..., Any]:
-    """An operator's function that notes when it was called, in a file."""
+def run(quick: bool) -> Report:
+    """Measure, and write the report."""
+    report = Report("round", "The price of a round", quick=quick)
+    turns, laps = (3, 6) if quick else (4, 10)
+    places = [(2, 2)] if quick else [(w, p) for p in (2, 1) for w in (2, 4, 8, 1)]
+    bars: dict[str, dict[str, float]] = {}
+    session = harness.spark("round")
+    for workers, partitions in places:
+        case = f"{workers} workers, {partitions} partitions"
+        ours, theirs = measure(session, workers, partitions, turns=turns, laps=laps, kinds=[Ours, Bare])
+        _row(report, case, (ours, theirs), aim=AIM)
+        bars[f"{workers}w {partitions}p\nours"] = middle(ours)
+        bars[f"{workers}w {partitions}p\nbare"] = middle(theirs)
+        if workers > 1:
+            shared = within(session, workers, partitions, laps=2 * laps, turns=1 if quick else 2)
+            note = "" if one_round_each() else "each round is a micro-batch still"
+            report.add(
+                f"{case}, within a micro-batch", ours=median(shared), baseline=median(wholes(theirs)),
+                against="bare loop", note=note, **_spread(shared * 2 * laps, wholes(theirs)),
+            )  # fmt: skip
+    session.stop()
+    if not quick:
+        tuned = report.rows[0]["ours"]
+        ours, theirs, plain = _untuned(turns, laps)
+        _row(report, "default session, 2 workers, 2 partitions", (ours, theirs))
+        _row(report, "the same, bare loop without our confs", (ours, plain))
+        report.add(
+            "tuned session, 2 workers, 2 partitions", ours=tuned, baseline=median(wholes(ours)),
+            against="ours in the default session", **_spread([tuned], wholes(ours)),
+        )  # fmt: skip
+        bars |= {"default\nours": middle(ours), "default\nbare": middle(theirs), "plain\nbare": middle(plain)}
+    for name, spent in list(bars.items())[:2]:
+        line = ", ".join(f"{part} {spent[part]:.1f}" for part in PARTS)
+        report.note(f"{' '.join(name.split())}, ms of {spent['whole']:.0f}: {line}.")
+    report.note("With one worker a row per micro-batch drives both; with more, a ring of messages.")
+    report.plot("parts", lambda axes: _draw(axes, bars), size=(2.5 + 0.6 * len(bars), 5))
+    report.write()
+    return report
 
-    def run(key: Any, frames: Any, state: Any) -> Iterator[Any]:
-        from pyspark import TaskContext
 
-        began = time.time()
-        yield from function(key, frames, state)
-        batch = TaskContext.get().getLocalProperty("streaming.sql.batchId")
-        with open(path, "a") as file:  # noqa: PTH123 - one short append
-            file.write(f"{batch} {began} {time.time()}\n")
-
-    return run
+def wholes(rounds: Rounds) -> list[float]:
+    """How long each took."""
+    return [one["whole"] for one in rounds]
 
 
-def _calls(path: Path) -> dict[int, tuple[float, float]]:
-    found: dict[int, tuple[float, float]] = {}
-    for line in path.read_text().splitlines() if path.exists() else ():
-        batch, began, ended = line.split()
-        first, last = found.get(int(batch), (float(began), float(ended)))
-        found[int(batch)] = min(first, float(began)), max(last, float(ended))
+def _spread(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
+    return {
+        "rounds": len(ours),
+        "p95": quantile(ours, 0.95),
+        "least": min(ours),
+        "bare p95": quantile(theirs, 0.95),
+        "bare least": min(theirs),
+    }
+
+
+def _row(report: Report, case: str, pair: tuple[Rounds, Rounds], aim: str = "") -> None:
+    ours, theirs = pair
+    report.add(
+        case, ours=median(wholes(ours)), baseline=median(wholes(theirs)), against="bare loop", aim=aim,
+        **_spread(wholes(ours), wholes(theirs)),
+        **{f"ours: {part}": ms for part, ms in middle(ours).items()},
+        **{f"bare: {part}": ms for part, ms in middle(theirs).items()},
+    )  # fmt: skip
+
+
+def _draw(axes: Any, bars: dict[str, dict[str, float]]) -> None:
+    places = [number + 0.3 * (number // 2) for number in range(len(bars))]
+    bottom = [0.0] * len(bars)
+    for part, colour in PARTS.items():
+        heights = [max(0.0, parts[part]) for parts in bars.values()]
+        axes.bar(places, heights, bottom=bottom, color=colour, label=part, width=0.9)
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    axes.set_xticks(places, list(bars), fontsize=7)
+    axes.set_ylabel("ms per round")
+    handles, names = axes.get_legend_handles_labels()
+    axes.legend(handles[::-1], names[::-1], fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def _untuned(turns: int, laps: int) -> list[list[dict[str, float]]]:
+    """Ours, bare, and bare without our confs, in a session with Spark's defaults: in a JVM of its own."""
+    path = harness.folder() / "untuned.json"
+    command = [sys.executable, "-m", "benchmarks.round", str(path), str(turns), str(laps)]
+    subprocess.run(command, cwd=harness.ROOT, check=True, timeout=300)
+    found: list[list[dict[str, float]]] = json.loads(path.read_text(encoding="utf-8"))
     return found
 
 
-def _parts(whole: float, spark: Any, at: dict[str, float], calls: tuple[float, float]) -> dict[str, float]:
-    parts = {
-        "ask the sources": spark.get("latestOffset", 0),
-        "offset log": spark.get("walCommit", 0),
-        "planning": spark.get("queryPlanning", 0) + spark.get("getBatch", 0),
-        "call of foreachBatch": spark["addBatch"] - 1000 * (at["wrote"] - at["action"]),
-        "before the operator": 1000 * (calls[0] - at["action"]),
-        "operator": 1000 * (calls[1] - calls[0]),
-        "after the operator": 1000 * (at["acted"] - calls[1]),
-        "driver: turn": 1000 * (at["write"] - at["acted"]),
-        "driver: manifest": 1000 * (at["wrote"] - at["write"]),
-        "commit log": spark.get("commitOffsets", 0),
-    }
-    return {**parts, "between batches": whole - sum(parts.values()), "whole": whole}
+def _main(path: str, turns: str, laps: str) -> None:
+    session = harness.spark("round, untuned", tuned=False)
+    found = measure(session, 2, 2, turns=int(turns), laps=int(laps), kinds=[Ours, Bare, Plain])
+    Path(path).write_text(json.dumps(found), encoding="utf-8")
 
 
-# -- the two loops -------------------------------------------------------------------------------------------
-
-
-def lap(ring: dict[int, int]) -> Callable[[Any, pa.Table], pa.Table]:
-    """The vertex: sends a record on to the next worker as long as it has laps left."""
-
-    def step(time: Any, batch: pa.Table) -> pa.Table:
-        rows = zip(batch["key"].to_pylist(), batch["left"].to_pylist(), strict=True)
-        onward = [(ring[key], left - 1) for key, left in rows if left > 1]
-        keys, left = zip(*onward, strict=True) if onward else ((), ())
-        return pa.table([pa.array(keys, pa.int64()), pa.array(left, pa.int64())], schema=SCHEMA)
-
-    return step
-
-
-def ring_keys(workers: int) -> list[int]:
-    """For each worker a key that lies with it."""
-    table = pa.table({"key": pa.array(range(64 * workers), pa.int64())})
-    dealt = deal(table, ["key"], workers)
-    return [dealt[worker]["key"][0].as_py() for worker in range(workers)]
-
-
-def ring_flow(workers: int) -> ts.Dataflow:
-    keys = ring_keys(workers)
-    ring = dict(zip(keys, [*keys[1:], keys[0]], strict=True))
-    flow = ts.Dataflow("ring")
-    tokens = flow.input("tokens", "key long, left long")
-    tokens.loop(lambda token: token.unary(lap(ring), SCHEMA, by="key", name="lap")).probe("done")
-    return flow
-
-
-def clock(session: SparkSession) -> DataFrame:
-    ticks = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1)
-    return ticks.option("numPartitions", 1).load().select("value")
-
-
-def clock_flow(session: SparkSession) -> ts.Dataflow:
-    flow = ts.Dataflow("clock")
-    flow.source("clock", clock(session)).unary(same, "value long", by="value").probe("done")
-    return flow
-
-
-def same(time: Any, batch: pa.Table) -> pa.Table:  # noqa: ARG001
-    return batch
-
-
-def one_round_each() -> dict[str, int]:
-    """The argument of `start` that gives every round a micro-batch of its own."""
-    known = "rounds_per_batch" in inspect.signature(ts.Dataflow.start).parameters
-    return {"rounds_per_batch": 1} if known else {}
-
-
-class Side:
-    """One of the two loops; with several workers a living query, with one a query per spin."""
-
-    def __init__(self, session: SparkSession, workers: int, partitions: int) -> None:
-        self.session, self.workers, self.partitions = session, workers, partitions
-        self.seen, self.root = Timed(), harness.folder()
-        self.progress: list[Any] = []
-        self.query: Any = None
-
-    def spin(self, laps: int) -> None:
-        """So many rounds, back to back."""
-        with self.seen.watching():
-            if self.query is None:
-                self.query = self.start()
-                self.until(1)
-            if self.workers == 1:
-                self.until(len(self.seen.ends) + laps)
-                self.stop()
-            else:
-                self.seen.breaks.add(max(self.seen.ends))
-                self.turn(laps)
-                time.sleep(0.1)  # Spark's own progress of the last batch
-            self.seen.breaks.add(max(self.seen.ends))
-
-    def until(self, rounds: int) -> None:
-        limit = time.monotonic() + 60 + 2 * rounds
-        while len(self.seen.ends) < rounds:
-            if not self.spark.isActive or time.monotonic() > limit:
-                msg = f"{len(self.seen.ends)} of {rounds} rounds ran: {self.spark.exception()}"
-                raise RuntimeError(msg)
-            time.sleep(0.01)
-
-    def stop(self) -> None:
-        if self.query is not None:
-            self.progress += self.spark.recentProgress
-            self.query.stop()
-            self.query = None
-
-    def rounds(self) -> list[dict[str, float]]:
-        return self.seen.rounds(self.progress)
-
-    @property
-    def spark(self) -> Any:
-        return self.query
-
-    def start(self) -> Any:
-        raise NotImplementedError
-
-    def turn(self, laps: int) -> None:
-        raise NotImplementedError
-
-
-class Ours(Side):
-    def start(self) -> Any:
-        self.flow = clock_flow(self.session) if self.workers == 1 else ring_flow(self.workers)
-        places = {"workers": self.workers, "partitions": self.partitions}
-        return self.flow.start(self.session, checkpoint=str(self.root / "c"), **places, **one_round_each())
-
-    def turn(self, laps: int) -> None:
-        self.flow.handle("tokens").send([(key, laps) for key in ring_keys(self.workers)])
-        if not self.query.wait_for("done", timeout=60 + 2 * laps):
-            raise TimeoutError
-
-    @property
-    def spark(self) -> Any:
-        return self.query._query  # noqa: SLF001 - Spark's own progress
-
-
-class Bare(Side):
-    confs = FILE_MANAGER
-
-    def start(self) -> Any:
-        of = labels(self.workers, self.partitions)
-        ticks = clock(self.session) if self.workers == 1 else None
-        self.loop = bare.BareLoop(self.root, of, clock=ticks, on_write=self.seen.write)
-        operator, calls = bare.operator, str(self.seen.calls)
-        with (
-            mock.patch.object(bare, "operator", lambda of: timed(operator(of), calls)),
-            applied(self.session, {PARTITIONS: str(self.partitions), **self.confs}),
-        ):
-            return self.loop.start(self.session)
-
-    def turn(self, laps: int) -> None:
-        if not self.loop.spin(laps, timeout=60 + 2 * laps):
-            raise TimeoutError
-
-
-class Plain(Bare):
-    """The bare loop as Spark comes, but for the number of partitions."""
-
-    confs: Mapping[str, str] = MappingProxyType({})
-
-
-def measure(
-    session: SparkSession,
-    workers: int,
-    partitions: int,
-    *,
-    turns: int,
-    laps: int,
-    kinds: Sequence[type[Side]],
-) -> list[list[dict[str, float]]]:
-    """The rounds of each kind of loop, which took turns."""
-    sides = [kind(session, workers, partitions) for kind in kinds]
-    try:
-        for side in sides:
-            side.spin(WARM)
-        for number in range(turns):
-            for side in sides if number % 2 else sides[::-1]:
-                side.spin(laps)
-    finally:
-        for side in sides:
-            side.stop()
-    return [side.rounds() for side in sides]
-
-
-def within(session: SparkSession, workers: int, partitions: int, *, laps: int, turns: int) -> list[float]:
-    """Ms per round where a micro-batch may hold several, one figure per epoch."""
-    flow = ring_flow(workers)
-    checkpoint = str(harness.folder() / "checkpoint")
-    found = []
-    with flow.start(session, checkpoint=checkpoint, workers=workers, partitions=partitions) as query:
-        for count in [WARM] + [laps] * turns:
-            began = time.perf_counter()
-            flow.handle("tokens").send([(key, count) for key in ring_keys(workers)])
-            if not query.wait_for("done", timeout=60 + 2 * count):
-                raise TimeoutError
-            found.append(1000 * (time.perf_counter() - began) / count)
-    return found[1:]
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -33,7 +33,7 @@ def test_a_manifest_comes_back_with_its_rows(log: RoundLog) -> None:
 
     assert log.read(3) == manifest(3)
     assert log.rows(3) == ROWS
-    assert log.has_rows(3)
+    assert log.is_runnable(3)
     assert log.read(4) is None
 
 
@@ -106,7 +106,7 @@ def test_old_manifests_and_outputs_go(log: RoundLog) -> None:
     log.write(current, ROWS)
     for batch in range(30):
         log.write_outputs(batch, ROWS)
-        spent = [*current.spent, (batch, batch)]
+        spent = [*current.spent, (f"outputs/{batch}.arrow", batch)]
         current = log.prune(manifest(batch, kept_from=current.kept_from, spent=spent), keep=10)
         log.write(current, ROWS)
 

@@ -38,7 +38,8 @@ def test_every_round_of_a_run_comes_out_the_same_in_the_simulator(
         released = {name: list(query.captured(name).rows().values()) for name in ("labels", "sizes")}
 
     rounds = ts.testing.recorded(folder)
-    assert len({one.batch for one in rounds}) > 2
+    assert len({(one.batch, one.round) for one in rounds}) > 4
+    assert any(one.round for one in rounds)
     plan = flow().compile(workers=3)
     for one in rounds:
         state, out = one.again(plan)

@@ -1,0 +1,355 @@
+"""Loops: what an iteration costs, against the same loop written by hand with DataFrames.
+
+Three loops, all of them small, so that what is measured is the price of an iteration and not of its data:
+"barriers", bulk-synchronous: a vector is dealt and summed again, each lap waits for the one before by
+notification (Naiad Fig. 6b), one round per lap; "hops", asynchronous: which nodes of a path can be reached,
+edges and nodes dealt over workers, an iteration is a hop, and a round is spent only on hops that change
+workers; "nested": barriers inside barriers, K(K+1) of them.
+
+Each runs as a flow, with many rounds in a micro-batch (the default) and with one (`rounds_per_batch=1`); as a loop
+in foreachBatch, with joins and aggregates whose result is pinned by localCheckpoint in each iteration, until
+nothing changes or the laps are over; as a chain of batch jobs, the same loop on a static DataFrame; and, where
+the number of laps is known beforehand, as one plan of all laps. One session, the same data, results compared
+before any time counts. Times are from sending an epoch to having its result, the micro-batch that brings it
+included, divided by the loop's iterations: the same number for all. First epochs are dropped.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time as clock
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+import timely_spark as ts
+from benchmarks import harness
+from benchmarks.harness import BASELINE, OURS, Report, median
+from timely_spark.testing import sorted_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KEYS, PRIME = 64, 1_000_003
+#: where the paths of different epochs begin: their nodes are different ones
+APART = 1_000_000
+
+
+# -- flows ---------------------------------------------------------------------------------------------------
+
+
+class Superstep(ts.Vertex):
+    """Sums what came for each key in a lap, when the lap is complete; deals it again, or lets it out."""
+
+    def __init__(self, laps: int, factor: int) -> None:
+        self.laps, self.factor, self.held = laps, factor, {}
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        self.held.setdefault(time, []).append(batch)
+        self.notify_at(time)
+
+    def on_notify(self, time: Any) -> None:
+        summed = pa.concat_tables(self.held.pop(time)).group_by("to").aggregate([("value", "sum")])
+        to, value = summed["to"].to_numpy(), summed["value_sum"].to_numpy() % PRIME
+        if time[-1] < self.laps - 1:
+            to = np.concatenate([(self.factor * to + 1) % KEYS, (self.factor * to + 6) % KEYS])
+            self.send_by(0, time, pa.table({"to": to, "value": np.tile(value, 2)}))
+        else:
+            self.send_by(1, time, pa.table({"to": to, "value": value}))
+
+
+def barriers(laps: int) -> ts.Dataflow:
+    """A bulk-synchronous loop: one round per lap."""
+    flow = ts.Dataflow("barriers")
+    scope = flow.scope.inner(name="loop")
+    variable = scope.variable(flow.input("x", "to long, value long"))
+    back, out = flow.vertex(
+        Superstep(laps, 3), variable, [variable.schema] * 2, by=[["to"]], name="superstep"
+    )
+    variable.feed(back)
+    out.leave().capture("out")
+    return flow
+
+
+def nested(laps: int) -> ts.Dataflow:
+    """The same inside another such loop."""
+    flow = ts.Dataflow("nested")
+    outer = flow.scope.inner(name="outer")
+    entered = outer.variable(flow.input("x", "to long, value long"))
+    variable = outer.inner(name="inner").variable(entered)
+    both = [variable.schema] * 2
+    back, out = flow.vertex(Superstep(laps, 3), variable, both, by=[["to"]], name="inner_step")
+    variable.feed(back)
+    again, leaves = flow.vertex(Superstep(laps, 5), out.leave(), both, by=[["to"]], name="outer_step")
+    entered.feed(again)
+    leaves.leave().capture("out")
+    return flow
+
+
+def hops() -> ts.Dataflow:
+    """Which nodes can be reached from those that begin a path."""
+    flow = ts.Dataflow("hops")
+    edges = flow.input("x", "src long, dst long, first long")
+
+    def hop(near: ts.Stream) -> ts.Stream:
+        onward = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
+        return onward.concat(near).distinct(name="near")
+
+    edges.where(pc.field("src") == pc.field("first")).select(node="src").loop(hop).capture("out")
+    return flow
+
+
+def components() -> ts.Dataflow:
+    """Connected components: the least node of each, as it is known after each epoch."""
+    flow = ts.Dataflow("components")
+    edges = flow.input("edges", "src long, dst long")
+    both = edges.concat(edges.select(src="dst", dst="src"))
+
+    def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
+        least = proposed.min("component", keys=["node"], name="least")
+        onward = least.join(proposed.scope.enter(both), left=["node"], right=["src"])
+        return onward.select(node="dst", component="component"), least
+
+    first = both.select(node="src", component=pc.min_element_wise(pc.field("src"), pc.field("dst")))
+    first.loop(spread).capture("out")
+    return flow
+
+
+def random_edges(nodes: int, edges: int, *, seed: int = 1, first: int = 0) -> pa.Table:
+    """Ends drawn at random."""
+    ends = np.random.default_rng(seed).integers(first, first + nodes, (2, edges))
+    return pa.table({"src": ends[0], "dst": ends[1]})
+
+
+def vector(epoch: int) -> pa.Table:
+    return pa.table({"to": np.arange(KEYS), "value": np.arange(KEYS) * (epoch + 1)})
+
+
+def path(length: int, epoch: int) -> pa.Table:
+    first = (epoch + 1) * APART
+    src = np.arange(first, first + length)
+    return pa.table({"src": src, "dst": src + 1, "first": np.full(length, first)})
+
+
+# -- the same by hand ----------------------------------------------------------------------------------------
+
+
+def summed(frame: DataFrame) -> DataFrame:
+    return frame.groupBy("to").agg({"value": "sum"}).selectExpr("to", f"`sum(value)` % {PRIME} AS value")
+
+
+def dealt(frame: DataFrame, factor: int) -> DataFrame:
+    to = f"array(({factor} * to + 1) % {KEYS}, ({factor} * to + 6) % {KEYS})"
+    return frame.selectExpr(f"explode({to}) AS to", "value")
+
+
+def barriers_by_hand(frame: DataFrame, laps: int, *, pinned: bool = True) -> DataFrame:
+    for lap in range(laps):
+        frame = summed(frame if lap == 0 else dealt(frame, 3))
+        if pinned:
+            frame = frame.localCheckpoint()
+    return frame
+
+
+def nested_by_hand(frame: DataFrame, laps: int) -> DataFrame:
+    for outer in range(laps):
+        frame = barriers_by_hand(frame if outer == 0 else dealt(frame, 5), laps)
+        frame = summed(frame).localCheckpoint()
+    return frame
+
+
+def hops_by_hand(edges: DataFrame) -> DataFrame:
+    edges = edges.localCheckpoint()
+    near = reached = edges.where("src = first").selectExpr("src AS node").distinct().localCheckpoint()
+    while not near.isEmpty():
+        onward = near.join(edges, near.node == edges.src).selectExpr("dst AS node").distinct()
+        near = onward.join(reached, "node", "left_anti").localCheckpoint()
+        reached = reached.union(near).localCheckpoint()
+    return reached
+
+
+# -- measuring -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Run:
+    """Milliseconds of each warm epoch, rounds of the last, and the results."""
+
+    times: list[float] = field(default_factory=list)
+    rounds: int = 0
+    results: list[list[tuple[Any, ...]]] = field(default_factory=list)
+
+    def note(self, began: float, result: pa.Table) -> None:
+        self.times.append(1000 * (clock.perf_counter() - began))
+        self.results.append(sorted_rows(result))
+
+
+def as_flow(
+    session: SparkSession, flow: ts.Dataflow, data: list[pa.Table], *, workers: int = 2, **start: Any
+) -> Run:
+    """Epoch by epoch, each after the one before is released."""
+    found = Run()
+    source = next(iter(flow.compile(1).sources))
+    checkpoint = str(harness.folder() / "checkpoint")
+    with flow.start(session, checkpoint=checkpoint, workers=workers, **start) as query:
+        for table in data:
+            before, began = query.rounds, clock.perf_counter()
+            flow.handle(source).send(table)
+            if not query.wait_for("out", timeout=300):
+                raise TimeoutError
+            found.times.append(1000 * (clock.perf_counter() - began))
+            found.rounds = query.rounds - before
+        epochs = (rows for rows in query.captured("out").rows().values() if rows)
+        found.results = list(epochs)
+    return found
+
+
+def as_jobs(session: SparkSession, data: list[pa.Table], loop: Callable[[DataFrame], DataFrame]) -> Run:
+    found = Run()
+    for table in data:
+        began = clock.perf_counter()
+        found.note(began, loop(session.createDataFrame(table)).toArrow())
+    return found
+
+
+def in_foreach_batch(
+    session: SparkSession, data: list[pa.Table], loop: Callable[[DataFrame], DataFrame]
+) -> Run:
+    """A file per epoch; the loop runs inside foreachBatch."""
+    found, done = Run(), threading.Semaphore(0)
+    folder = harness.folder()
+    results: list[pa.Table] = []
+
+    def each(frame: DataFrame, batch: int) -> None:
+        results.append(loop(frame).toArrow())
+        done.release()
+
+    files = folder / "in"
+    files.mkdir()
+    frame = session.readStream.schema(session.createDataFrame(data[0]).schema).parquet(str(files))
+    query = frame.writeStream.foreachBatch(each).option("checkpointLocation", str(folder / "c")).start()
+    try:
+        for number, table in enumerate(data):
+            hidden = Path(files, f".{number}")
+            began = clock.perf_counter()
+            pq.write_table(table, hidden)
+            hidden.rename(files / f"{number}.parquet")
+            while not done.acquire(timeout=1):
+                if not query.isActive:
+                    raise RuntimeError(query.exception())
+            found.note(began, results[-1])
+    finally:
+        query.stop()
+    return found
+
+
+def one_round_each() -> dict[str, Any]:
+    """What `start` takes for a micro-batch per round, if it knows anything else."""
+    known = "rounds_per_batch" in inspect.signature(ts.Dataflow.start).parameters
+    return {"rounds_per_batch": 1} if known else {}
+
+
+def compare(
+    session: SparkSession,
+    build: Callable[[], ts.Dataflow],
+    data: list[pa.Table],
+    by_hand: Mapping[str, Callable[[DataFrame], DataFrame]],
+) -> dict[str, Run]:
+    """All ways of one loop, their results compared; the first epoch is warm-up."""
+    runs = {"ours": as_flow(session, build(), data)}
+    runs["a round per micro-batch"] = as_flow(session, build(), data, **one_round_each())
+    for name, loop in by_hand.items():
+        kind = in_foreach_batch if name == "foreachBatch" else as_jobs
+        runs[name] = kind(session, data, loop)
+    for name, found in runs.items():
+        assert found.results == runs["ours"].results, f"{name} has another result"
+        del found.times[0]
+    return runs
+
+
+def run(quick: bool) -> Report:
+    report = Report("loops", "Loops: the price of an iteration", quick=quick)
+    session = harness.spark("loops")
+    epochs = 3 if quick else 5
+    few, many, length, deep = (20, 20, 16, 3) if quick else (20, 100, 60, 4)
+    loops: dict[str, tuple[int, Callable[[], ts.Dataflow], Callable[[int], pa.Table], dict[str, Any]]] = {}
+    for laps in sorted({few, many}):
+        loops[f"{laps} barriers"] = (
+            laps,
+            lambda laps=laps: barriers(laps),
+            vector,
+            {
+                "foreachBatch": lambda frame, laps=laps: barriers_by_hand(frame, laps),
+                "batch jobs": lambda frame, laps=laps: barriers_by_hand(frame, laps),
+            },
+        )
+    loops[f"{few} barriers"][3]["one plan"] = lambda frame: barriers_by_hand(frame, few, pinned=False)
+    loops[f"{length} hops"] = (
+        length,
+        hops,
+        lambda epoch: path(length, epoch),
+        {"foreachBatch": hops_by_hand, "batch jobs": hops_by_hand},
+    )
+    loops[f"nested, {deep} x {deep + 1}"] = (
+        deep * (deep + 1),
+        lambda: nested(deep),
+        vector,
+        {
+            "foreachBatch": lambda frame: nested_by_hand(frame, deep),
+            "batch jobs": lambda frame: nested_by_hand(frame, deep),
+        },
+    )
+    bars: dict[str, dict[str, float]] = {}
+    as_jobs(session, [vector(0)], lambda frame: barriers_by_hand(frame, 3))  # warm
+    for name, (iterations, build, table, by_hand) in loops.items():
+        runs = compare(session, build, [table(epoch) for epoch in range(epochs)], by_hand)
+        bars[name] = {way: median(found.times) / iterations for way, found in runs.items()}
+        aims = {"a round per micro-batch": ">=3x", "foreachBatch": "<=60"}
+        for way, found in runs.items():
+            if way == "ours":
+                continue
+            report.add(
+                f"{name}, each",
+                ours=bars[name]["ours"],
+                baseline=bars[name][way],
+                against=way,
+                aim=aims.get(way, ">=1x"),
+                rounds=runs["ours"].rounds,
+                least=min(runs["ours"].times) / iterations,
+                theirs_least=min(found.times) / iterations,
+            )
+        if iterations == many:
+            report.add(
+                f"{name}, all",
+                ours=median(runs["ours"].times) / 1000,
+                baseline=median(runs["foreachBatch"].times) / 1000,
+                against="foreachBatch",
+                unit="s",
+                aim="<=8" if many == 100 else "",
+                rounds=runs["ours"].rounds,
+                least=min(runs["ours"].times) / 1000,
+                theirs_least=min(runs["foreachBatch"].times) / 1000,
+            )
+
+    def draw(axes: Any) -> None:
+        ways = list(dict.fromkeys(way for by in bars.values() for way in by))
+        colours = dict(zip(ways, [OURS, "#7fa9d6", BASELINE, "#8c8c8c", "#d8d8d8"], strict=False))
+        for number, way in enumerate(ways):
+            places = [at + 0.16 * (number - 2) for at, by in enumerate(bars.values()) if way in by]
+            axes.bar(
+                places, [by[way] for by in bars.values() if way in by], 0.15, label=way, color=colours[way]
+            )
+        axes.set_xticks(range(len(bars)), bars)
+        axes.set(ylabel="ms per iteration")
+        axes.legend()
+
+    report.plot("iterations", draw)
+    report.write()
+    return report

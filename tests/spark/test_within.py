@@ -1,0 +1,158 @@
+"""Further rounds of a batch, on Spark: fewer micro-batches, the same answers, also over a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import timely_spark as ts
+from timely_spark.errors import TimelyError, VertexError
+from timely_spark.runtime.blobs import EMBEDDED, Blobs, file_of, size_of
+from timely_spark.runtime.errors import LogDamaged
+from timely_spark.runtime.files import Files
+from timely_spark.runtime.states import States
+from timely_spark.worker import ROWS, as_rows
+
+NODES = 9_000
+
+
+def paths(step: Any = None) -> ts.Dataflow:
+    """Hops along paths; each of the many nodes is kept, so states are too large to lie in a row."""
+    flow = ts.Dataflow("paths")
+    edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
+
+    def hop(reached: ts.Stream) -> ts.Stream:
+        links = reached.scope.enter(edges)
+        onward = reached.join(links, left=["node"], right=["src"]).select(node="dst")
+        onward = onward if step is None else onward.map(step, "node long", name="step")
+        return onward.concat(reached).distinct(name="near")
+
+    roots.loop(hop, name="hops").capture("out")
+    return flow
+
+
+def send(flow: ts.Dataflow, start: int, length: int) -> None:
+    flow.handle("edges").send([(start + i, start + i + 1) for i in range(length)])
+    flow.handle("roots").send([start])
+
+
+def nodes(query: Any) -> list[int]:
+    return sorted(node for rows in query.captured("out").rows().values() for (node,) in rows)
+
+
+def jobs(spark: SparkSession, query: Any) -> int:
+    return len(spark.sparkContext.statusTracker().getJobIdsForGroup(query.run_id))
+
+
+def test_a_loop_takes_its_rounds_in_few_batches(spark: SparkSession, checkpoint: str) -> None:
+    flow = paths()
+    send(flow, 0, 60)
+    query = flow.start(spark, checkpoint=checkpoint, workers=3, trigger="available_now")
+    query.await_termination(60)
+
+    assert query.exception() is None
+    assert nodes(query) == list(range(61))
+    simulated = ts.testing.Simulation(paths(), workers=3)
+    simulated.send("edges", [(i, i + 1) for i in range(60)])
+    simulated.send("roots", [0])
+    simulated.run()
+    assert query.rounds == simulated.rounds > 20
+    assert query.last_progress.epoch == 0, "all of them in one micro-batch"
+    assert jobs(spark, query) == 2, "the micro-batch itself, and one for all its further rounds"
+
+
+def test_large_states_go_by_reference_and_are_adopted(spark: SparkSession, checkpoint: str) -> None:
+    flow = paths()
+    flow.handle("edges").send([(i, i + 1) for i in range(NODES)])
+    flow.handle("roots").send([NODES - 20])
+    with flow.start(spark, checkpoint=checkpoint, workers=3, rounds_per_batch=4) as query:
+        assert query.wait_for(timeout=60)
+        assert nodes(query) == list(range(NODES - 20, NODES + 1))
+        assert query.last_progress.epoch > 1, "several micro-batches, with further rounds in each"
+        assert query.rounds > 1 + query.last_progress.epoch
+        flow.handle("roots").send([NODES - 40])  # it wakes one worker; the others have to adopt later
+        assert query.wait_for(timeout=60)
+        assert nodes(query) == list(range(NODES - 40, NODES + 1))
+    blobs = list((Path(checkpoint) / "timely" / "blobs").iterdir())
+    assert blobs
+    assert min(file.stat().st_size for file in blobs) > EMBEDDED
+
+    again = paths()
+    again.handle("roots").send([NODES - 60])
+    with again.start(spark, checkpoint=checkpoint, workers=3, rounds_per_batch=1) as query:
+        assert query.wait_for(timeout=60)
+        assert nodes(query) == list(range(NODES - 60, NODES + 1))
+
+
+def test_a_further_round_that_fails_names_step_and_line(spark: SparkSession, checkpoint: str) -> None:
+    def step(row: Any) -> tuple[int]:
+        if row.node == 9:
+            msg = "nine"
+            raise ValueError(msg)
+        return (row.node,)
+
+    flow = paths(step)
+    send(flow, 0, 20)
+    query = flow.start(spark, checkpoint=checkpoint, workers=3, trigger="available_now")
+    with pytest.raises(VertexError, match=r"step.*nine") as caught:
+        query.await_termination(60)
+    assert "test_within.py" in str(caught.value)
+
+
+def test_no_round_at_all_is_refused(spark: SparkSession, checkpoint: str) -> None:
+    with pytest.raises(TimelyError, match="rounds_per_batch is 0"):
+        paths().start(spark, checkpoint=checkpoint, workers=2, rounds_per_batch=0)
+
+
+# -- blobs and states, without Spark -------------------------------------------------------------------------
+
+
+def test_small_blobs_lie_in_their_reference_and_large_ones_in_files(tmp_path: Path) -> None:
+    blobs = Blobs(Files(str(tmp_path)))
+    for size in (0, 1, EMBEDDED, EMBEDDED + 1, 1_000_000):
+        data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+        reference = blobs.put("0-7-0", data)
+        assert blobs.get(reference).to_pybytes() == data
+        assert size_of(reference) == size
+        assert (file_of(reference) is None) == (size <= EMBEDDED)
+        assert blobs.put("0-7-0", data) == reference, "another attempt writes the same file"
+    assert len(list((tmp_path / "blobs").iterdir())) == 2
+
+
+def test_a_blob_that_is_gone_is_named(tmp_path: Path) -> None:
+    blobs = Blobs(Files(str(tmp_path)))
+    reference = blobs.put("0-7-0", b"x" * 2 * EMBEDDED)
+    blobs.files.remove(file_of(reference) or "")
+    with pytest.raises(LogDamaged, match="0-7-0"):
+        blobs.get(reference)
+
+
+def test_what_further_rounds_changed_is_carried_until_the_operator_takes_it() -> None:
+    states = States()
+    others = as_rows([(0, "report", {}, None)])
+
+    def wrote(worker: int, reference: bytes) -> None:
+        rest = states.written(pa_concat(others, as_rows([(worker, "state", {}, reference)])))
+        assert rest.column("kind").to_pylist() == ["report"]
+
+    wrote(0, b"blobfilefirst")
+    wrote(1, b"embedded...")
+    assert states.rows({0, 1}).column("kind").to_pylist() == ["kept", "kept"]
+    states.carry({0: b"blobfilesecond"})
+    assert states.gone == ["first"]
+    assert states.rows({0}).column("kind").to_pylist() == ["state", "kept"]
+    assert states.rows({1}).column("kind").to_pylist() == ["kept", "kept"]
+
+    read = States.of(states.rows({1}))
+    assert (read.references, read.carried) == (states.references, {0})
+    wrote(0, b"blobfilesecond")
+    assert (states.carried, states.gone) == (set(), ["first"])
+
+
+def pa_concat(*tables: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.concat_tables([ROWS.empty_table(), *tables])

@@ -1,0 +1,94 @@
+"""Further rounds of a batch: the same as batches of their own, as far as the bound allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import timely_spark as ts
+from timely_spark.testing import Simulation
+from timely_spark.worker import Bound, Coordinator, Plan, Turn, Worker, go_on, step
+
+
+def loop() -> ts.Dataflow:
+    flow = ts.Dataflow("loop")
+    edges = flow.input("edges", "src long, dst long")
+
+    def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
+        labels = proposed.min("label", keys=["node"], name="least")
+        links = labels.join(proposed.scope.enter(edges), left=["node"], right=["src"])
+        return links.select(node="dst", label="label"), labels
+
+    labels = edges.select(node="src", label="src").loop(spread)
+    labels.group_by("label").aggregate(nodes="count").capture("sizes")
+    return flow
+
+
+PATH = [(i, i + 1) for i in range(40)]
+
+
+def first_round(workers: int) -> tuple[Plan, Coordinator, Turn, dict[int, bytes]]:
+    simulation = Simulation(loop(), workers=workers)
+    simulation.send("edges", PATH)
+    simulation.step()
+    states = {worker: state for worker, state in enumerate(simulation.states) if state is not None}
+    return simulation.plan, simulation.coordinator, simulation.turn, states
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_one_batch_does_what_many_would(workers: int) -> None:
+    simulations = [Simulation(loop(), workers=workers, rounds_per_batch=n) for n in (1, 3, 1000)]
+    for simulation in simulations:
+        simulation.send("edges", PATH)
+        simulation.run()
+        simulation.send("edges", [(41, 42), (40, 41)])
+        simulation.run()
+    answers = [list(simulation.captured["sizes"].rows().values()) for simulation in simulations]
+    assert answers[0] == answers[1] == answers[2]
+    assert len({simulation.rounds for simulation in simulations}) == 1
+    assert simulations[2].batch == 2, "one batch an epoch"
+
+
+def test_a_worker_that_goes_on_is_one_that_was_restored() -> None:
+    plan, coordinator, turn, states = first_round(3)
+    resident = {index: Worker(plan, state, index) for index, state in states.items()}
+    batch, seen = 0, 0
+    while turn.rows.num_rows and seen < 20:
+        made = []
+        for index in sorted(set(turn.rows["worker"].to_pylist())):
+            mine = turn.rows.filter(pa.compute.equal(turn.rows["worker"], index))
+            states[index], out = step(plan, states[index], batch, index, mine, lambda: "")
+            assert resident[index].step(batch, mine, lambda: "").equals(out)
+            assert resident[index].checkpoint() == states[index]
+            made.append(out)
+            seen += 1
+        turn = coordinator.turn(batch, pa.concat_tables(made))
+    assert seen >= 20
+
+
+def bounds() -> dict[str, Any]:
+    return {"rounds": 3, "exchanged": 0, "delivered": 0}
+
+
+@pytest.mark.parametrize(("name", "value"), bounds().items())
+def test_each_bound_ends_the_batch(name: str, value: int) -> None:
+    plan, coordinator, turn, states = first_round(2)
+    assert turn.rows.num_rows, "there is more to do"
+    later, changed = go_on(coordinator, turn, states, Bound(**{name: value}))
+    assert later.stats["rounds"] == (value or 1)
+    assert bool(changed) == (value > 1)
+    assert later.rows.num_rows
+    whole, _ = go_on(coordinator, later, {**states, **changed}, Bound(rounds=1000))
+    assert not whole.rows.num_rows
+    assert plan is coordinator.plan
+
+
+def test_counts_add_up_over_the_rounds_and_what_is_open_does_not() -> None:
+    _, coordinator, turn, states = first_round(2)
+    later, _ = go_on(coordinator, turn, states, Bound(rounds=1000))
+    assert later.stats["records"] > turn.stats["records"]
+    assert later.stats["rows_in_flight"] == 0
+    assert later.stats["pending_notifications"] == 0
+    assert [epoch for _, epoch in later.released] == [0]
