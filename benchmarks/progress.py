@@ -6,11 +6,12 @@ very same rounds, in the same encoding, from below: batches that were delivered 
 
 Growth: one record goes round a loop between workers, so each round changes the same few counts. Around it the
 flow grows: steps that wait below a record that cannot go on, workers with nothing to do, or epochs in flight.
-`ours` is the time at the largest size and `baseline` at the smallest; a ratio of 1x is time proportional to what
-changes, and the exponent (of a log-log fit over the larger half of the sizes) 0. "tracker" is update, propagation
-and one frontier; "coordinator" the driver's whole turn, of which the tracker is part; "round" adds the two workers
-that run. "recomputed" finds all frontiers anew from all pointstamps, with could-result-in known beforehand. Where
-the input's epoch advances, every frontier behind it really changes: there the figure is per frontier changed.
+`ours` is the time at the largest size and `baseline` at the smallest: a ratio of 1x is time proportional to
+what changes, as is an exponent of 0 (of a log-log fit over the larger half of the sizes). "tracker" is update,
+propagation and one frontier; "coordinator" the driver's whole turn, of which the tracker is part; "workers" the
+rounds of those that run. "recomputed" finds all frontiers anew from all pointstamps, with could-result-in known
+beforehand. Where the input's epoch advances, every frontier behind it really changes: there the figure is per
+frontier changed.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import pyarrow as pa
 import timely_spark as ts
 from benchmarks.harness import BASELINE, OURS, Report, median, slope
 from benchmarks.loops import barriers, components, random_edges, vector
+from timely_spark import testing
 from timely_spark.progress import Tracker
 from timely_spark.testing import Simulation
 from timely_spark.times import Antichain
@@ -111,7 +113,7 @@ def traffic(report: Report, *, quick: bool) -> None:
                 continue
             rounds = simulation.rounds
             report.add(
-                f"traffic, {name}, {count} workers",
+                f"traffic: {name}, {count} workers",
                 ours=sum(found.sent) / rounds,
                 baseline=found.raw_bytes / rounds,
                 against="each event by itself",
@@ -161,9 +163,9 @@ class Wait(ts.Vertex):
         self.send_by(0, time, pa.table({"to": [0]}))
 
 
-def waiting(flow: ts.Dataflow, stream: ts.Stream, steps: int) -> None:
+def waiting(flow: ts.Dataflow, stream: ts.Stream, steps: int, *, by: str | None = "to") -> None:
     for i in range(steps):
-        stream = flow.vertex(Wait(), stream, "to long", by="to", name=f"wait{i}")
+        stream = flow.vertex(Wait(), stream, "to long", by=by, name=f"wait{i}")
     stream.probe("end")
 
 
@@ -178,18 +180,18 @@ def token_flow(steps: int) -> ts.Dataflow:
 
 
 @contextmanager
-def timed_turns() -> Iterator[list[float]]:
-    """Microseconds of each turn of any coordinator."""
+def timed(owner: Any, name: str) -> Iterator[list[float]]:
+    """Microseconds of each call of a function."""
     times: list[float] = []
-    turn = Coordinator.turn
+    function = getattr(owner, name)
 
-    def timed(coordinator: Coordinator, batch: int, rows: pa.Table) -> Any:
+    def call(*args: Any) -> Any:
         began = clock.perf_counter()
-        found = turn(coordinator, batch, rows)
+        found = function(*args)
         times.append(1e6 * (clock.perf_counter() - began))
         return found
 
-    with mock.patch.object(Coordinator, "turn", timed):
+    with mock.patch.object(owner, name, call):
         yield times
 
 
@@ -200,19 +202,19 @@ def token(steps: int, workers: int, epochs: int, rounds: int) -> dict[str, float
     simulation.advance_to("token", 1)
     for epoch in range(epochs):
         simulation.send("held", [epoch], epoch=epoch)
-    whole, header = [], []
+    working, header = [], []
     gc.collect()
-    with timed_turns() as turns:
+    with timed(Coordinator, "turn") as turns, timed(testing, "step") as steps_of:
         for _ in range(rounds + WARM):
-            began = clock.perf_counter()
             simulation.step()
-            whole.append(1e6 * (clock.perf_counter() - began))
+            working.append(sum(steps_of))
+            steps_of.clear()
             header.append(len(simulation.turn.header))
     coordinator = simulation.coordinator
     return {
         "tracker": tracker_time(coordinator, rounds),
         "coordinator": median(turns[WARM:]),
-        "round": median(whole[WARM:]),
+        "workers": median(working[WARM:]),
         "snapshot": median(_time(coordinator.encode) for _ in range(7)),
         "recomputed": recomputed(coordinator),
         "header": median(header[WARM:]),
@@ -229,14 +231,11 @@ def tracker_time(coordinator: Coordinator, rounds: int) -> float:
         nonlocal time
         onward = lap.results_in(time)
         tracker.update([(location, onward, +1), (location, time, -1)])
-        tracker.propagate()
+        assert tracker.propagate()
         tracker.frontier(location)
         time = onward
 
-    tracker.update([(location, time, +1)])
-    times = [_time(advance) for _ in range(10 * rounds)]
-    tracker.update([(location, time, -1)])
-    return median(times)
+    return median(_time(advance) for _ in range(10 * rounds))
 
 
 def recomputed(coordinator: Coordinator) -> float:
@@ -262,7 +261,7 @@ def recomputed(coordinator: Coordinator) -> float:
 def clocked(steps: int, rounds: int) -> dict[str, float]:
     """The input's epoch advances in each round, and with it every frontier behind: per frontier changed."""
     flow = ts.Dataflow("clocked")
-    waiting(flow, flow.input("x", "to long"), steps)
+    waiting(flow, flow.input("x", "to long"), steps, by=None)
     simulation = Simulation(flow, workers=2)
     changed: list[int] = []
     propagate = Tracker.propagate
@@ -272,7 +271,7 @@ def clocked(steps: int, rounds: int) -> dict[str, float]:
         changed.append(len(found) // 2)  # one left, one joined
         return found
 
-    with mock.patch.object(Tracker, "propagate", counted), timed_turns() as turns:
+    with mock.patch.object(Tracker, "propagate", counted), timed(Coordinator, "turn") as turns:
         for _ in range(rounds + WARM):
             simulation.send("x", [0, 1])
             simulation.step()
@@ -287,7 +286,7 @@ def _time(function: Callable[[], object]) -> float:
 
 def exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
     """Of the growth, over the larger half of the sizes."""
-    points = [(math.log(x), math.log(y)) for x, y in zip(sizes, times, strict=True) if y == y]  # noqa: PLR0124
+    points = [(math.log(x), math.log(y)) for x, y in zip(sizes, times, strict=True) if math.isfinite(y)]
     return slope(points[-max(2, (len(points) + 1) // 2) :])
 
 
@@ -304,10 +303,10 @@ def growth(report: Report, *, quick: bool) -> None:
         measured = [measure(size) for size in sizes]
         by = {part: [found[part] for found in measured] for part in measured[0]}
         lines[name] = sizes, by
-        for part in ("tracker", "coordinator", "round"):
+        for part in ("tracker", "coordinator", "workers"):
             if part in by:
                 report.add(
-                    f"{part}, {sizes[-1]:,} {name}",
+                    f"{part}: {sizes[-1]:,} {name}",
                     ours=by[part][-1],
                     baseline=by[part][0],
                     against=f"{sizes[0]} {name}",
@@ -318,10 +317,10 @@ def growth(report: Report, *, quick: bool) -> None:
                     if part == "coordinator" and "header" in by
                     else "",
                 )
-        known = [i for i, value in enumerate(by.get("recomputed", ())) if value == value]  # noqa: PLR0124
-        if known:
+        known = [i for i, value in enumerate(by.get("recomputed", ())) if math.isfinite(value)]
+        if known and name != "workers":  # of which the tracker knows nothing
             report.add(
-                f"tracker, {sizes[known[-1]]:,} {name}",
+                f"tracker: {sizes[known[-1]]:,} {name}",
                 ours=by["tracker"][known[-1]],
                 baseline=by["recomputed"][known[-1]],
                 against="recomputed",
@@ -331,7 +330,7 @@ def growth(report: Report, *, quick: bool) -> None:
 
     def draw(axes: Any) -> None:
         axes.figure.clear()
-        colours = {"tracker": OURS, "coordinator": "#d1495b", "round": "#edae49", "recomputed": BASELINE}
+        colours = {"tracker": OURS, "coordinator": "#d1495b", "workers": "#edae49", "recomputed": BASELINE}
         for at, (name, (sizes, by)) in zip(axes.figure.subplots(1, len(lines)), lines.items(), strict=True):
             for part, colour in colours.items():
                 if part in by:

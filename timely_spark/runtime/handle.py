@@ -171,7 +171,7 @@ class Query:
     # -- a timely dataflow's ---------------------------------------------------------------------------------
     @property
     def rounds(self) -> int:
-        """Micro-batches run since the checkpoint was made."""
+        """Rounds run since the checkpoint was made; a micro-batch may take several."""
         return self._watch.newest().rounds
 
     def frontier(self, name: str | None = None) -> Any:

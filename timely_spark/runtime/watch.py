@@ -30,7 +30,7 @@ class Progress:
 
     #: The micro-batch, which is the epoch of the input that it read.
     epoch: int
-    #: Micro-batches run since the checkpoint was made.
+    #: Rounds run since the checkpoint was made; a micro-batch may take several.
     rounds: int
     #: Per output and probe the times that may still appear there; none: complete.
     frontier: Mapping[str, list[Any]]
@@ -54,10 +54,10 @@ class Completed:
     epoch: int
     #: The output's name.
     output: str
-    #: Micro-batches from the one that read its input to the one that released it, both counted; None where
-    #: epochs are not micro-batches.
+    #: Rounds of the micro-batches from the one that read its input to the one that released it, both counted;
+    #: None where epochs are not micro-batches, or the first of them is forgotten.
     rounds: int | None
-    #: How long those took; None where Spark has forgotten one of them.
+    #: How long those micro-batches took; None where Spark has forgotten one of them.
     milliseconds: int | None
 
 
@@ -130,15 +130,18 @@ class Watch:
         """What a micro-batch released; `durations` are those of the micro-batches that are known."""
         manifest = self.log.read(batch)
         clocked = all(source.epochs == "clock" for source in self.site.plan.inputs)
-        found = []
-        for output, epoch in manifest.released if manifest is not None else ():
+        found: list[Completed] = []
+        if manifest is None:
+            return found
+        for output, epoch in manifest.released:
             took = [durations.get(each) for each in range(epoch if clocked else batch, batch + 1)]
             known = [each for each in took if each is not None]
+            before = self.log.read(epoch - 1) if clocked else None
             found.append(
                 Completed(
                     epoch=epoch,
                     output=output,
-                    rounds=len(took) if clocked and took else None,
+                    rounds=manifest.rounds - before.rounds if before is not None else None,
                     milliseconds=sum(known) if len(known) == len(took) else None,
                 )
             )

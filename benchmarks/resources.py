@@ -1,0 +1,97 @@
+"""What the processes of a Spark session take, each second, from /proc (Linux); and the files on disk."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+from benchmarks.harness import slope
+
+PAGE = os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+class Resources:
+    """A thread that looks at memory and files while it is entered.
+
+    Columns of `samples`: seconds; MB of `driver` (this process), `JVM`, `Python workers` (all below the JVM);
+    and a number for each name of `counts`.
+    """
+
+    def __init__(self, counts: Mapping[str, Callable[[], float]], *, every: float = 1.0) -> None:
+        self.counts, self.every = counts, every
+        self.samples: list[dict[str, float]] = []
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Resources:  # noqa: PYI034 - Self is in typing from 3.11 only
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        while not self._end.wait(self.every):
+            sample = {"seconds": time.monotonic() - began, **memory()}
+            self.samples.append(sample | {name: float(count()) for name, count in self.counts.items()})
+
+    def series(self, name: str) -> list[tuple[float, float]]:
+        """(seconds, value)."""
+        return [(sample["seconds"], sample[name]) for sample in self.samples]
+
+    def growth(self, name: str) -> tuple[float, float]:
+        """Growth per minute over the second half, and the mean level there."""
+        half = self.series(name)[len(self.samples) // 2 :]
+        level = sum(value for _, value in half) / max(1, len(half))
+        return 60 * slope(half), level
+
+
+def memory() -> dict[str, float]:
+    """Resident memory in MB."""
+    children: dict[int, list[int]] = defaultdict(list)
+    java: set[int] = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                name, _, rest = (entry / "stat").read_text().partition("(")[2].rpartition(")")
+            except OSError:  # it has ended
+                continue
+            children[int(rest.split()[1])].append(int(entry.name))
+            if name == "java":
+                java.add(int(entry.name))
+    below = _below(os.getpid(), children)
+    jvm = [pid for pid in below if pid in java]
+    workers = {pid for one in jvm for pid in _below(one, children)} - java
+    return {
+        "driver": _resident(os.getpid()),
+        "JVM": sum(map(_resident, jvm)),
+        "Python workers": sum(map(_resident, workers)),
+    }
+
+
+def _below(pid: int, children: Mapping[int, list[int]]) -> list[int]:
+    found = list(children.get(pid, ()))
+    for one in found:
+        found += children.get(one, ())
+    return found
+
+
+def _resident(pid: int) -> float:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+    except OSError:
+        return 0.0
+
+
+def files(*folders: Path) -> int:
+    """How many files are below the folders."""
+    return sum(len(names) for folder in folders for _, _, names in os.walk(folder))
