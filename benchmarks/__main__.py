@@ -44,6 +44,7 @@ def main() -> int:
         for name in chosen:
             importlib.import_module(f"benchmarks.{name}").run(args.quick)
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what runs is ended, too
     failed = [name for name in chosen if not _apart(name, quick=args.quick)]
     folder = QUICK if args.quick else RESULTS
     print(summary(folder, failed), flush=True)

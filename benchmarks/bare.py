@@ -48,6 +48,10 @@ REPORT = json.dumps(
 )
 
 
+#: As long as the reference of a state that holds nothing.
+STATE = bytes(64)
+
+
 def _payload() -> bytes:
     table = pa.table({"key": pa.array([0], pa.int64()), "left": pa.array([100], pa.int64())})
     sink = pa.BufferOutputStream()
@@ -147,7 +151,7 @@ class BareLoop:
 
     def start(self, session: SparkSession) -> StreamingQuery:
         session.dataSource.register(MarkerSource)
-        pause = 0.05 if self.clock is None else 0.0
+        pause = 0.16 if self.clock is None else 0.0
         rows = session.readStream.format("bare_loop").option("pause", pause).load(self.markers.root)
         if self.clock is not None:
             rows = rows.unionAll(self.clock.mapInArrow(packer(self.labels[0]), ROWS_DDL))
@@ -183,8 +187,8 @@ def operator(labels: tuple[int, ...]) -> Callable[[Any, Iterator[pd.DataFrame], 
         for _ in frames:
             pass
         if not state.exists:
-            state.update((1, b"state"))
-        out = [(key[0], "report", REPORT, None)]
+            state.update((1, STATE))
+        out = [(key[0], "report", REPORT, None), (key[0], "state", "{}", STATE)]
         if len(labels) > 1:
             out.append((onward[key[0]], "message", MESSAGE, PAYLOAD))
         yield pd.DataFrame(out, columns=ROWS.names)

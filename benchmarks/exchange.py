@@ -1,10 +1,10 @@
 """Keyed state and the exchange: running counts, against Spark's own and against a Python function per key.
 
-Each epoch is a set of parquet files, one per core, which become visible by one rename, and so are one
-micro-batch for whoever reads them; keys are drawn evenly. The first epoch holds every key once, so that all
-state is there before anything is measured. All sides run in one session with the same confs, read the same
-files, and take turns epoch by epoch. An epoch costs what Spark reports as the whole trigger, from the listing
-of files to the commit. What is delivered is checked against numpy.
+Each epoch is a set of parquet files, one per core, and one micro-batch for whoever reads them; keys are drawn
+evenly. The first epoch holds every key once, so that all state is there before anything is measured. All
+sides run in one session with the same confs, read the same files, and take turns, a few epochs each, of which
+the first is not counted: it finds a side that has idled. An epoch costs what Spark reports as the whole
+trigger, from the listing of files to the commit. What is delivered is checked against numpy.
 
 - ours: `source -> group_by("key").count()`, its changed keys with their new counts given to `subscribe`: an
   Arrow table in the driver's Python process.
@@ -20,10 +20,10 @@ More than 1x: ours is faster. Ours has as many workers as there are cores.
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
 
 CORES = 2
-WARM = 3
+#: Epochs in a turn.
+TURN = 4
 #: Seconds after which a side is given up.
 PATIENCE = 600
 
@@ -54,25 +55,24 @@ class Side:
     folder: Path
     stop: Callable[[], object] = print
     progress: Callable[[], list[Any]] = list
-    #: Set when an epoch was delivered.
-    delivered: threading.Event = field(default_factory=threading.Event)
+    #: What was delivered last, of the sides that deliver to the driver.
     last: pa.Table | None = None
 
-    def epoch(self, number: int, files: list[Path]) -> float:
-        """Make an epoch's files visible, and wait for its answer; milliseconds of the trigger."""
-        hidden = self.folder / f"_{number}"
+    def answer(self, turn: int, files: Sequence[Path]) -> list[float]:
+        """Make the files of some epochs visible at once, and wait for all answers: milliseconds of each."""
+        hidden = self.folder / f"_{turn}"
         hidden.mkdir()
         for file in files:
             os.link(file, hidden / file.name)
-        done = self._durations()
-        self.delivered.clear()
-        hidden.rename(self.folder / f"epoch-{number}")
-        if not self.delivered.wait(PATIENCE):
-            msg = f"{self.name}: no answer to epoch {number}"
-            raise TimeoutError(msg)
-        while len(new := self._durations()) == len(done):  # the commit comes after the delivery
-            time.sleep(0.01)
-        return sum(new[len(done) :])
+        before, due = len(self._durations()), len(files) // CORES
+        hidden.rename(self.folder / f"turn-{turn}")
+        began = time.monotonic()
+        while len(new := self._durations()[before:]) < due:
+            if time.monotonic() - began > PATIENCE:
+                msg = f"{self.name}: no answer in turn {turn}"
+                raise TimeoutError(msg)
+            time.sleep(0.1)
+        return new
 
     def _durations(self) -> list[float]:
         return [p.durationMs["triggerExecution"] for p in self.progress() if p.numInputRows > 0]
@@ -83,7 +83,6 @@ def ours(spark: SparkSession, side: Side) -> None:
 
     def take(_: int, table: pa.Table) -> None:
         side.last = table
-        side.delivered.set()
 
     flow = ts.Dataflow("counts")
     flow.source("keys", _read(spark, side)).group_by("key").count().subscribe(take)
@@ -120,7 +119,8 @@ def count(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterat
 
 
 def _read(spark: SparkSession, side: Side) -> DataFrame:
-    return spark.readStream.schema("key long").parquet(f"{side.folder}/epoch-*")
+    reader = spark.readStream.schema("key long").option("maxFilesPerTrigger", CORES)
+    return reader.parquet(f"{side.folder}/turn-*")
 
 
 def _noop(frame: DataFrame) -> None:
@@ -128,11 +128,7 @@ def _noop(frame: DataFrame) -> None:
 
 
 def _start(side: Side, frame: DataFrame, deliver: Callable[[DataFrame], None]) -> None:
-    def batch(frame: DataFrame, _: int) -> None:
-        deliver(frame)
-        side.delivered.set()
-
-    writer = frame.writeStream.outputMode("update").foreachBatch(batch)
+    writer = frame.writeStream.outputMode("update").foreachBatch(lambda batch, _: deliver(batch))
     query = writer.option("checkpointLocation", str(harness.folder())).start()
     side.stop, side.progress = query.stop, lambda: query.recentProgress
 
@@ -140,24 +136,26 @@ def _start(side: Side, frame: DataFrame, deliver: Callable[[DataFrame], None]) -
 def measure(
     spark: SparkSession, starts: dict[str, Callable[[SparkSession, Side], None]], epochs: list[pa.Array]
 ) -> dict[str, list[float]]:
-    """Milliseconds per epoch of each side, which take turns; the first `WARM` epochs are dropped."""
+    """Milliseconds per epoch of each side. The first epoch is a turn of its own; the next turn warms."""
     staging = harness.folder()
     files = [_write(staging, number, keys) for number, keys in enumerate(epochs)]
+    turns = [files[0], *(list(chain(*files[i : i + TURN])) for i in range(1, len(files), TURN))]
     sides = {name: Side(name, harness.folder()) for name in starts}
     took: dict[str, list[float]] = {name: [] for name in starts}
     try:
         for name, side in sides.items():
             starts[name](spark, side)
-        for number in range(len(epochs)):
+        for number, turn in enumerate(turns):
             for name, side in sides.items():
-                took[name].append(side.epoch(number, files[number]))
+                answers = side.answer(number, turn)
+                took[name] += answers[1:] if number > 1 else []
     finally:
         for side in sides.values():
             side.stop()
     for side in sides.values():
         if side.last is not None:
             _check(side, epochs)
-    return {name: times[WARM:] for name, times in took.items()}
+    return took
 
 
 def _write(folder: Path, number: int, keys: pa.Array) -> list[Path]:
@@ -165,6 +163,7 @@ def _write(folder: Path, number: int, keys: pa.Array) -> list[Path]:
     size = -(-len(keys) // CORES)
     for part, file in enumerate(files):
         pq.write_table(pa.table({"key": keys.slice(part * size, size)}), file)
+        os.utime(file, (number, number))  # read in this order
     return files
 
 
@@ -188,7 +187,7 @@ def draw(keys: int, rows: int, epochs: int) -> list[pa.Array]:
     return [pa.array(np.arange(keys)), *(pa.array(random.integers(0, keys, rows)) for _ in range(epochs - 1))]
 
 
-def run(quick: bool) -> Report:  # noqa: FBT001 - the runner's own form
+def run(quick: bool) -> Report:
     """Counts at 10 thousand, 1 million and 10 million keys; quick: less of everything."""
     report = Report("exchange", "Running counts: keyed state and the exchange", quick=quick)
     # an idle query looks for new files rarely, so that it takes nothing from the one whose turn it is
@@ -207,7 +206,7 @@ def run(quick: bool) -> Report:  # noqa: FBT001 - the runner's own form
             ("200 thousand keys", 200_000, ["ours", "native"], ""),
         ]
     for case, keys, names, aim in cases:
-        epochs = WARM + (4 if quick else 6 if keys > 1_000_000 else 10)
+        epochs = 1 + TURN * (2 if quick else 3 if keys > 1_000_000 else 5)
         took = measure(spark, {name: all_sides[name] for name in names}, draw(keys, rows, epochs))
         for name in names[1:]:
             mine, its = took["ours"], took[name]

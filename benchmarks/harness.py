@@ -11,24 +11,22 @@ import atexit
 import json
 import math
 import os
-import platform
 import re
 import shutil
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.machine import ROOT, commit, machine, versions
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 #: Results of quick runs, which are not kept in git.
 QUICK = RESULTS / "quick"
@@ -108,7 +106,7 @@ class Report:
             "quick": self.quick,
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "seconds": round(time.perf_counter() - self._began, 1),
-            "commit": _output("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD") or None,
+            "commit": commit(),
             "machine": self._machine,
             "versions": versions(),
             "rows": self.rows,
@@ -306,43 +304,3 @@ def spark(
     session.sparkContext.setLogLevel("ERROR")
     atexit.register(session.stop)
     return session
-
-
-def machine() -> dict[str, Any]:
-    """What it runs on, and how busy that is."""
-    return {
-        "cpu": _first(r"^model name\s*:\s*(.+)$", "/proc/cpuinfo") or platform.machine(),
-        "cores": os.cpu_count(),
-        "memory_gb": round(int(_first(r"^MemTotal:\s*(\d+)", "/proc/meminfo") or 0) / 2**20),
-        "load": round(os.getloadavg()[0], 2),
-        "system": platform.platform(),
-    }
-
-
-def versions() -> dict[str, str]:
-    """Of all that a figure may depend on."""
-    java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else "java"
-    found = re.search(r'version "([^"]+)"', _output(str(java), "-version"))
-    of = {"python": platform.python_version(), "java": found[1] if found else ""}
-    for name in ("timely-spark", "pyspark", "pyarrow", "numpy", "pandas", "delta-spark"):
-        try:
-            of[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:  # noqa: PERF203 - seven of them
-            of[name] = ""
-    return of
-
-
-def _first(pattern: str, path: str) -> str:
-    try:
-        found = re.search(pattern, Path(path).read_text(encoding="utf-8"), re.MULTILINE)
-    except OSError:
-        return ""
-    return found[1].strip() if found else ""
-
-
-def _output(*command: str) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
-    except OSError:
-        return ""
-    return (done.stdout + done.stderr).strip() if done.returncode == 0 else ""

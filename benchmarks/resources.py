@@ -57,6 +57,25 @@ class Resources:
 
 def memory() -> dict[str, float]:
     """Resident memory in MB."""
+    children, java = _processes()
+    jvm = [pid for pid in _below(os.getpid(), children) if pid in java]
+    workers = {pid for one in jvm for pid in _below(one, children)} - java
+    return {
+        "driver": _resident(os.getpid()),
+        "JVM": sum(map(_resident, jvm)),
+        "Python workers": sum(map(_resident, workers)),
+    }
+
+
+def processor() -> float:
+    """Seconds of processor time that this process and all below it have taken so far."""
+    children, _ = _processes()
+    ticks = sum(_ticks(pid) for pid in (os.getpid(), *_below(os.getpid(), children)))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _processes() -> tuple[dict[int, list[int]], set[int]]:
+    """The children of each process, and which processes are Java."""
     children: dict[int, list[int]] = defaultdict(list)
     java: set[int] = set()
     for entry in Path("/proc").iterdir():
@@ -68,14 +87,15 @@ def memory() -> dict[str, float]:
             children[int(rest.split()[1])].append(int(entry.name))
             if name == "java":
                 java.add(int(entry.name))
-    below = _below(os.getpid(), children)
-    jvm = [pid for pid in below if pid in java]
-    workers = {pid for one in jvm for pid in _below(one, children)} - java
-    return {
-        "driver": _resident(os.getpid()),
-        "JVM": sum(map(_resident, jvm)),
-        "Python workers": sum(map(_resident, workers)),
-    }
+    return children, java
+
+
+def _ticks(pid: int) -> int:
+    try:
+        found = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return sum(map(int, found[11:15]))  # its own, and of children that have ended
 
 
 def _below(pid: int, children: Mapping[int, list[int]]) -> list[int]:

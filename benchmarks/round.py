@@ -6,11 +6,16 @@ per micro-batch. The bare loop (bare.py) is what a round costs without us. Both 
 and spin in turns, a few laps each, with the same confs, partitions and rows per round; a round lasts from the
 end of one batch's marker to the end of the next. 0.91x means: ours takes 1.1 times as long as the bare loop.
 
+The default session and the tuned one have a JVM each, in turns; their rounds are those of young JVMs.
 "within a micro-batch" is the time of a whole run divided by its rounds, where several rounds share a batch.
 
 The plot stacks where the time goes: mean of the middle half of the rounds by duration, so that the parts add
 up. What cannot be told apart from outside: "before the operator" is the start of the job, the source's tasks,
 the shuffle, and the handshake with the Python workers; "after" is the state store's commit and the collect.
+
+"cpu" is the processor time per round of all processes, which other work on the machine disturbs less than the
+wall clock; "operator cpu" that of the operator's function (all workers), "driver cpu" that of the driver's
+Python between the collect and the end of the marker: what we add to Spark's own.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,8 +65,10 @@ def run(quick: bool) -> Report:
     places = [(2, 2)] if quick else [(w, p) for p in (2, 1) for w in (2, 4, 8, 1)]
     bars: dict[str, dict[str, float]] = {}
     session = harness.spark("round")
+    if not quick:  # the JVM compiles for its first hundred rounds
+        measure(session, 2, 2, turns=turns, laps=laps, kinds=[Ours, Bare])
     for workers, partitions in places:
-        case = f"{workers} workers, {partitions} partitions"
+        case = f"{_count(workers, 'worker')}, {_count(partitions, 'partition')}"
         ours, theirs = measure(session, workers, partitions, turns=turns, laps=laps, kinds=[Ours, Bare])
         _row(report, case, (ours, theirs), aim=AIM)
         bars[f"{workers}w {partitions}p\nours"] = middle(ours)
@@ -69,22 +77,14 @@ def run(quick: bool) -> Report:
             shared = within(session, workers, partitions, laps=2 * laps, turns=1 if quick else 2)
             note = "" if one_round_each() else "each round is a micro-batch still"
             report.add(
-                f"{case}, within a micro-batch", ours=median(shared), baseline=median(wholes(theirs)),
-                against="bare loop", note=note, **_spread(shared * 2 * laps, wholes(theirs)),
+                f"{case}, within a micro-batch", ours=median(wholes(shared)), baseline=median(wholes(theirs)),
+                against="bare loop", note=note, **_spread(shared * 2 * laps, theirs),
             )  # fmt: skip
     session.stop()
     if not quick:
-        tuned = report.rows[0]["ours"]
-        ours, theirs, plain = _untuned(turns, laps)
-        _row(report, "default session, 2 workers, 2 partitions", (ours, theirs))
-        _row(report, "the same, bare loop without our confs", (ours, plain))
-        report.add(
-            "tuned session, 2 workers, 2 partitions", ours=tuned, baseline=median(wholes(ours)),
-            against="ours in the default session", **_spread([tuned], wholes(ours)),
-        )  # fmt: skip
-        bars |= {"default\nours": middle(ours), "default\nbare": middle(theirs), "plain\nbare": middle(plain)}
+        bars |= _sessions(report, turns, laps)
     for name, spent in list(bars.items())[:2]:
-        line = ", ".join(f"{part} {spent[part]:.1f}" for part in PARTS)
+        line = ", ".join(f"{part} {spent[part]:.1f}" for part in (*PARTS, "operator cpu", "driver cpu"))
         report.note(f"{' '.join(name.split())}, ms of {spent['whole']:.0f}: {line}.")
     report.note("With one worker a row per micro-batch drives both; with more, a ring of messages.")
     report.plot("parts", lambda axes: _draw(axes, bars), size=(2.5 + 0.6 * len(bars), 5))
@@ -92,18 +92,24 @@ def run(quick: bool) -> Report:
     return report
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def wholes(rounds: Rounds) -> list[float]:
     """How long each took."""
     return [one["whole"] for one in rounds]
 
 
-def _spread(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
+def _spread(ours: Rounds, theirs: Rounds) -> dict[str, float]:
     return {
         "rounds": len(ours),
-        "p95": quantile(ours, 0.95),
-        "least": min(ours),
-        "bare p95": quantile(theirs, 0.95),
-        "bare least": min(theirs),
+        "p95": quantile(wholes(ours), 0.95),
+        "least": min(wholes(ours)),
+        "bare p95": quantile(wholes(theirs), 0.95),
+        "bare least": min(wholes(theirs)),
+        "cpu": median(one["cpu"] for one in ours),
+        "bare cpu": median(one["cpu"] for one in theirs),
     }
 
 
@@ -111,7 +117,7 @@ def _row(report: Report, case: str, pair: tuple[Rounds, Rounds], aim: str = "") 
     ours, theirs = pair
     report.add(
         case, ours=median(wholes(ours)), baseline=median(wholes(theirs)), against="bare loop", aim=aim,
-        **_spread(wholes(ours), wholes(theirs)),
+        **_spread(ours, theirs),
         **{f"ours: {part}": ms for part, ms in middle(ours).items()},
         **{f"bare: {part}": ms for part, ms in middle(theirs).items()},
     )  # fmt: skip
@@ -130,19 +136,38 @@ def _draw(axes: Any, bars: dict[str, dict[str, float]]) -> None:
     axes.legend(handles[::-1], names[::-1], fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
 
 
-def _untuned(turns: int, laps: int) -> list[list[dict[str, float]]]:
-    """Ours, bare, and bare without our confs, in a session with Spark's defaults: in a JVM of its own."""
-    path = harness.folder() / "untuned.json"
-    command = [sys.executable, "-m", "benchmarks.round", str(path), str(turns), str(laps)]
+def _sessions(report: Report, turns: int, laps: int) -> dict[str, dict[str, float]]:
+    """Rows of the default session, and of the tuned against it: JVMs of their own, in turns."""
+    found: dict[str, list[dict[str, float]]] = defaultdict(list)
+    for kind in ("tuned", "default") * 2:
+        for name, rounds in _apart(kind, turns // 2, laps).items():
+            found[f"{kind} {name}"] += rounds
+    ours = found["default Ours"]
+    _row(report, "default session, 2 workers, 2 partitions", (ours, found["default Bare"]))
+    _row(report, "the same, bare loop without our confs", (ours, found["default Plain"]))
+    tuned = found["tuned Ours"]
+    report.add(
+        "tuned session, 2 workers, 2 partitions", ours=median(wholes(tuned)), baseline=median(wholes(ours)),
+        against="ours in the default session", **_spread(tuned, ours),
+    )  # fmt: skip
+    return {name.lower().replace(" ", "\n"): middle(rounds) for name, rounds in found.items()}
+
+
+def _apart(kind: str, turns: int, laps: int) -> dict[str, list[dict[str, float]]]:
+    """The rounds of each kind of loop, in a JVM of its own."""
+    path = harness.folder() / f"{kind}.json"
+    command = [sys.executable, "-m", "benchmarks.round", kind, str(path), str(turns), str(laps)]
     subprocess.run(command, cwd=harness.ROOT, check=True, timeout=300)
-    found: list[list[dict[str, float]]] = json.loads(path.read_text(encoding="utf-8"))
+    found: dict[str, list[dict[str, float]]] = json.loads(path.read_text(encoding="utf-8"))
     return found
 
 
-def _main(path: str, turns: str, laps: str) -> None:
-    session = harness.spark("round, untuned", tuned=False)
-    found = measure(session, 2, 2, turns=int(turns), laps=int(laps), kinds=[Ours, Bare, Plain])
-    Path(path).write_text(json.dumps(found), encoding="utf-8")
+def _main(kind: str, path: str, turns: str, laps: str) -> None:
+    session = harness.spark(f"round, {kind}", tuned=kind == "tuned")
+    kinds = [Ours, Bare] if kind == "tuned" else [Ours, Bare, Plain]
+    found = measure(session, 2, 2, turns=int(turns), laps=int(laps), kinds=kinds)
+    rounds = {one.__name__: each for one, each in zip(kinds, found, strict=True)}
+    Path(path).write_text(json.dumps(rounds), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -17,7 +13,8 @@ import pyarrow as pa
 
 import timely_spark as ts
 from benchmarks import bare, harness
-from timely_spark.runtime.log import RoundLog
+from benchmarks.resources import processor
+from benchmarks.timed import Timed, timed
 from timely_spark.runtime.session import FILE_MANAGER, PARTITIONS, applied
 from timely_spark.runtime.site import labels
 from timely_spark.worker.keys import deal
@@ -28,109 +25,6 @@ if TYPE_CHECKING:
 #: Rounds of each loop before any counts.
 WARM = 3
 SCHEMA = pa.schema([("key", pa.int64()), ("left", pa.int64())])
-
-
-@dataclass
-class Timed:
-    """What is seen of one query's batches while it runs."""
-
-    #: batch -> seconds by the clock: `action`, `acted` (toArrow), `write`, `wrote` (marker or manifest)
-    at: dict[int, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
-    #: batch -> `perf_counter` at the end of it
-    ends: dict[int, float] = field(default_factory=dict)
-    #: batches after which something else was measured
-    breaks: set[int] = field(default_factory=set)
-    #: the operator's file of calls: batch, worker, began, ended
-    calls: Path = field(default_factory=lambda: harness.folder() / "calls")
-    _action: tuple[float, float] = (0.0, 0.0)
-
-    def write(self, write: Callable[..., None], batch: int, *args: Any) -> None:
-        began = time.time()
-        write(batch, *args)
-        self.ends[batch] = time.perf_counter()
-        action, acted = self._action
-        self.at[batch] = {"action": action, "acted": acted, "write": began, "wrote": time.time()}
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Times the action of each batch, and a flow's manifests and operator; the same for both loops."""
-        from pyspark.sql.classic.dataframe import DataFrame
-
-        import timely_spark.runtime.query as ours
-
-        to_arrow, manifest, operator = DataFrame.toArrow, RoundLog.write, ours._operator  # noqa: SLF001
-
-        def timed_action(frame: DataFrame) -> pa.Table:
-            began = time.time()
-            table = to_arrow(frame)
-            self._action = (began, time.time())
-            return table
-
-        def timed_manifest(log: RoundLog, found: Any, *rest: Any) -> None:
-            self.write(lambda _, *args: manifest(log, found, *args), found.batch, *rest)
-
-        with (
-            mock.patch.object(DataFrame, "toArrow", timed_action),
-            mock.patch.object(RoundLog, "write", timed_manifest),
-            mock.patch.object(ours, "_operator", lambda site: timed(operator(site), str(self.calls))),
-        ):
-            yield
-
-    def rounds(self, progress: list[Any]) -> list[dict[str, float]]:
-        """The warm rounds: each part, and the whole, in ms."""
-        durations = {p["batchId"]: p["durationMs"] for p in progress}
-        operator = _calls(self.calls)
-        found = []
-        for batch in sorted(self.ends):
-            # the first round after a break waits for its input, the one before it does not lead to another
-            fresh = {batch - 1, batch - 2} & self.breaks or batch in self.breaks
-            if not fresh and batch in durations and batch in operator and batch - 1 in self.ends:
-                whole = 1000 * (self.ends[batch] - self.ends[batch - 1])
-                found.append(_parts(whole, durations[batch], self.at[batch], operator[batch]))
-        return found
-
-
-def timed(function: Callable[..., Any], path: str) -> Callable[..., Any]:
-    """An operator's function that notes when it was called, in a file."""
-
-    def run(key: Any, frames: Any, state: Any) -> Iterator[Any]:
-        from pyspark import TaskContext
-
-        began = time.time()
-        yield from function(key, frames, state)
-        batch = TaskContext.get().getLocalProperty("streaming.sql.batchId")
-        with open(path, "a") as file:  # noqa: PTH123 - one short append
-            file.write(f"{batch} {began} {time.time()}\n")
-
-    return run
-
-
-def _calls(path: Path) -> dict[int, tuple[float, float]]:
-    found: dict[int, tuple[float, float]] = {}
-    for line in path.read_text().splitlines() if path.exists() else ():
-        batch, began, ended = line.split()
-        first, last = found.get(int(batch), (float(began), float(ended)))
-        found[int(batch)] = min(first, float(began)), max(last, float(ended))
-    return found
-
-
-def _parts(whole: float, spark: Any, at: dict[str, float], calls: tuple[float, float]) -> dict[str, float]:
-    parts = {
-        "ask the sources": spark.get("latestOffset", 0),
-        "offset log": spark.get("walCommit", 0),
-        "planning": spark.get("queryPlanning", 0) + spark.get("getBatch", 0),
-        "call of foreachBatch": spark["addBatch"] - 1000 * (at["wrote"] - at["action"]),
-        "before the operator": 1000 * (calls[0] - at["action"]),
-        "operator": 1000 * (calls[1] - calls[0]),
-        "after the operator": 1000 * (at["acted"] - calls[1]),
-        "driver: turn": 1000 * (at["write"] - at["acted"]),
-        "driver: manifest": 1000 * (at["wrote"] - at["write"]),
-        "commit log": spark.get("commitOffsets", 0),
-    }
-    return {**parts, "between batches": whole - sum(parts.values()), "whole": whole}
-
-
-# -- the two loops -------------------------------------------------------------------------------------------
 
 
 def lap(ring: dict[int, int]) -> Callable[[Any, pa.Table], pa.Table]:
@@ -197,14 +91,19 @@ class Side:
             if self.query is None:
                 self.query = self.start()
                 self.until(1)
+            first, cpu = max(self.seen.ends), processor()
+            self.seen.breaks.add(first)
             if self.workers == 1:
                 self.until(len(self.seen.ends) + laps)
+            else:
+                self.turn(laps)
+            last, cpu = max(self.seen.ends), processor() - cpu
+            self.seen.breaks.add(last)
+            self.seen.cpu |= dict.fromkeys(range(first + 1, last + 1), 1000 * cpu / (last - first))
+            if self.workers == 1:
                 self.stop()
             else:
-                self.seen.breaks.add(max(self.seen.ends))
-                self.turn(laps)
                 time.sleep(0.1)  # Spark's own progress of the last batch
-            self.seen.breaks.add(max(self.seen.ends))
 
     def until(self, rounds: int) -> None:
         limit = time.monotonic() + 60 + 2 * rounds
@@ -298,16 +197,19 @@ def measure(
     return [side.rounds() for side in sides]
 
 
-def within(session: SparkSession, workers: int, partitions: int, *, laps: int, turns: int) -> list[float]:
-    """Ms per round where a micro-batch may hold several, one figure per epoch."""
+def within(
+    session: SparkSession, workers: int, partitions: int, *, laps: int, turns: int
+) -> list[dict[str, float]]:
+    """Ms and processor ms per round where a micro-batch may hold several, one pair per epoch."""
     flow = ring_flow(workers)
     checkpoint = str(harness.folder() / "checkpoint")
     found = []
     with flow.start(session, checkpoint=checkpoint, workers=workers, partitions=partitions) as query:
         for count in [WARM] + [laps] * turns:
-            began = time.perf_counter()
+            began, cpu = time.perf_counter(), processor()
             flow.handle("tokens").send([(key, count) for key in ring_keys(workers)])
             if not query.wait_for("done", timeout=60 + 2 * count):
                 raise TimeoutError
-            found.append(1000 * (time.perf_counter() - began) / count)
+            spent = {"whole": time.perf_counter() - began, "cpu": processor() - cpu}
+            found.append({name: 1000 * seconds / count for name, seconds in spent.items()})
     return found[1:]

@@ -137,6 +137,7 @@ def seen(drawn: Drawn, tracker: Tracker) -> tuple[list[Any], list[Any]]:
 
 
 def empty(tracker: Tracker) -> bool:
+    tracker.arrived()  # what it has to tell
     return not any(value for name, value in vars(tracker).items() if name != "reachability")
 
 

@@ -252,7 +252,13 @@ def run(  # noqa: C901 - one schedule, from input to close
                 simulation.coordinator = Coordinator.decode(plan, encoded)
         simulation.run(1_000)
         begun = simulation.coordinator.begun
-        late = [p for pending in simulation.coordinator.pending for p in pending if p[1].epoch <= begun]
+        late = [
+            guarantee
+            for pending in simulation.coordinator.pending
+            for asked in pending.values()
+            for guarantee in asked.counts
+            if guarantee.epoch <= begun
+        ]
         if late:
             broken(f"an idle flow owes notifications: {late}")
         for name in plan.sources:

@@ -12,7 +12,10 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.errors import SchemaError
+from timely_spark.graph import as_schema
 from timely_spark.testing import Simulation, run
+from timely_spark.worker import pack
+from timely_spark.worker.keys import from_bytes
 
 ALL: dict[str, Any] = {
     "n": "count",
@@ -148,3 +151,47 @@ def test_state_does_not_grow_with_epochs() -> None:
 
     assert simulation.captured["out"].rows()[99] == [(k, 100) for k in range(10)]
     assert len(simulation.states[0] or b"") < 20_000
+
+
+def test_records_are_added_up_before_they_travel() -> None:
+    flow = ts.Dataflow("early")
+    flow.input("x", "k long, v long").group_by("k").aggregate(n="count", v=("sum", "v")).capture("out")
+    plan = flow.compile(2)
+    rows = pack(plan, "x", pa.table({"k": [1, 2, 1, 1], "v": [10, 20, 30, 40]}), shard=0)
+    sent = pa.concat_tables(from_bytes(p.as_buffer()) for p in rows["payload"] if p.is_valid)
+
+    assert sorted(sent.to_pylist(), key=str) == [{"k": 1, "n": 3, "v": 80}, {"k": 2, "n": 1, "v": 20}]
+
+
+def test_late_records_are_counted_one_by_one() -> None:
+    flow = ts.Dataflow("late")
+    flow.source("x", "epoch long, k long", epoch="epoch").group_by("k").count().capture("out")
+    simulation = Simulation(flow, workers=2)
+    for rows in ([(3, 1)], [(4, 1), (4, 1)], [(0, 7), (1, 7), (2, 7), (9, 7)]):
+        simulation.send("x", rows)
+        simulation.run()
+
+    assert simulation.turn.late == {"x": 3}
+    assert simulation.captured["out"].rows() == {3: [(1, 1)], 4: [(1, 3)]}
+
+
+@pytest.mark.parametrize("kind", ["byte", "long", "double", "string"])
+def test_many_records_on_workers_and_in_pieces_are_those_of_one_worker(kind: str) -> None:
+    random = np.random.default_rng(7)
+    made = [
+        pa.table({"k": random.integers(0, 300, 6000), "v": random.integers(-9, 9, 6000)}) for _ in range(3)
+    ]
+    said = [table.set_column(1, "v", table["v"].cast(as_schema(f"v {kind}").field(0).type)) for table in made]
+    columns: dict[str, Any] = {"n": "count", "low": ("min", "v"), "high": ("max", "v")}
+    if kind != "string":
+        columns["total"] = ("sum", "v")
+    results = []
+    for workers in (1, 3):
+        flow = ts.Dataflow("many")
+        flow.input("x", f"k long, v {kind}").group_by("k").aggregate(columns).capture("out")
+        results.append(run(flow, {"x": said}, workers=workers)["out"].rows())
+
+    assert results[0] == results[1]
+    together = pa.concat_tables(said).group_by("k").aggregate([([], "count_all"), ("v", "min"), ("v", "max")])
+    last = {row[0]: row[1:4] for epoch in sorted(results[0]) for row in results[0][epoch]}
+    assert last == {row["k"]: (row["count_all"], row["v_min"], row["v_max"]) for row in together.to_pylist()}

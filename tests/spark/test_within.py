@@ -102,6 +102,36 @@ def test_a_further_round_that_fails_names_step_and_line(spark: SparkSession, che
     assert "test_within.py" in str(caught.value)
 
 
+def test_a_batch_that_fails_in_a_further_round_runs_again_whole(
+    spark: SparkSession, checkpoint: str, tmp_path: Path
+) -> None:
+    mended = str(tmp_path / "mended")
+
+    def step(row: Any) -> tuple[int]:
+        if row.node == 9 and not Path(mended).exists():
+            msg = "not yet"
+            raise RuntimeError(msg)
+        return (row.node,)
+
+    flow = paths(step)
+    send(flow, 0, 20)
+    query = flow.start(spark, checkpoint=checkpoint, workers=3, rounds_per_batch=4, trigger="available_now")
+    with pytest.raises(VertexError, match="not yet"):
+        query.await_termination(60)
+    rounds = query.rounds
+    Path(mended).touch()
+    query = paths(step).start(
+        spark, checkpoint=checkpoint, workers=3, rounds_per_batch=100, trigger="available_now"
+    )
+    query.await_termination(60)
+
+    assert nodes(query) == list(range(21))
+    assert 0 < rounds < query.rounds
+    assert query._site.log.read(query.last_progress.epoch).stats["rounds"] > 4
+    before = query._site.log.read(rounds // 4)
+    assert before.stats["rounds"] == 4, "the batch that ran again kept to what was said before it"
+
+
 def test_no_round_at_all_is_refused(spark: SparkSession, checkpoint: str) -> None:
     with pytest.raises(TimelyError, match="rounds_per_batch is 0"):
         paths().start(spark, checkpoint=checkpoint, workers=2, rounds_per_batch=0)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timely_spark.worker import keys
-from timely_spark.worker.keys import deal, exact, from_bytes, group, hashes, same, to_bytes
+from timely_spark.worker.keys import deal, exact, from_bytes, group, hashes, in_order, same, to_bytes
 
 NULL, ZERO, ONE = 0xB287557FD4D9BCBB, 0xE220A8397B1DCDAF, 0x910A2DEC89025CC1
 
@@ -131,6 +131,29 @@ def test_groups_are_those_of_equal_keys_even_if_hashes_collide(drawn: Any, mask:
     assert sorted(made) == sorted(partition(values, kind, seconds)), "and each in the order of its rows"
     assert groups.firsts.tolist() == [members[0] for members in made]
     assert np.bincount(groups.ids, minlength=len(made)).tolist() == [len(members) for members in made]
+
+
+@given(
+    st.sampled_from([1, 2, 2047, 2048, 2049, 5000]),
+    st.sampled_from([1, 3, 2**11, 2**40, 2**64 - 1]),
+    st.sampled_from([0, 1, 60]),
+    st.integers(0, 99),
+)
+def test_the_order_of_hashes_is_that_of_a_stable_sort(rows: int, most: int, shift: int, seed: int) -> None:
+    """Also where they differ in the lowest bits alone, in whose place row numbers are sorted."""
+    h = np.random.default_rng(seed).integers(0, most, rows, np.uint64, endpoint=True) << np.uint64(shift)
+
+    for each in (h, np.sort(h)):
+        assert np.array_equal(in_order(each), np.argsort(each, kind="stable"))
+
+
+def test_rows_of_groups_that_lie_in_order_are_not_moved() -> None:
+    table = pa.table({"k": [1, 2, 1]})
+    ordered = group(table, ["k"]).rows(table)
+
+    assert sorted(ordered["k"].to_pylist()) == [1, 1, 2]
+    assert group(ordered, ["k"]).rows(ordered) is ordered
+    assert group(table.slice(0, 0), ["k"]).rows(table.slice(0, 0)).num_rows == 0
 
 
 def test_equality_of_keys_is_that_of_grouping() -> None:

@@ -55,7 +55,7 @@ class Aggregates:
 
     def combine(self, table: pa.Table, groups: Groups) -> pa.Table:
         """Add partial aggregates up, one row per group."""
-        rows = table.take(groups.order)
+        rows = groups.rows(table)
         firsts = rows.select(list(self.keys)).take(groups.starts)
         columns = {key: firsts.column(key) for key in self.keys}
         for out, kind, _ in self.columns:
@@ -115,8 +115,7 @@ class Aggregate(Vertex):
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Keep the partial aggregates, and wait."""
-        made = batch if self.before_exchange is not None else self.what.partial(batch)
-        self.waiting.setdefault(time, []).append(made)
+        self.waiting.setdefault(time, []).append(batch)
         self.notify_at(time)
 
     def on_notify(self, time: Any) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.graph import Refines, Vertex
 from timely_spark.operators.least import least
 from timely_spark.worker.arrangement import Arrangement
-from timely_spark.worker.keys import Hashes, group
+from timely_spark.worker.keys import Hashes, Indices, Mask, group
 from timely_spark.worker.stamps import settle_times, stamp, stamps
 
 VOID = "__timely_void"
@@ -64,41 +63,43 @@ class RefinedOutput(Output):
         """Say anew, for this epoch and those after it that have begun, what each touched key has come to."""
         refines, keys = self.refines, list(self.refines.keys)
         best = least(batch, refines)
+        if not best.num_rows:
+            return
         probe, known = self.state.lookup(best, keys)
         times, which = stamps(known, self._context.times) if len(probe) else ([], np.zeros(0, np.int64))
         epochs = np.array([one.epoch for one in times], np.int64)[which]
         columns = best.schema.names
         rows = pa.concat_tables([best, known.select(columns)]) if len(probe) else best
-        frame = pd.DataFrame(
-            {
-                "key": np.concatenate([np.arange(best.num_rows), probe]),
-                "epoch": np.concatenate([np.full(best.num_rows, time.epoch), epochs]),
-                "rank": _ranks(rows, refines),
-                "new": np.arange(rows.num_rows) < best.num_rows,
-            }
-        ).sort_values(["key", "epoch", "rank", "new"], kind="stable")
-        # of each (key, epoch) the best; `before` is what the key had come to in the epochs before
-        frame = frame[~frame.duplicated(["key", "epoch"])]
-        frame["before"] = frame.groupby("key")["rank"].cummin().groupby(frame["key"]).shift(1)
-        frame["holds"] = frame["before"].isna() | (frame["rank"] < frame["before"])
-        holder = frame.index.to_series().where(frame["holds"]).groupby(frame["key"]).ffill()
-        frame["was"] = holder.groupby(frame["key"]).shift(1)
-        touched = frame.groupby("key")["new"].transform("any") & (frame["epoch"] >= time.epoch)
-        for epoch, part in frame[touched].groupby("epoch"):
-            self._say(self._context.times.epoch(int(epoch)), rows, part)
-        fresh = frame.index[frame["new"] & frame["holds"]].to_numpy()
-        self.state.insert(stamp(best.take(fresh), time), compact=self._compact)
+        key = np.concatenate([np.arange(best.num_rows), probe])
+        epoch = np.concatenate([np.full(best.num_rows, time.epoch), epochs])
+        rank, new = _ranks(rows, refines), np.arange(rows.num_rows) < best.num_rows
+        order = np.lexsort((new, rank, epoch, key))
+        key, epoch = key[order], epoch[order]
+        # of each (key, epoch) the best; among equal ones the older
+        one = np.concatenate([[True], (key[1:] != key[:-1]) | (epoch[1:] != epoch[:-1])])
+        index, key, epoch, rank, new = order[one], key[one], epoch[one], rank[order][one], new[order][one]
+        first = np.concatenate([[True], key[1:] != key[:-1]])
+        # it holds if it betters all that the key had come to in the epochs before
+        down = key * (rank.max() + 1)
+        best_yet = np.minimum.accumulate(rank - down) + down
+        holds = first | np.concatenate([[False], rank[1:] < best_yet[:-1]])
+        holder = index[np.maximum.accumulate(np.where(holds, np.arange(len(index)), 0))]
+        was = np.where(first, -1, np.concatenate([[-1], holder[:-1]]))
+        starts = np.flatnonzero(first)
+        touched = np.logical_or.reduceat(new, starts)[np.cumsum(first) - 1] & (epoch >= time.epoch)
+        for one_epoch in np.unique(epoch[touched]):
+            part = touched & (epoch == one_epoch)
+            self._say(self._context.times.epoch(int(one_epoch)), rows, index[part], holds[part], was[part])
+        self.state.insert(stamp(best.take(index[new & holds]), time), compact=self._compact)
 
-    def _say(self, time: Any, rows: pa.Table, part: pd.DataFrame) -> None:
-        out = rows.take(part.index.to_numpy()).append_column(VOID, pa.array(~part["holds"].to_numpy()))
+    def _say(self, time: Any, rows: pa.Table, index: Indices, holds: Mask, was: Indices) -> None:
+        out = rows.take(index).append_column(VOID, pa.array(~holds))
         if self.diff is not None:
-            plus = out.append_column(self.diff, pa.array(np.ones(len(part), np.int32)))
-            was = part["was"].notna().to_numpy() & part["holds"].to_numpy()
-            old = rows.take(
-                np.where(was, part["was"].fillna(0).to_numpy(), part.index.to_numpy()).astype(np.int64)
-            )
-            minus = old.append_column(VOID, pa.array(~was)).append_column(
-                self.diff, pa.array(np.full(len(part), -1, np.int32))
+            plus = out.append_column(self.diff, pa.array(np.ones(len(index), np.int32)))
+            takes_back = (was >= 0) & holds
+            old = rows.take(np.where(takes_back, was, index))
+            minus = old.append_column(VOID, pa.array(~takes_back)).append_column(
+                self.diff, pa.array(np.full(len(index), -1, np.int32))
             )
             out = pa.concat_tables([minus, plus])
         self._context.output(time, out)

@@ -57,6 +57,8 @@ class Tracker:
         self._queue: list[tuple[Any, int, Any]] = []
         #: How the frontiers have changed since `propagate` was last called.
         self._changes: dict[tuple[int, Any], int] = {}
+        #: Locations whose `arrivals` have changed since `arrived` was last called.
+        self._arrived: set[int] = set()
 
     # -- what changed ----------------------------------------------------------------------------------------
 
@@ -112,6 +114,8 @@ class Tracker:
             if not changes:
                 continue
             layer, location = divmod(node, n)
+            if layer == 1:
+                self._arrived.add(location)
             for edge in self.reachability.out[location]:
                 onward = edge.target + n * (layer or int(edge.exchange))
                 for at, by in changes:
@@ -131,6 +135,19 @@ class Tracker:
         """The least times at which anything may still arrive over an exchange, inputs not counted."""
         self._settle()
         return _frontier(self._implied, location + self.reachability.n)
+
+    def arrived(self) -> list[int]:
+        """The locations whose `arrivals` have changed since the last call."""
+        self._settle()
+        changed = sorted(self._arrived)
+        self._arrived.clear()
+        return changed
+
+    def oldest(self) -> int | None:
+        """The least epoch of any pointstamp, open inputs not counted."""
+        n = self.reachability.n
+        stamps = (stamps for node, stamps in self._stamps.items() if node < n)
+        return min((time.epoch for each in stamps for time in each.least), default=None)
 
     def less_equal(self, location: int, time: Any) -> bool:
         """Whether anything at a time ``<= time`` stands, or may still arrive, there."""

@@ -28,7 +28,7 @@ Offset = dict[str, Any]
 
 #: What one batch takes from one input at most; the rest waits for the next batch.
 MAX_ENTRIES, MAX_BYTES = 1000, 64 << 20
-#: Seconds between two answers of "nothing new", growing from the first to the second while idle.
+#: Seconds between two answers of "nothing new", growing from nothing over the first to the second while idle.
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 0.16
 
 
@@ -58,7 +58,7 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         self._newest = FIRST
         #: A manifest known to have no rows.
         self._barren: int | None = None
-        self._pause = SHORTEST_PAUSE
+        self._pause = 0.0
         self._to_the_end = False
         #: Offsets of committed batches, the oldest of which says what can go.
         self._committed: deque[Offset] = deque()
@@ -80,7 +80,7 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._wait(start)
         if end == start:
             return iter([]), start
-        self._pause = SHORTEST_PAUSE
+        self._pause = 0.0
         return self.readBetweenOffsets(start, end), end
 
     def readBetweenOffsets(self, start: Offset, end: Offset) -> Iterator[Any]:  # noqa: N802
@@ -120,7 +120,8 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         """The offset of all that is there now."""
         newest = self.log.newest(max(self._newest, start["round"]))
         if newest is not None and newest != self._newest:
-            self._newest, self._pause = newest, SHORTEST_PAUSE  # a batch has run: not idle
+            # a batch has run: not idle, and the answer to the first poll after it comes at once
+            self._newest, self._pause = newest, 0.0
         batch = start["round"]
         if self._newest > batch and self._newest != self._barren:
             if self.log.is_runnable(self._newest):
@@ -150,7 +151,7 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         until = time.monotonic() + self._pause
         beat = max(0.002, self._pause / 8)
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._pause = min(max(2 * self._pause, SHORTEST_PAUSE), LONGEST_PAUSE)
         while (left := until - time.monotonic()) > 0:
             time.sleep(min(beat, left))
             if self.site.inputs and (end := self._end(start)) != start:

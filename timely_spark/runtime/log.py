@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import pyarrow as pa
@@ -73,7 +73,9 @@ class Manifest:
 
     def encode(self) -> bytes:
         """JSON."""
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+        return json.dumps(
+            {each.name: getattr(self, each.name) for each in fields(self)}, separators=(",", ":")
+        ).encode()
 
     @classmethod
     def decode(cls, text: bytes) -> Manifest:

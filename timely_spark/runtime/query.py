@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from timely_spark.runtime.log import RoundLog
 from timely_spark.runtime.session import register
-from timely_spark.runtime.site import ROWS_DDL, Site
+from timely_spark.runtime.site import ROWS_DDL, Site, spare_collector
 from timely_spark.runtime.states import States
 from timely_spark.worker import ROWS, as_rows, pack, step
 from timely_spark.worker.record import Recorded
@@ -58,6 +58,7 @@ def _packer(site: Site, source: str) -> Callable[[Iterator[pa.RecordBatch]], Ite
     def pack_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with site.reporting():
             yield from _pack(site, source, batches)
+        spare_collector()
 
     return pack_partition
 
@@ -93,14 +94,14 @@ def _operator(site: Site) -> Callable[[Any, Iterator[pd.DataFrame], GroupState],
     def run_worker(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         with site.reporting():
             yield from _work(site, key, frames, state)
+        spare_collector()
 
     return run_worker
 
 
 def _work(site: Site, key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
     worker = site.worker(int(key[0]))
-    tables = [pa.Table.from_pandas(frame, schema=ROWS, preserve_index=False) for frame in frames]
-    rows = pa.concat_tables(tables).replace_schema_metadata(None)
+    rows = pa.concat_tables([_from_pandas(frame) for frame in frames])
     rows = rows.set_column(0, ROWS.field(0), pa.repeat(pa.scalar(worker, pa.int32()), rows.num_rows))
     batch = batch_id(site.log)
     header, adopted = "", States.of(rows).references.get(worker)
@@ -120,6 +121,12 @@ def _work(site: Site, key: Any, frames: Iterator[pd.DataFrame], state: GroupStat
     if reference != written:  # an unchanged row costs nothing
         state.update((STATE_FORMAT, reference))
     yield pa.concat_tables([out, as_rows([(worker, "state", {}, reference)])]).to_pandas()
+
+
+def _from_pandas(frame: pd.DataFrame) -> pa.Table:
+    """The rows of a frame, in a quarter of the time that `Table.from_pandas` takes for the few of a round."""
+    columns = zip(ROWS, (column for _, column in frame.items()), strict=True)
+    return pa.table([pa.array(c.to_numpy(), f.type, from_pandas=True) for f, c in columns], schema=ROWS)
 
 
 def _written(state: GroupState) -> bytes | None:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import VertexError
 from timely_spark.runtime.blobs import size_of
-from timely_spark.runtime.site import ROWS_DDL, Site
+from timely_spark.runtime.site import ROWS_DDL, Site, spare_collector
 from timely_spark.worker import OUTPUTS, ROWS, Bound, Coordinator, Turn, as_rows, go_on, read_rows
 from timely_spark.worker.rows import Row
 
@@ -61,6 +61,7 @@ def _task(
             pass
         with site.reporting():
             yield from _run(site, snapshot, turn, states, bound).to_batches()
+        spare_collector()
 
     return run
 

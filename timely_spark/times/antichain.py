@@ -161,6 +161,11 @@ class MutableAntichain(Generic[T]):
         return self._frontier.copy()
 
     @property
+    def least(self) -> tuple[T, ...]:
+        """The elements of the frontier."""
+        return self._frontier.elements
+
+    @property
     def counts(self) -> Mapping[T, int]:
         """The counts that are not zero."""
         return MappingProxyType(self._counts)

@@ -6,8 +6,7 @@ protocol of Naiad section 3.3 holds by construction.
 
 from __future__ import annotations
 
-import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,9 +15,10 @@ import pyarrow as pa
 
 from timely_spark.errors import VertexError
 from timely_spark.progress import Tracker
-from timely_spark.worker.notify import blocking, standing
+from timely_spark.times import MutableAntichain
+from timely_spark.worker.notify import Blockers, blocking, standing
 from timely_spark.worker.plan import Node, Plan
-from timely_spark.worker.rows import ROWS, as_rows, read_rows
+from timely_spark.worker.rows import ROWS, as_rows, read_rows, text
 
 OUTPUTS = pa.schema(
     [("sink", pa.string()), ("epoch", pa.int64()), ("worker", pa.int32()), ("payload", pa.binary())]
@@ -77,10 +77,12 @@ class Coordinator:
         self.plan = plan
         self.tracker = Tracker(plan.reach)
         self.batch = -1
+        self._index()
         #: where each input stands; None: closed. By the clock, the next batch.
         self.inputs: dict[str, int | None] = {source.name: 0 for source in plan.inputs}
-        #: per worker the notifications it waits for, as (node, guarantee)
-        self.pending: list[list[tuple[int, Any]]] = [[] for _ in range(plan.workers)]
+        #: per worker and node the guarantees of the notifications it waits for; and their number in all
+        self.pending: list[dict[int, MutableAntichain[Any]]] = [{} for _ in range(plan.workers)]
+        self.waits = 0
         #: workers whose budget was used up
         self.left: set[int] = set()
         #: epochs that were opened and not yet released, per sink; and the last one released
@@ -94,11 +96,17 @@ class Coordinator:
         for node in plan.nodes:
             for time in plan.initial(node):
                 self.tracker.update([(node.leaves, time, plan.workers)])
-                for pending in self.pending:
-                    pending.append((node.index, time))
+                for worker in range(plan.workers):
+                    self._asked(worker, [(node.index, time, 1)])
         for name in self.inputs:
             self._move(name, None, 0)
         self.tracker.propagate()
+
+    def _index(self) -> None:
+        #: per waiting vertex what may arrive over an exchange, as the header has it; kept up to date
+        self.arrivals: dict[str, list[Any]] = {}
+        self.waiting = {node.index for node in self.plan.nodes if node.waits}
+        self.watched = [node for node in self.plan.nodes if node.stage.operator in _WATCHED]
 
     # -- turns -----------------------------------------------------------------------------------------------
 
@@ -131,9 +139,10 @@ class Coordinator:
                     outputs.append((place, meta["sink"], meta["epoch"], worker))
                 case "report":
                     deltas += [(at, self.plan.times.decode(time), n) for at, time, n in meta["deltas"]]
-                    self.pending[worker] = [
-                        (node, self.plan.times.decode(time)) for node, time, _ in meta["pending"]
-                    ]
+                    self._asked(
+                        worker,
+                        [(node, self.plan.times.decode(time), n) for node, time, n in meta["pending"]],
+                    )
                     (self.left.add if meta["left"] else self.left.discard)(worker)
                     ticks.update(meta["ticks"])
                     moved |= meta["advance"]
@@ -174,33 +183,39 @@ class Coordinator:
             "batch": self.batch,
             "inputs": self.inputs,
             "oldest": self._oldest(),
-            "arrivals": {
-                str(node.index): [time.encode() for time in arrivals]
-                for node in self.plan.nodes
-                if node.waits and (arrivals := self.tracker.arrivals(node.arrives))
-            },
+            "arrivals": self._arriving(),
         }
+        header_text = text(header)
         wake = set(messages.column("worker").to_pylist()) | self.left | set(self._deliverable(header))
         stats["rounds"] = 1
         stats["rows_in_flight"] = messages.num_rows
-        stats["pending_notifications"] = sum(map(len, self.pending))
+        stats["pending_notifications"] = self.waits
         stats["left"] = len(self.left)
         return Turn(
             rows=pa.concat_tables(
-                [messages, as_rows((worker, "header", header, None) for worker in sorted(wake))]
+                [messages, as_rows((worker, "header", header_text, None) for worker in sorted(wake))]
             ),
-            header=json.dumps(header),
+            header=header_text,
             outputs=outputs,
             released=sorted(self._release(), key=lambda pair: pair[1]),
             frontier={
                 node.name: [time.encode() for time in self.tracker.frontier(node.arrives)]
-                for node in self.plan.nodes
-                if node.stage.operator in _WATCHED
+                for node in self.watched
             },
-            complete=not wake and all(at is None for at in self.inputs.values()) and not any(self.pending),
+            complete=not wake and all(at is None for at in self.inputs.values()) and not self.waits,
             late=dict(self.late),
             stats=dict(stats),
         )
+
+    def _arriving(self) -> dict[str, list[Any]]:
+        """`arrivals`, of which only what has changed is looked up."""
+        for location in self.tracker.arrived():
+            if (index := location // 2) in self.waiting and location % 2 == 0:
+                if arrivals := self.tracker.arrivals(location):
+                    self.arrivals[str(index)] = [time.encode() for time in arrivals]
+                else:
+                    self.arrivals.pop(str(index), None)
+        return self.arrivals
 
     def _deliverable(self, header: dict[str, Any]) -> Iterable[int]:
         """Workers with a notification that the next batch may deliver even if it brings no input.
@@ -212,16 +227,29 @@ class Coordinator:
         stands = {s.name: standing(s, self.inputs[s.name], self.batch + 1) for s in self.plan.inputs}
         open_, present = {k: v[0] for k, v in stands.items()}, {k: v[1] for k, v in stands.items()}
         clocked = any(s.epochs == "clock" and self.inputs[s.name] is not None for s in self.plan.inputs)
-        known: dict[int, list[Any]] = {}
+        known = Blockers(lambda index: blocking(self.plan, self.plan.nodes[index], header, open_, present))
         for worker, pending in enumerate(self.pending):
-            for index, guarantee in pending:
-                if clocked and guarantee.epoch > self.begun:
-                    continue
-                if index not in known:
-                    known[index] = blocking(self.plan, self.plan.nodes[index], header, open_, present)
-                if not any(time.less_equal(guarantee) for time in known[index]):
-                    yield worker
-                    break
+            # what blocks the least guarantees of a vertex blocks its others
+            least = ((index, guarantee) for index, asked in pending.items() for guarantee in asked.least)
+            if any(
+                not (clocked and guarantee.epoch > self.begun)
+                and not any(time.less_equal(guarantee) for time in known[index])
+                for index, guarantee in least
+            ):
+                yield worker
+
+    def _asked(self, worker: int, changes: list[tuple[int, Any, int]]) -> None:
+        """Enter the notifications that a worker has come to wait for (+1), and those it has had (-1)."""
+        pending = self.pending[worker]
+        grouped: dict[int, list[tuple[Any, int]]] = defaultdict(list)
+        for index, guarantee, n in changes:
+            grouped[index].append((guarantee, n))
+            self.waits += n
+        for index, of_it in grouped.items():
+            asked = pending.setdefault(index, MutableAntichain())
+            asked.update_iter(of_it)
+            if not asked:
+                del pending[index]
 
     def _release(self) -> Iterable[tuple[str, int]]:
         for sink, epochs in self.unreleased.items():
@@ -241,10 +269,8 @@ class Coordinator:
             for s in self.plan.inputs
             if (at := self.inputs[s.name]) is not None
         ]
-        return min(
-            [time.epoch for _, time in self.tracker.active] + open_,
-            default=self.batch + 1,
-        )
+        oldest = self.tracker.oldest()
+        return min([*open_, *([] if oldest is None else [oldest])], default=self.batch + 1)
 
     # -- what holds the flow back ----------------------------------------------------------------------------
 
@@ -268,7 +294,14 @@ class Coordinator:
             "batch": self.batch,
             "tracker": self.tracker.encode(),
             "inputs": self.inputs,
-            "pending": [[[node, time.encode()] for node, time in pending] for pending in self.pending],
+            "pending": [
+                [
+                    [node, time.encode(), n]
+                    for node, asked in pending.items()
+                    for time, n in asked.counts.items()
+                ]
+                for pending in self.pending
+            ],
             "left": sorted(self.left),
             "unreleased": {sink: sorted(epochs) for sink, epochs in self.unreleased.items()},
             "done": self.done,
@@ -281,12 +314,13 @@ class Coordinator:
         """A coordinator as it was when `encode` was called."""
         self = cls.__new__(cls)
         self.plan = plan
+        self._index()
         self.tracker = Tracker.decode(plan.reach, plan.times, snapshot["tracker"])
         self.batch = snapshot["batch"]
         self.inputs = dict(snapshot["inputs"])
-        self.pending = [
-            [(node, plan.times.decode(time)) for node, time in pending] for pending in snapshot["pending"]
-        ]
+        self.pending, self.waits = [{} for _ in range(plan.workers)], 0
+        for worker, pending in enumerate(snapshot["pending"]):
+            self._asked(worker, [(node, plan.times.decode(time), n) for node, time, n in pending])
         self.left = set(snapshot["left"])
         self.unreleased = {sink: set(epochs) for sink, epochs in snapshot["unreleased"].items()}
         self.done = dict(snapshot["done"])

@@ -199,6 +199,10 @@ class Groups:
     order: Indices
     starts: Indices
 
+    def rows(self, table: pa.Table) -> pa.Table:
+        """The rows of the table, group by group."""
+        return table if (self.order[1:] > self.order[:-1]).all() else table.take(self.order)
+
     @property
     def firsts(self) -> Indices:
         """For each group the row that stood first in the table."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from bisect import bisect_left, insort
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -100,6 +100,8 @@ class Agenda:
         self._behind: dict[tuple[int, Any], list[_Entry]] = defaultdict(list)
         #: what is blocked from outside for the rest of the round
         self._blocked: list[_Entry] = []
+        #: what was asked for (+1) and delivered (-1) since the round began
+        self.changed: Counter[Pending] = Counter()
         #: the capabilities held, by location and epoch; and each location's epochs in order
         self._held: dict[int, dict[int, MutableAntichain[Any]]] = {}
         self._epochs: dict[int, list[int]] = {}
@@ -115,12 +117,14 @@ class Agenda:
         for entry in self._blocked:
             heapq.heappush(self._order, entry)
         self._blocked.clear()
+        self.changed.clear()
 
     def add(self, pending: Pending) -> None:
         """Ask for a notification; once for each that is the same."""
         if pending in self._asked:
             return
         tie = self._asked[pending] = next(self._tie)
+        self.changed[pending] += 1
         node, capability = self.plan.nodes[pending.node], pending.capability
         key = self.plan.key(node, pending.guarantee)
         heapq.heappush(self._order, (key, capability is None, tie, pending))
@@ -134,6 +138,7 @@ class Agenda:
     def remove(self, pending: Pending) -> None:
         """It was delivered: its capability is gone, and what waited for that may be next."""
         del self._asked[pending]
+        self.changed[pending] -= 1
         capability = pending.capability
         if capability is None:
             return

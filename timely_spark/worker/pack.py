@@ -37,11 +37,11 @@ def pack(plan: Plan, source: str, table: pa.Table, shard: int, seq: int = 0) -> 
     if entry.epochs in {"clock", "manual"}:
         rows += _pack(plan, entry, table, {"shard": shard, "seq": seq})
     else:
-        seen = [-1]
+        counts = []
         for epoch, part in _by_epoch(table, entry.epochs):
-            seen.append(epoch)
+            counts.append((epoch, part.num_rows))
             rows += _pack(plan, entry, part, {"shard": shard, "seq": seq, "epoch": epoch})
-        tick["seen"] = max(seen)
+        tick |= {"seen": max([-1, *(epoch for epoch, _ in counts)]), "rows": counts}
     return as_rows([(shard % plan.workers, "input", tick, None), *rows])
 
 

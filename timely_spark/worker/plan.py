@@ -7,12 +7,12 @@ makes it), and an exchange stands only where records would really not lie where 
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from graphlib import CycleError as Unsortable
 from graphlib import TopologicalSorter
 from itertools import pairwise
@@ -156,7 +156,7 @@ class Plan:
             ],
         }
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A short name for `described`."""
         return hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()[:16]
@@ -211,10 +211,6 @@ class _Compiler:
                 )
                 raise GraphError(msg)
         self.ahead: dict[Stage, Stage] = {}
-        #: late rows are counted where they arrive, so they must arrive one by one
-        self.by_column = any(
-            stage.operator == "source" and stage.detail not in {"clock", "manual"} for stage in graph.stages
-        )
         self.prefix = self._prefix()
         self.exchanged: dict[int, Partition] = {}
         self.saved: dict[int, Partition] = {}
@@ -430,7 +426,7 @@ class _Compiler:
             Node(
                 index=number[stage],
                 stage=stage,
-                template=self._template(stage),
+                template=stage.vertex if stage.vertex is not None else Forward(),
                 waits=stage.vertex is not None and stage.vertex.waits,
                 out=tuple(tuple(add(number[stage], stage, port)) for port in range(len(stage.outputs))),
                 path=positions[stage],
@@ -453,16 +449,9 @@ class _Compiler:
             fused=frozenset(s.index for s in graph.stages if s not in self.real and s.operator != "source"),
         )
 
-    def _template(self, stage: Stage) -> Vertex:
-        vertex = stage.vertex if stage.vertex is not None else Forward()
-        if vertex.before_exchange is not None and self.by_column:
-            vertex = copy.copy(vertex)
-            vertex.before_exchange = None
-        return vertex
-
     def _ahead(self, stage: Stage) -> Stage | None:
         """What runs at the senders on the vertex's behalf, under its name."""
-        if stage.vertex is None or stage.vertex.before_exchange is None or self.by_column:
+        if stage.vertex is None or stage.vertex.before_exchange is None:
             return None
         if stage not in self.ahead:
             self.ahead[stage] = replace(stage, vertex=Ahead(stage.vertex.before_exchange))

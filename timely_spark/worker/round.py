@@ -124,7 +124,7 @@ class Worker:
         self.received: Counter[tuple[int, Any]] = Counter()
         self.report: dict[str, Any] = {"ticks": set(), "advance": {}, "seen": {}, "late": Counter()}
         self.stats: Counter[str] = Counter()
-        self.before = self._held()
+        self.before = self._queued()
         self.pending.begin()
         self.take(read_rows(rows), read_header)
         self.run()
@@ -199,9 +199,11 @@ class Worker:
         epoch = self.batch_id if source.epochs == "clock" else meta.get("epoch")
         if "seen" in meta:
             self.report["seen"][source.name] = max(meta["seen"], self.report["seen"].get(source.name, -1))
+        stands = self.present[source.name]
+        if late_rows := sum(n for at, n in meta.get("rows", ()) if stands is not None and at < stands):
+            self.report["late"][source.name] += late_rows
         if epoch is None:
             return
-        stands = self.present[source.name]
         late = source.epochs not in {"clock", "manual"} and stands is not None and epoch < stands
         if not late:
             self.report["ticks"].add(epoch)
@@ -209,8 +211,6 @@ class Worker:
             return
         channel = self.plan.channels[meta["channel"]]
         table = from_bytes(payload)
-        if late and channel.index == source.entries[0]:
-            self.report["late"][source.name] += table.num_rows
         if late != (channel.index in source.late):
             return
         time = channel.summary.results_in(
@@ -268,19 +268,18 @@ class Worker:
 
     # -- out -------------------------------------------------------------------------------------------------
 
-    def _held(self) -> Counter[tuple[int, Any]]:
-        held = Counter((self.plan.nodes[index].arrives, time) for index, _, time in self.queue)
-        for pending in self.pending:
-            if pending.capability is not None:
-                held[self.plan.nodes[pending.node].leaves, pending.capability] += 1
-        return held
+    def _queued(self) -> Counter[tuple[int, Any]]:
+        return Counter((self.plan.nodes[index].arrives, time) for index, _, time in self.queue)
 
     def _rows(self) -> pa.Table:
         """What the round did, for the driver."""
         rows: list[Row] = []
-        deltas = self._held()
+        deltas = self._queued()
         deltas.subtract(self.before)
         deltas.subtract(self.received)
+        for pending, n in self.pending.changed.items():
+            if pending.capability is not None:
+                deltas[self.plan.nodes[pending.node].leaves, pending.capability] += n
         for index, time, to, table in self._messages():
             node = self.plan.nodes[self.plan.channels[index].target]
             deltas[node.arrives, time] += 1
@@ -293,9 +292,7 @@ class Worker:
             rows.append((self.worker, "output", meta, to_bytes(pa.concat_tables(tables))))
         report = {
             "deltas": [[location, time.encode(), n] for (location, time), n in deltas.items() if n],
-            "pending": [
-                [p.node, p.guarantee.encode(), p.capability and p.capability.encode()] for p in self.pending
-            ],
+            "pending": [[p.node, p.guarantee.encode(), n] for p, n in self.pending.changed.items() if n],
             "left": len(self.queue),
             "ticks": sorted(self.report["ticks"]),
             "advance": self.report["advance"],

@@ -17,7 +17,12 @@ Kinds on the way to a worker: ``input``, ``advance`` (a handle moves), ``message
 ``message``, ``output``, ``report``, ``error``.
 """
 
-Row = tuple[int, str, dict[str, Any], bytes | None]
+Row = tuple[int, str, dict[str, Any] | str, bytes | None]
+
+
+def text(meta: dict[str, Any]) -> str:
+    """Meta as it travels."""
+    return json.dumps(meta, separators=(",", ":"), sort_keys=True)
 
 
 def as_rows(rows: Iterable[Row]) -> pa.Table:
@@ -27,9 +32,7 @@ def as_rows(rows: Iterable[Row]) -> pa.Table:
         [
             pa.array([row[0] for row in listed], pa.int32()),
             pa.array([row[1] for row in listed], pa.string()),
-            pa.array(
-                [json.dumps(row[2], separators=(",", ":"), sort_keys=True) for row in listed], pa.string()
-            ),
+            pa.array([row[2] if isinstance(row[2], str) else text(row[2]) for row in listed], pa.string()),
             pa.array([row[3] for row in listed], pa.binary()),
         ],
         schema=ROWS,
