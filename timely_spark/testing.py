@@ -35,6 +35,7 @@ from timely_spark.dataflow import Dataflow
 from timely_spark.errors import SchemaError, TimelyError
 from timely_spark.graph import as_table, caller, describe
 from timely_spark.worker import ROWS, Bound, Budget, Coordinator, Plan, Turn, go_on, pack, pack_input, step
+from timely_spark.worker.codec import Blobs
 from timely_spark.worker.keys import from_bytes
 from timely_spark.worker.record import Recorded, recorded
 
@@ -86,6 +87,7 @@ class Simulation:
         budget: of each worker's round; random where there is a seed.
         rounds_per_batch: how many rounds a batch may take before the next one brings input; random where
             there is a seed.
+        blobs: where states keep large parts; by default in themselves.
 
     Example:
         >>> import timely_spark as ts
@@ -106,12 +108,13 @@ class Simulation:
         seed: int | None = None,
         budget: Budget | None = None,
         rounds_per_batch: int = 1,
+        blobs: Blobs | None = None,
     ) -> None:
         self.plan = flow.compile(workers) if isinstance(flow, Dataflow) else flow
         self.coordinator = Coordinator(self.plan)
         self.random = random.Random(seed) if seed is not None else None
         self.budget = budget
-        self.rounds_per_batch = rounds_per_batch
+        self.rounds_per_batch, self.blobs = rounds_per_batch, blobs
         self.states: list[bytes | None] = [None] * self.plan.workers
         #: rounds that ran, and the number of the next batch
         self.rounds = 0
@@ -190,7 +193,7 @@ class Simulation:
             if mine.num_rows:
                 before = self.states[worker]
                 self.states[worker], made = step(
-                    self.plan, before, self.batch, worker, mine, lambda: header, self._budget()
+                    self.plan, before, self.batch, worker, mine, lambda: header, self._budget(), self.blobs
                 )
                 if self.on_step is not None:
                     self.on_step(self.batch, worker, before, mine, header, self.states[worker], made)
@@ -226,9 +229,11 @@ class Simulation:
             rounds = self.random.choice([1, 1, 2, 5, 100])
         states = {worker: state for worker, state in enumerate(self.states) if state is not None}
         bound = Bound(rounds=rounds)
-        self.turn, changed = go_on(self.coordinator, self.turn, states, bound, budget=self._budget)
-        for worker, state in changed.items():
-            self.states[worker] = state
+        self.turn, changed = go_on(
+            self.coordinator, self.turn, states, bound, blobs=self.blobs, budget=self._budget
+        )
+        for index, worker in changed.items():
+            self.states[index] = worker.checkpoint(f"{index}-{self.batch}")
 
     def _budget(self) -> Budget | None:
         if self.random is not None and self.budget is None and self.random.random() < 0.3:

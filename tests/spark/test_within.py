@@ -13,10 +13,10 @@ from timely_spark.errors import TimelyError, VertexError
 from timely_spark.runtime.blobs import EMBEDDED, Blobs, file_of, size_of
 from timely_spark.runtime.errors import LogDamaged
 from timely_spark.runtime.files import Files
-from timely_spark.runtime.states import States
+from timely_spark.runtime.states import State, States
 from timely_spark.worker import ROWS, as_rows
 
-NODES = 9_000
+NODES = 60_000
 
 
 def paths(step: Any = None) -> ts.Dataflow:
@@ -73,12 +73,15 @@ def test_large_states_go_by_reference_and_are_adopted(spark: SparkSession, check
         assert nodes(query) == list(range(NODES - 20, NODES + 1))
         assert query.last_progress.epoch > 1, "several micro-batches, with further rounds in each"
         assert query.rounds > 1 + query.last_progress.epoch
+        blobs = Path(checkpoint) / "timely" / "blobs"
+        before = {file.name: file.stat().st_size for file in blobs.iterdir()}
+        assert min(before.values()) > EMBEDDED
+        assert sum(before.values()) > 16 * NODES, "source and destination of each edge"
         flow.handle("roots").send([NODES - 40])  # it wakes one worker; the others have to adopt later
         assert query.wait_for(timeout=60)
         assert nodes(query) == list(range(NODES - 40, NODES + 1))
-    blobs = list((Path(checkpoint) / "timely" / "blobs").iterdir())
-    assert blobs
-    assert min(file.stat().st_size for file in blobs) > EMBEDDED
+        new = [file.stat().st_size for file in blobs.iterdir() if file.name not in before]
+        assert sum(new) < 0.1 * sum(before.values()), "what has not changed is not written again"
 
     again = paths()
     again.handle("roots").send([NODES - 60])
@@ -165,21 +168,21 @@ def test_what_further_rounds_changed_is_carried_until_the_operator_takes_it() ->
     others = as_rows([(0, "report", {}, None)])
 
     def wrote(worker: int, reference: bytes) -> None:
-        rest = states.written(pa_concat(others, as_rows([(worker, "state", {}, reference)])))
+        rest = states.written(pa_concat(others, as_rows([State(reference).row(worker)])))
         assert rest.column("kind").to_pylist() == ["report"]
 
     wrote(0, b"blobfilefirst")
     wrote(1, b"embedded...")
     assert states.rows({0, 1}).column("kind").to_pylist() == ["kept", "kept"]
-    states.carry({0: b"blobfilesecond"})
+    states.carry({0: State(b"blobfilesecond", (b"blobfilepart",))})
     assert states.gone == ["first"]
     assert states.rows({0}).column("kind").to_pylist() == ["state", "kept"]
     assert states.rows({1}).column("kind").to_pylist() == ["kept", "kept"]
 
     read = States.of(states.rows({1}))
-    assert (read.references, read.carried) == (states.references, {0})
+    assert (read.known, read.carried) == (states.known, {0})
     wrote(0, b"blobfilesecond")
-    assert (states.carried, states.gone) == (set(), ["first"])
+    assert (states.carried, states.gone) == (set(), ["first", "part"])
 
 
 def pa_concat(*tables: Any) -> Any:

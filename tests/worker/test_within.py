@@ -80,7 +80,8 @@ def test_each_bound_ends_the_batch(name: str, value: int) -> None:
     assert later.stats["rounds"] == (value or 1)
     assert bool(changed) == (value > 1)
     assert later.rows.num_rows
-    whole, _ = go_on(coordinator, later, {**states, **changed}, Bound(rounds=1000))
+    states |= {index: worker.checkpoint() for index, worker in changed.items()}
+    whole, _ = go_on(coordinator, later, states, Bound(rounds=1000))
     assert not whole.rows.num_rows
     assert plan is coordinator.plan
 

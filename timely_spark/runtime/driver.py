@@ -60,7 +60,7 @@ class Driver:
         turn = coordinator.turn(batch_id, states.written(rows))
         bound = Bound(rounds=before.rounds_ahead)
         coordinator, turn, changed = further(
-            session, self.site, coordinator=coordinator, turn=turn, states=states.references, bound=bound
+            session, self.site, coordinator=coordinator, turn=turn, states=states.known, bound=bound
         )
         states.carry(changed)
         if (
@@ -74,7 +74,7 @@ class Driver:
         woken = set(turn.rows.column("worker").to_pylist())
         log.write(manifest, pa.concat_tables([turn.rows, states.rows(woken)]))
         self._tell(manifest, turn, time.perf_counter() - started)
-        return _After(manifest, coordinator, States(states.references, states.carried))
+        return _After(manifest, coordinator, States(states.known, states.carried))
 
     def _restored(self, log: RoundLog, batch_id: int) -> _After:
         manifest = log.newest_before(batch_id)

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from timely_spark.runtime.errors import LogDamaged, OtherFlow
 from timely_spark.runtime.files import Files, local_path
-from timely_spark.runtime.states import KEPT, States
+from timely_spark.runtime.states import KEPT, State, States
 
 FORMAT = 2
 #: The manifest that exists before any batch has run.
@@ -140,11 +140,11 @@ class RoundLog:
             raise LogDamaged.no_manifest(self.files.root, batch)
         return manifest
 
-    def left(self, batch: int, worker: int) -> tuple[str, bytes | None]:
+    def left(self, batch: int, worker: int) -> tuple[str, State | None]:
         """What was left for a worker that nothing woke: the header, and a state to adopt, if there is one."""
         manifest = self.newest_before(batch)
         states = self.states(manifest.batch)
-        return manifest.header, states.references[worker] if worker in states.carried else None
+        return manifest.header, states.known[worker] if worker in states.carried else None
 
     def newest(self, hint: int | None = None) -> int | None:
         """Id of the newest manifest; from `hint`, one that exists, by asking for the next ones."""

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.errors import VertexError
 from timely_spark.runtime.log import RoundLog
 from timely_spark.runtime.session import register
 from timely_spark.runtime.site import ROWS_DDL, Site, spare_collector
-from timely_spark.runtime.states import States
-from timely_spark.worker import ROWS, as_rows, pack, step
+from timely_spark.runtime.states import States, written
+from timely_spark.worker import ROWS, Worker, as_rows, pack
 from timely_spark.worker.record import Recorded
 
 if TYPE_CHECKING:
@@ -104,23 +105,27 @@ def _work(site: Site, key: Any, frames: Iterator[pd.DataFrame], state: GroupStat
     rows = pa.concat_tables([_from_pandas(frame) for frame in frames])
     rows = rows.set_column(0, ROWS.field(0), pa.repeat(pa.scalar(worker, pa.int32()), rows.num_rows))
     batch = batch_id(site.log)
-    header, adopted = "", States.of(rows).references.get(worker)
+    header, adopted = "", States.of(rows).known.get(worker)
     if not pc.any(pc.equal(rows.column("kind"), "header")).as_py():  # it was not woken: only input came
         header, adopted = site.log.left(batch, worker)
-    written = _written(state)
-    reference = adopted if adopted is not None else written
-    old = site.blobs.get(reference) if reference is not None else None
-    new, out = step(site.plan, old, batch, worker, rows, lambda: header)
+    before = _written(state)
+    reference = before if adopted is None else adopted.reference
+    here = Worker(site.plan, site.blobs.get(reference) if reference is not None else None, worker, site.blobs)
+    old = here.checkpoint(whole=True) if site.record is not None and reference is not None else None
+    try:
+        out = here.step(batch, rows, lambda: header)
+        new = written(site.blobs, here, batch, reference)
+    except VertexError as error:
+        yield as_rows([(worker, "error", error.encode(), None)]).to_pandas()
+        return
     if site.record is not None:
-        before = old.to_pybytes() if old is not None else None
+        whole = here.checkpoint(whole=True)
         Recorded(
-            batch=batch, worker=worker, header=header, state=before, rows=rows, new_state=new, out=out
+            batch=batch, worker=worker, header=header, state=old, rows=rows, new_state=whole, out=out
         ).write(site.record)
-    if old is None or not old.equals(pa.py_buffer(new)):
-        reference = site.blobs.put(f"{worker}-{batch}-0", new)
-    if reference != written:  # an unchanged row costs nothing
-        state.update((STATE_FORMAT, reference))
-    yield pa.concat_tables([out, as_rows([(worker, "state", {}, reference)])]).to_pandas()
+    if new.reference != before:
+        state.update((STATE_FORMAT, new.reference))
+    yield pa.concat_tables([out, as_rows([new.row(worker)])]).to_pandas()
 
 
 def _from_pandas(frame: pd.DataFrame) -> pa.Table:

@@ -4,26 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.runtime.blobs import file_of
-from timely_spark.worker import as_rows, read_rows
+from timely_spark.runtime.blobs import Blobs, file_of, size_of
+from timely_spark.worker import Worker, as_rows, read_rows
+from timely_spark.worker.rows import Row
 
 #: A state row that stays in the manifest: its worker need not run.
 KEPT = "kept"
 
 
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where one worker's state is: its reference, and those of the blobs that it refers to in turn."""
+
+    reference: bytes
+    kept: tuple[bytes, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return sum(map(size_of, (self.reference, *self.kept)))
+
+    @property
+    def files(self) -> set[str]:
+        """The files that it needs."""
+        return {name for each in (self.reference, *self.kept) if (name := file_of(each)) is not None}
+
+    def row(self, worker: int, kind: str = "state", **meta: Any) -> Row:
+        """As a row to or from the driver."""
+        return worker, kind, {**meta, "kept": [each.decode("latin-1") for each in self.kept]}, self.reference
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Any], payload: pa.Buffer) -> State:
+        """The reverse."""
+        return cls(payload.to_pybytes(), tuple(each.encode("latin-1") for each in meta["kept"]))
+
+
 @dataclass
 class States:
-    """References of the workers' states.
+    """Where the workers' states are.
 
     The operator's own state row holds the reference that it wrote last. Further rounds of a batch leave a
     newer one behind: it is carried in the manifests until the operator runs that worker again, and takes it.
     """
 
-    references: dict[int, bytes] = field(default_factory=dict)
+    known: dict[int, State] = field(default_factory=dict)
     carried: set[int] = field(default_factory=set)
     #: files that nothing after this batch refers to
     gone: list[str] = field(default_factory=list)
@@ -31,32 +60,31 @@ class States:
     def written(self, rows: pa.Table) -> pa.Table:
         """Enters what the operator wrote, and gives its other rows."""
         mine = pc.equal(rows.column("kind"), "state")
-        for worker, _, _, reference in read_rows(rows.filter(mine)):
-            self._enter(worker, reference.to_pybytes())
+        for worker, _, meta, payload in read_rows(rows.filter(mine)):
+            self._enter(worker, State.of(meta, payload))
             self.carried.discard(worker)
         return rows.filter(pc.invert(mine))
 
-    def carry(self, changed: Mapping[int, bytes]) -> None:
+    def carry(self, changed: Mapping[int, State]) -> None:
         """Enters what further rounds of the batch led to."""
-        for worker, reference in changed.items():
-            self._enter(worker, reference)
+        for worker, state in changed.items():
+            self._enter(worker, state)
             self.carried.add(worker)
 
-    def _enter(self, worker: int, reference: bytes) -> None:
-        old, self.references[worker] = self.references.get(worker), reference
-        if old is not None and old != reference and (name := file_of(old)) is not None:
-            self.gone.append(name)
+    def _enter(self, worker: int, state: State) -> None:
+        old, self.known[worker] = self.known.get(worker), state
+        if old is not None:
+            self.gone += sorted(old.files - state.files)
 
     def rows(self, woken: set[int]) -> pa.Table:
         """For the manifest: carried states of the woken workers go to them, all others are kept."""
         return as_rows(
-            (
+            state.row(
                 worker,
                 "state" if worker in self.carried and worker in woken else KEPT,
-                {"carried": worker in self.carried},
-                reference,
+                carried=worker in self.carried,
             )
-            for worker, reference in sorted(self.references.items())
+            for worker, state in sorted(self.known.items())
         )
 
     @classmethod
@@ -64,8 +92,17 @@ class States:
         """The states which a manifest's rows tell of."""
         found = cls()
         mine = pc.is_in(rows.column("kind"), pa.array(["state", KEPT]))
-        for worker, _, meta, reference in read_rows(rows.filter(mine)):
-            found.references[worker] = reference.to_pybytes()
+        for worker, _, meta, payload in read_rows(rows.filter(mine)):
+            found.known[worker] = State.of(meta, payload)
             if meta["carried"]:
                 found.carried.add(worker)
         return found
+
+
+def written(blobs: Blobs, worker: Worker, batch: int, before: bytes | None) -> State:
+    """Writes a worker's state after a batch, or one of its rounds: what has changed since `before`."""
+    what = f"{worker.worker}-{batch}"
+    data = worker.checkpoint(what)
+    if before is None or size_of(before) != len(data) or blobs.get(before) != data:
+        before = blobs.put(what, data)
+    return State(before, tuple(sorted(worker.kept)))

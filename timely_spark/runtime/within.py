@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import VertexError
-from timely_spark.runtime.blobs import size_of
 from timely_spark.runtime.site import ROWS_DDL, Site, spare_collector
+from timely_spark.runtime.states import State, written
 from timely_spark.worker import OUTPUTS, ROWS, Bound, Coordinator, Turn, as_rows, go_on, read_rows
-from timely_spark.worker.rows import Row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,9 +24,9 @@ def further(
     *,
     coordinator: Coordinator,
     turn: Turn,
-    states: Mapping[int, bytes],
+    states: Mapping[int, State],
     bound: Bound,
-) -> tuple[Coordinator, Turn, dict[int, bytes]]:
+) -> tuple[Coordinator, Turn, dict[int, State]]:
     """Takes the batch that has led to `turn` on as far as `bound` allows.
 
     Args:
@@ -35,19 +34,20 @@ def further(
         site: the run.
         coordinator: as it was when it gave `turn`.
         turn: what the batch has led to so far.
-        states: reference of each worker's state, where it has one.
+        states: where each worker's state is, if it has one.
         bound: how far to go.
 
     Returns:
-        The coordinator, what all of the batch has led to, and references of the states that changed.
+        The coordinator, what all of the batch has led to, and the states that changed.
 
     Raises:
         VertexError: a vertex failed.
     """
-    if not bound.allows(turn) or sum(map(size_of, states.values())) > bound.states:
+    if not bound.allows(turn) or sum(state.size for state in states.values()) > bound.states:
         return coordinator, turn, {}
     start = replace(turn, outputs=OUTPUTS.empty_table(), released=[])
-    task = _task(site, coordinator.encode(), start, dict(states), bound)
+    references = {worker: state.reference for worker, state in states.items()}
+    task = _task(site, coordinator.encode(), start, references, bound)
     # `range` is a plan of one partition, on Connect as well; what the task needs travels with its function
     answer = session.range(0, 1, 1, 1).mapInArrow(task, ROWS_DDL).toArrow().cast(ROWS)
     return _decoded(site, coordinator.batch, turn, answer)
@@ -74,7 +74,7 @@ def _run(
     folder = site.record
     watch = None if folder is None else lambda recorded: recorded.write(folder)
     try:
-        turn, new = go_on(coordinator, turn, read, bound, watch=watch)
+        turn, workers = go_on(coordinator, turn, read, bound, blobs=site.blobs, watch=watch)
     except VertexError as error:
         return as_rows([(0, "error", error.encode(), None)])
     told = {
@@ -86,9 +86,9 @@ def _run(
         "late": turn.late,
         "stats": turn.stats,
     }
-    changed: list[Row] = [
-        (worker, "state", {}, site.blobs.put(f"{worker}-{coordinator.batch}-1", state))
-        for worker, state in new.items()
+    changed = [
+        written(site.blobs, worker, coordinator.batch, states.get(index)).row(index)
+        for index, worker in workers.items()
     ]
     return pa.concat_tables([turn.rows, _as_rows(turn.outputs), as_rows([(0, "turn", told, None), *changed])])
 
@@ -104,7 +104,7 @@ def _as_rows(outputs: pa.Table) -> pa.Table:
 
 def _decoded(
     site: Site, batch: int, turn: Turn, answer: pa.Table
-) -> tuple[Coordinator, Turn, dict[int, bytes]]:
+) -> tuple[Coordinator, Turn, dict[int, State]]:
     kind = answer.column("kind")
     rows = {name: answer.filter(pc.equal(kind, name)) for name in ("error", "turn", "output", "state")}
     for _, _, meta, _ in read_rows(rows["error"]):
@@ -127,5 +127,5 @@ def _decoded(
         outputs=pa.concat_tables([turn.outputs, made]),
         **told,
     )
-    states = zip(rows["state"]["worker"].to_pylist(), rows["state"]["payload"].to_pylist(), strict=True)
-    return coordinator, further, dict(states)
+    states = {worker: State.of(meta, payload) for worker, _, meta, payload in read_rows(rows["state"])}
+    return coordinator, further, states

@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from timely_spark.worker.keys import Hashes, Indices, exact, hashes, in_order, same
+from timely_spark.worker.keys import Hashes, Indices, exact, flat, hashes, in_order, same
 
+_HASH = "__timely_hash"
 Compact = Callable[[Hashes, pa.Table], tuple[Hashes, pa.Table]]
+
+
+@dataclass(eq=False, slots=True)
+class Batch:
+    """Rows sorted by H, which are never changed, so that they are written once."""
+
+    hashes: Hashes
+    table: pa.Table
+    #: whether no two rows have one hash
+    distinct: bool
+    #: where it is kept, if it is
+    reference: bytes | None = None
+
+    @classmethod
+    def of(cls, hashed: Hashes, table: pa.Table) -> Batch:
+        """A batch of rows that are sorted."""
+        return cls(hashed, table, bool((hashed[1:] != hashed[:-1]).all()))
+
+    def stored(self) -> pa.Table:
+        """The rows with their H, which need not be computed, nor read, whole again."""
+        return self.table.append_column(_HASH, pa.array(self.hashes))
+
+    @classmethod
+    def restored(cls, table: pa.Table, distinct: bool, reference: bytes) -> Batch:  # noqa: FBT001
+        """The batch of what `stored` gave."""
+        hashed = flat(table.column(_HASH)).to_numpy()
+        return cls(hashed, table.drop_columns([_HASH]), distinct, reference)
 
 
 class Arrangement:
@@ -28,16 +57,16 @@ class Arrangement:
 
     def __init__(self, keys: Sequence[str], tables: Sequence[pa.Table] = ()) -> None:
         self.keys = tuple(keys)
-        #: sorted by H, each more than twice as large as the next; H is computed again when read, not stored
-        self._batches: list[tuple[Hashes, pa.Table]] = [(hashes(table, self.keys), table) for table in tables]
+        #: each more than twice as large as the next
+        self.parts: list[Batch] = [Batch.of(hashes(table, self.keys), table) for table in tables]
 
     def __len__(self) -> int:
         """The number of rows."""
-        return sum(table.num_rows for _, table in self._batches)
+        return sum(part.table.num_rows for part in self.parts)
 
     def batches(self) -> list[pa.Table]:
         """The sorted batches, largest first."""
-        return [table for _, table in self._batches]
+        return [part.table for part in self.parts]
 
     def insert(self, table: pa.Table, hashed: Hashes | None = None, compact: Compact | None = None) -> None:
         """Add rows. `compact` may drop or combine rows whenever batches are merged."""
@@ -45,15 +74,15 @@ class Arrangement:
             return
         h = hashes(table, self.keys) if hashed is None else hashed
         order = in_order(h)
-        self._batches.append((h[order], table.take(order).combine_chunks()))
-        while len(self._batches) > 1 and len(self._batches[-2][0]) < 2 * len(self._batches[-1][0]):
-            (h1, t1), (h2, t2) = self._batches[-2:]
-            h, table = np.concatenate([h1, h2]), pa.concat_tables([t1, t2])
+        self.parts.append(Batch.of(h[order], table.take(order).combine_chunks()))
+        while len(self.parts) > 1 and len(self.parts[-2].hashes) < 2 * len(self.parts[-1].hashes):
+            one, two = self.parts[-2:]
+            h, table = np.concatenate([one.hashes, two.hashes]), pa.concat_tables([one.table, two.table])
             order = np.argsort(h, kind="stable")  # two sorted runs: linear
             h, table = h[order], table.take(order)
             if compact is not None:
                 h, table = compact(h, table)
-            self._batches[-2:] = [(h, table.combine_chunks())]
+            self.parts[-2:] = [Batch.of(h, table.combine_chunks())]
 
     def lookup(
         self, probe: pa.Table, on: Sequence[str], hashed: Hashes | None = None
@@ -64,9 +93,10 @@ class Arrangement:
         by_hash = in_order(h)
         ordered = h[by_hash]
         found: list[tuple[Indices, pa.Table]] = []
-        for batch_hash, table in self._batches:
+        for part in self.parts:
+            batch_hash, table = part.hashes, part.table
             low = np.searchsorted(batch_hash, ordered, "left")
-            if (batch_hash[1:] != batch_hash[:-1]).all():  # none or one for each: half the work
+            if part.distinct:  # none or one for each: half the work
                 hit = batch_hash[np.minimum(low, len(batch_hash) - 1)] == ordered
                 rows, at = low[hit], by_hash[hit]
             else:
@@ -82,7 +112,7 @@ class Arrangement:
                     rows, at = rows.filter(equal), at[equal]
             found.append((at, rows))
         if not found:
-            return np.zeros(0, np.int64), self._batches[0][1].slice(0, 0) if self._batches else pa.table({})
+            return np.zeros(0, np.int64), self.parts[0].table.slice(0, 0) if self.parts else pa.table({})
         at, rows = np.concatenate([at for at, _ in found]), pa.concat_tables([rows for _, rows in found])
         order = in_order(at.view(np.uint64) << np.uint64(64 - len(h).bit_length()))
         return at[order], rows.take(order)

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -16,7 +16,10 @@ import pyarrow as pa
 
 from timely_spark.errors import StateError
 from timely_spark.times import Times
-from timely_spark.worker.keys import from_bytes, to_bytes
+from timely_spark.worker.keys import from_bytes, hashes, to_bytes
+
+if TYPE_CHECKING:
+    from timely_spark.worker.arrangement import Batch
 
 #: what a defaultdict may make of its own accord
 _FACTORIES: dict[str, Any] = {
@@ -25,12 +28,31 @@ _FACTORIES: dict[str, Any] = {
 _PLAIN = (str, int, float, bool, type(None))
 
 
+class Blobs(Protocol):
+    """Where large parts of a state are kept. A reference is bytes."""
+
+    def put(self, what: str, data: bytes) -> bytes:
+        """Keep `data`; `what` may become part of a name. Gives the reference."""
+        ...
+
+    def get(self, reference: bytes) -> Any:
+        """What was kept, as a buffer."""
+        ...
+
+
+#: so large a batch of an arrangement is kept by itself
+KEPT_BYTES = 64 << 10
+
+
 class Codec:
     """Write and read values of a flow's state.
 
     What it takes: None, bool, int, float, str, bytes, list, tuple, set, frozenset, dict (any such keys),
     Counter, defaultdict, deque, datetime, date, time, timedelta, Decimal, the flow's times, numpy arrays and
     scalars, Arrow tables and record batches, pandas frames and series, and `Arrangement`s.
+
+    With `blobs`, a large batch of an arrangement is put there once, and only referred to from then on: so
+    what is written is what has changed. `kept` has the references in what was last written.
 
     Example:
         >>> from timely_spark.times import PRODUCT, Time
@@ -42,13 +64,19 @@ class Codec:
         StateError: a value is of another type.
     """
 
-    def __init__(self, times: Times) -> None:
-        self.times = times
+    def __init__(self, times: Times, blobs: Blobs | None = None) -> None:
+        self.times, self.blobs = times, blobs
+        self.kept: list[bytes] = []
+        #: what new blobs are called; with a number behind it
+        self.what = ""
+        #: whether to write all in one piece, even so
+        self.whole = False
         self.time_type = type(times.epoch(0))
 
     def write(self, value: Any) -> bytes:
         """The bytes of one value."""
         blobs: list[bytes] = []
+        self.kept = []
         head = json.dumps(self._encode(value, blobs), separators=(",", ":"))
         return pack_parts([head.encode(), *blobs])
 
@@ -70,7 +98,7 @@ class Codec:
             table = pa.Table.from_batches([value]) if isinstance(value, pa.RecordBatch) else value
             return {"table": self._blob(to_bytes(table), blobs)}
         if isinstance(value, Arrangement):
-            return {"arrangement": [list(value.keys), self._encode(value.batches(), blobs)]}
+            return {"arrangement": [list(value.keys), [self._part(part, blobs) for part in value.parts]]}
         if isinstance(value, np.ndarray):
             if value.dtype.hasobject:
                 return {
@@ -136,6 +164,27 @@ class Codec:
         )
         raise StateError(msg)
 
+    def _part(self, part: Batch, blobs: list[bytes]) -> Any:
+        if self.blobs is None or self.whole or part.table.nbytes < KEPT_BYTES:
+            return {"table": self._blob(to_bytes(part.table), blobs)}
+        if part.reference is None:
+            part.reference = self.blobs.put(f"{self.what}-{len(self.kept)}", to_bytes(part.stored()))
+        self.kept.append(part.reference)
+        return {"kept": [part.reference.decode("latin-1"), part.distinct]}
+
+    def _read_part(self, value: Any, keys: tuple[str, ...], blobs: list[memoryview]) -> Batch:
+        from timely_spark.worker.arrangement import Batch
+
+        if "kept" not in value:
+            table = self._decode(value, blobs)
+            return Batch.of(hashes(table, keys), table)
+        if self.blobs is None:
+            msg = "state refers to blobs, and none are at hand. Hint: read it where it was written."
+            raise StateError(msg)
+        text, distinct = value["kept"]
+        reference = text.encode("latin-1")
+        return Batch.restored(from_bytes(self.blobs.get(reference)), distinct, reference)
+
     def _items(self, pairs: Any, blobs: list[memoryview]) -> dict[Any, Any]:
         return {self._decode(key, blobs): self._decode(item, blobs) for key, item in pairs}
 
@@ -172,7 +221,9 @@ class Codec:
             case "table":
                 return from_bytes(blobs[content])
             case "arrangement":
-                return Arrangement(tuple(content[0]), self._decode(content[1], blobs))
+                made = Arrangement(tuple(content[0]))
+                made.parts = [self._read_part(part, made.keys, blobs) for part in content[1]]
+                return made
             case "array":
                 shape, kind, data = content
                 if kind == "O":

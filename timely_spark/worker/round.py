@@ -24,14 +24,14 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import CapabilityError, SchemaError, VertexError
 from timely_spark.graph import Stateless, Vertex, as_table, describe
-from timely_spark.worker.codec import Codec, pack_parts, unpack_parts
+from timely_spark.worker.codec import Blobs, Codec, pack_parts, unpack_parts
 from timely_spark.worker.keys import deal, from_bytes, to_bytes
 from timely_spark.worker.notify import Agenda, Blockers, Pending, blocking, standing
 from timely_spark.worker.pack import apply_stage
 from timely_spark.worker.plan import Node, Plan
 from timely_spark.worker.rows import Row, as_rows, read_rows
 
-FORMAT = 1
+FORMAT = 2
 """Version of the state's form."""
 
 
@@ -54,6 +54,7 @@ def step(  # noqa: PLR0917 - the round's own signature, of which nothing is opti
     rows: pa.Table,
     read_header: Callable[[], str],
     budget: Budget | None = None,
+    blobs: Blobs | None = None,
 ) -> tuple[bytes, pa.Table]:
     """Run one worker's round.
 
@@ -65,14 +66,15 @@ def step(  # noqa: PLR0917 - the round's own signature, of which nothing is opti
         rows: what came for it, of schema `ROWS`, in any order.
         read_header: gives the header where no row brought one.
         budget: the round's budget.
+        blobs: where large parts of the state are kept apart; without, all of it is in the state.
 
     Returns:
         The new state, and rows of schema `ROWS` for the driver: messages, outputs, one report; or one error.
     """
-    here = Worker(plan, state, worker)
+    here = Worker(plan, state, worker, blobs)
     try:
         made = here.step(batch_id, rows, read_header, budget)
-        return here.checkpoint(), made
+        return here.checkpoint(f"{worker}-{batch_id}"), made
     except VertexError as error:
         return state or b"", as_rows([(worker, "error", error.encode(), None)])
 
@@ -96,9 +98,11 @@ class Worker:
         ['output', 'report']
     """
 
-    def __init__(self, plan: Plan, state: Any | None, worker: int) -> None:
+    def __init__(self, plan: Plan, state: Any | None, worker: int, blobs: Blobs | None = None) -> None:
         self.plan, self.worker, self.workers = plan, worker, plan.workers
-        self.codec = Codec(plan.times)
+        self.codec = Codec(plan.times, blobs)
+        #: per vertex the references of what its state keeps apart
+        self.references: dict[str, list[bytes]] = {}
         #: what waits for delivery; `order` holds each of its keys once
         self.queue: dict[tuple[int, int, Any], list[pa.Table]] = defaultdict(list)
         self.order: list[tuple[Any, int, int, int, Any]] = []
@@ -142,6 +146,9 @@ class Worker:
         head = json.loads(bytes(head_part))
         decode, by_name = self.plan.times.decode, self.plan.by_name
         self.saved = dict(zip(head["vertices"], parts, strict=False))
+        self.references = {
+            name: [text.encode("latin-1") for text in listed] for name, listed in head["kept"].items()
+        }
         for (name, input_, time), part in zip(head["queue"], parts[len(self.saved) :], strict=True):
             self.enqueue(by_name[name], input_, decode(time), from_bytes(part))
         for name, guarantee, capability in head["pending"]:
@@ -321,20 +328,37 @@ class Worker:
             latest = functools.reduce(lambda a, b: a.join(b), [time for time, _ in parts])
             yield index, latest, to, table if combine is None else combine(table)
 
-    def checkpoint(self) -> bytes:
+    @property
+    def kept(self) -> frozenset[bytes]:
+        """The blobs that the last `checkpoint` refers to."""
+        return frozenset(itertools.chain.from_iterable(self.references.values()))
+
+    def checkpoint(self, what: str = "", *, whole: bool = False) -> bytes:
         """All there is, between two rounds (Naiad section 3.4).
+
+        Args:
+            what: how blobs that are new are called.
+            whole: in one piece, with no reference to blobs.
 
         Raises:
             VertexError: a vertex keeps what cannot be written.
         """
-        written = dict(self.saved)
+        self.codec.whole = whole
+        if whole:
+            for name in self.saved:  # those not yet called may refer to blobs
+                self.vertex(self.plan.by_name[name])
+        written, references = dict(self.saved), dict(self.references)
         for index, vertex in self.vertices.items():
             node = self.plan.nodes[index]
             if node.stage.is_stateless:
                 continue
             try:
+                references.pop(node.name, None)
+                self.codec.what = f"{what}-{index}"
                 if state := _changed(vertex, node.template):
                     written[node.name] = self.codec.write(state)
+                    if self.codec.kept:
+                        references[node.name] = self.codec.kept
                 else:  # all is as the template has it, or has become so again
                     written.pop(node.name, None)
             except Exception as error:
@@ -344,12 +368,15 @@ class Worker:
         head = {
             "format": FORMAT,
             "vertices": list(written),
+            "kept": {name: [ref.decode("latin-1") for ref in refs] for name, refs in references.items()},
             "queue": [[nodes[index].name, input_, time.encode()] for (index, input_, time), _ in queue],
             "pending": [
                 [nodes[p.node].name, p.guarantee.encode(), p.capability and p.capability.encode()]
                 for p in self.pending
             ],
         }
+        if not whole:
+            self.references = references
         tables = [to_bytes(pa.concat_tables(tables)) for _, tables in queue]
         return pack_parts(
             [json.dumps(head, separators=(",", ":")).encode(), *map(bytes, written.values()), *tables]

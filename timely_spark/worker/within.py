@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import VertexError
+from timely_spark.worker.codec import Blobs
 from timely_spark.worker.coordinator import Coordinator, Turn
 from timely_spark.worker.record import Recorded
 from timely_spark.worker.round import Budget, Worker
@@ -51,9 +52,10 @@ def go_on(
     states: Mapping[int, Any],
     bound: Bound,
     *,
+    blobs: Blobs | None = None,
     budget: Callable[[], Budget | None] = lambda: None,
     watch: Callable[[Recorded], object] | None = None,
-) -> tuple[Turn, dict[int, bytes]]:
+) -> tuple[Turn, dict[int, Worker]]:
     """Run further rounds, without input, of the batch that has led to `turn`.
 
     Args:
@@ -61,11 +63,12 @@ def go_on(
         turn: what the batch's rounds have led to so far.
         states: what each worker's `checkpoint` gave, for those that have one.
         bound: how far to go.
+        blobs: where states keep large parts.
         budget: of each worker's round.
         watch: told of each worker's round.
 
     Returns:
-        What all rounds of the batch have led to, and the new state of each worker that ran.
+        What all rounds of the batch have led to, and the workers that ran, each with its new state.
 
     Raises:
         VertexError: a vertex failed.
@@ -76,16 +79,16 @@ def go_on(
         made = []
         for index in sorted(set(turn.rows.column("worker").to_pylist())):
             if index not in workers:
-                workers[index] = Worker(plan, states.get(index), index)
+                workers[index] = Worker(plan, states.get(index), index, blobs)
             worker, mine = workers[index], turn.rows.filter(pc.equal(turn.rows.column("worker"), index))
-            before = worker.checkpoint() if watch is not None else None
+            before = worker.checkpoint(whole=True) if watch is not None else None
             header = turn.header
             try:
                 out = worker.step(batch, mine, lambda header=header: header, budget())  # type: ignore[misc]
             except VertexError as error:
                 out = as_rows([(index, "error", error.encode(), None)])
             if watch is not None:
-                new, number = worker.checkpoint(), turn.stats["rounds"]
+                new, number = worker.checkpoint(whole=True), turn.stats["rounds"]
                 watch(
                     Recorded(
                         batch=batch, round=number, worker=index, header=header, state=before, rows=mine,
@@ -94,4 +97,4 @@ def go_on(
                 )  # fmt: skip
             made.append(out)
         turn = turn.then(coordinator.turn(batch, pa.concat_tables(made)))
-    return turn, {index: worker.checkpoint() for index, worker in workers.items()}
+    return turn, workers
