@@ -30,7 +30,7 @@ class Counts:
 
     def __init__(self, spark: SparkSession, keys: int) -> None:
         self.keys, self.random = keys, np.random.default_rng(keys)
-        flow = ts.Dataflow("counts")
+        flow = ts.Dataflow(f"counts-{keys}")
         self.input = flow.input("keys", "key long")
         self.input.group_by("key").count().probe("seen")
         folder = harness.folder()
