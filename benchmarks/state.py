@@ -62,7 +62,7 @@ def run(quick: bool) -> Report:
     """Measure, and write the report."""
     report = Report("state", "State: a small change of a large state", quick=quick)
     spark = harness.spark("state")
-    large, epochs = (2_000_000, 15) if quick else (10_000_000, 100)
+    large, epochs = (1_000_000, 8) if quick else (10_000_000, 100)
     sides = [Counts(spark, keys) for keys in (large, SMALL)]
     for side in sides:
         for _ in range(5):

@@ -515,9 +515,10 @@ class Dataflow:
             name: the query's name, by default the flow's.
             sources: DataFrames for sources that were declared by their schema.
             partitions: Spark tasks per round; by default as many as workers or cores.
-            rounds_per_batch: how many rounds a micro-batch may take, by default 100. While what is exchanged
-                is small, further rounds cost a few milliseconds each, in one task; with 1 each is a
-                micro-batch of its own, so that input and commits wait for one round at most.
+            rounds_per_batch: how many rounds a micro-batch may take, by default 100; with 1 each is a
+                micro-batch of its own, so that input and commits wait for one round at most. Further rounds
+                cost a few milliseconds each, in one task; they end where a round exchanges more than 4 MB,
+                where 64 MB have been delivered, and are not made where states hold more than 256 MB in all.
             record: a folder into which each worker's round is written, to be run again by `testing.recorded`.
 
         Returns:

@@ -83,7 +83,7 @@ class Simulation:
     Args:
         flow: the flow, or its plan.
         workers: how many workers.
-        seed: a schedule drawn at random; None: as on Spark, each batch delivers all there is.
+        seed: a schedule drawn at random; None: each batch delivers all there is, as on Spark.
         budget: of each worker's round; random where there is a seed.
         rounds_per_batch: how many rounds a batch may take before the next one brings input; random where
             there is a seed.

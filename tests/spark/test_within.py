@@ -83,11 +83,13 @@ def test_large_states_go_by_reference_and_are_adopted(spark: SparkSession, check
         new = [file.stat().st_size for file in blobs.iterdir() if file.name not in before]
         assert sum(new) < 0.1 * sum(before.values()), "what has not changed is not written again"
 
+    (blobs / "0-999-0-77-0badcafe").write_bytes(b"left by a batch that ran again differently")
     again = paths()
     again.handle("roots").send([NODES - 60])
     with again.start(spark, checkpoint=checkpoint, workers=3, rounds_per_batch=1) as query:
         assert query.wait_for(timeout=60)
         assert nodes(query) == list(range(NODES - 60, NODES + 1))
+        assert not (blobs / "0-999-0-77-0badcafe").exists()
 
 
 def test_a_further_round_that_fails_names_step_and_line(spark: SparkSession, checkpoint: str) -> None:

@@ -122,3 +122,20 @@ def test_a_batch_is_written_once_and_known_again() -> None:
     assert len(alone) == 50_001
     with pytest.raises(StateError, match="blobs"):
         Codec(times).read(first)
+
+
+def test_whoever_shares_a_batch_keeps_it_by_himself() -> None:
+    times = counts().compile(1).times
+    shared = Arrangement(["k"])
+    shared.insert(pa.table({"k": np.arange(50_000)}))
+    one, two = Memory(), Memory()
+    Codec(times, one).write(shared)
+    writer = Codec(times, two)
+    writer.write(shared)
+    assert set(writer.kept) == set(two.content)
+
+
+def test_a_batch_of_which_nothing_is_left_finds_nothing() -> None:
+    state = Arrangement(["k"], [pa.table({"k": pa.array([], pa.int64())})])
+    at, _ = state.lookup(pa.table({"k": [1]}), ["k"])
+    assert not len(at)

@@ -68,7 +68,8 @@ class Vertex:
     """May reduce what a worker sends here in one round, before the exchange. None: every record must come."""
 
     before_exchange: Callable[[pa.Table], pa.Table] | None = None
-    """Makes of each batch, where it is sent from, what is received instead. None: the batch itself."""
+    """Makes of each batch, where it is sent from, what is received instead: with the columns by which it is
+    dealt, and without a state. None: the batch itself."""
 
     reads_time: ClassVar[bool] = True
     """Whether the code may look at the lap of a loop around it: laps are counted there, then."""

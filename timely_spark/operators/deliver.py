@@ -56,7 +56,10 @@ def probe(stream: Stream, name: str | None = None) -> Probe:
 
 
 def inspect(stream: Stream, name: str | None = None, *, limit: int = 20) -> Stream:
-    """Print what passes, on the driver, as it comes: at most `limit` a round. Returns the stream itself."""
+    """Print what passes, on the driver, as it comes: at most `limit` a micro-batch. Returns the stream.
+
+    A micro-batch may take many rounds; ``start(rounds_per_batch=1)`` shows each.
+    """
     return _output(stream, "inspect", name, "inspect", "arrival", limit=limit)
 
 

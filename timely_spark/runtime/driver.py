@@ -1,4 +1,4 @@
-"""The driver's part of a round: what foreachBatch calls, once per micro-batch.
+"""The driver's part of a micro-batch and its rounds: what foreachBatch calls.
 
 It shares no object with the user's session, because under Connect it runs in another process: all it knows
 comes from the log. Within one run it keeps the coordinator of the last batch, an optimisation that is only
@@ -45,7 +45,7 @@ class Driver:
         return {**self.__dict__, "_last": None}
 
     def __call__(self, batch_df: DataFrame, batch_id: int) -> None:
-        """One round."""
+        """One micro-batch."""
         last, self._last = self._last, None  # on an error it may have taken half a turn
         with self.site.reporting():
             self._last = self._round(last, batch_df, batch_id)
@@ -112,14 +112,14 @@ class Driver:
             raise VertexError.from_exception(output.name, where, error, time=at) from error
 
     def _tell(self, manifest: Manifest, turn: Turn, seconds: float) -> None:
-        context = {"flow": self.site.name, "round": manifest.batch, "run": self.site.run}
+        context = {"flow": self.site.name, "batch": manifest.batch, "run": self.site.run}
         _log.debug(
-            "%s: round %d: %d rows for the next one, driver %.1f ms",
+            "%s: batch %d: %d rows for the next one, driver %.1f ms",
             self.site.name, manifest.batch, turn.rows.num_rows, 1000 * seconds, extra={"context": context},
         )  # fmt: skip
         for epoch in sorted({epoch for _, epoch in turn.released}):
             _log.info(
-                "%s: epoch %d complete after round %d",
+                "%s: epoch %d complete after batch %d",
                 self.site.name, epoch, manifest.batch, extra={"context": {**context, "epoch": epoch}},
             )  # fmt: skip
 

@@ -218,6 +218,17 @@ class RoundLog:
                 spent.append((file, delivered))
         return replace(manifest, kept_from=until, spent=spent)
 
+    def sweep(self) -> None:
+        """Before a start: removes blobs that no manifest knows: of batches that ran again differently."""
+        needed: set[str] = set()
+        for batch in self.files.numbers("rounds"):
+            if (manifest := self.read(batch)) is not None:
+                needed.update(file for file, _ in manifest.spent)
+                needed.update(file for state in self.states(batch).known.values() for file in state.files)
+        for name in self.files.names("blobs"):
+            if name not in needed:
+                self.files.remove(name)
+
     # -- small files -----------------------------------------------------------------------------------------
     def read_json(self, name: str) -> dict[str, Any] | None:
         """A small JSON file."""

@@ -35,7 +35,7 @@ _BATCH_ID = "streaming.sql.batchId"  # internal to Spark, and the only such key 
 
 
 def build(session: SparkSession, site: Site, dataframes: Mapping[str, DataFrame]) -> DataFrame:
-    """The streaming DataFrame whose every micro-batch is a round; what it gives goes to the driver.
+    """The streaming DataFrame whose every micro-batch begins with a round; what it gives goes to the driver.
 
     Columns:
         worker int, kind string, meta string, payload binary

@@ -68,7 +68,8 @@ def start(
         name: the query's name in Spark.
         partitions: tasks per round; as many as there are workers or cores if not given. The checkpoint
             remembers it.
-        rounds_per_batch: how many rounds a micro-batch may take.
+        rounds_per_batch: how many rounds a micro-batch may take, 100 if not given. After a restart the first
+            micro-batch keeps to what was said before it.
         record: a folder, seen by driver and executors, into which every worker's round is recorded.
 
     Raises:
@@ -109,6 +110,7 @@ def start(
     log.take(run)
     log.files.remove(FAILURE)
     log.align()
+    log.sweep()
     if log.newest() is None:
         coordinator = Coordinator(plan)
         turn = coordinator.first()

@@ -75,6 +75,10 @@ def _run(
     watch = None if folder is None else lambda recorded: recorded.write(folder)
     try:
         turn, workers = go_on(coordinator, turn, read, bound, blobs=site.blobs, watch=watch)
+        changed = [
+            written(site.blobs, worker, coordinator.batch, states.get(index)).row(index)
+            for index, worker in workers.items()
+        ]
     except VertexError as error:
         return as_rows([(0, "error", error.encode(), None)])
     told = {
@@ -86,10 +90,6 @@ def _run(
         "late": turn.late,
         "stats": turn.stats,
     }
-    changed = [
-        written(site.blobs, worker, coordinator.batch, states.get(index)).row(index)
-        for index, worker in workers.items()
-    ]
     return pa.concat_tables([turn.rows, _as_rows(turn.outputs), as_rows([(0, "turn", told, None), *changed])])
 
 

@@ -14,16 +14,14 @@ _HASH = "__timely_hash"
 Compact = Callable[[Hashes, pa.Table], tuple[Hashes, pa.Table]]
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=True, eq=False)
 class Batch:
-    """Rows sorted by H, which are never changed, so that they are written once."""
+    """Rows sorted by H, which are never changed, so that they need be written only once."""
 
     hashes: Hashes
     table: pa.Table
     #: whether no two rows have one hash
     distinct: bool
-    #: where it is kept, if it is
-    reference: bytes | None = None
 
     @classmethod
     def of(cls, hashed: Hashes, table: pa.Table) -> Batch:
@@ -35,10 +33,10 @@ class Batch:
         return self.table.append_column(_HASH, pa.array(self.hashes))
 
     @classmethod
-    def restored(cls, table: pa.Table, distinct: bool, reference: bytes) -> Batch:  # noqa: FBT001
+    def restored(cls, table: pa.Table, *, distinct: bool) -> Batch:
         """The batch of what `stored` gave."""
         hashed = flat(table.column(_HASH)).to_numpy()
-        return cls(hashed, table.drop_columns([_HASH]), distinct, reference)
+        return cls(hashed, table.drop_columns([_HASH]), distinct)
 
 
 class Arrangement:
@@ -95,6 +93,8 @@ class Arrangement:
         found: list[tuple[Indices, pa.Table]] = []
         for part in self.parts:
             batch_hash, table = part.hashes, part.table
+            if not len(batch_hash):  # all of it was dropped when batches were merged
+                continue
             low = np.searchsorted(batch_hash, ordered, "left")
             if part.distinct:  # none or one for each: half the work
                 hit = batch_hash[np.minimum(low, len(batch_hash) - 1)] == ordered

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -67,6 +68,8 @@ class Codec:
     def __init__(self, times: Times, blobs: Blobs | None = None) -> None:
         self.times, self.blobs = times, blobs
         self.kept: list[bytes] = []
+        #: where the batches lie that were written or read here
+        self._references: WeakKeyDictionary[Batch, bytes] = WeakKeyDictionary()
         #: what new blobs are called; with a number behind it
         self.what = ""
         #: whether to write all in one piece, even so
@@ -167,10 +170,11 @@ class Codec:
     def _part(self, part: Batch, blobs: list[bytes]) -> Any:
         if self.blobs is None or self.whole or part.table.nbytes < KEPT_BYTES:
             return {"table": self._blob(to_bytes(part.table), blobs)}
-        if part.reference is None:
-            part.reference = self.blobs.put(f"{self.what}-{len(self.kept)}", to_bytes(part.stored()))
-        self.kept.append(part.reference)
-        return {"kept": [part.reference.decode("latin-1"), part.distinct]}
+        if (reference := self._references.get(part)) is None:
+            reference = self.blobs.put(f"{self.what}-{len(self.kept)}", to_bytes(part.stored()))
+            self._references[part] = reference
+        self.kept.append(reference)
+        return {"kept": [reference.decode("latin-1"), part.distinct]}
 
     def _read_part(self, value: Any, keys: tuple[str, ...], blobs: list[memoryview]) -> Batch:
         from timely_spark.worker.arrangement import Batch
@@ -183,7 +187,9 @@ class Codec:
             raise StateError(msg)
         text, distinct = value["kept"]
         reference = text.encode("latin-1")
-        return Batch.restored(from_bytes(self.blobs.get(reference)), distinct, reference)
+        part = Batch.restored(from_bytes(self.blobs.get(reference)), distinct=distinct)
+        self._references[part] = reference
+        return part
 
     def _items(self, pairs: Any, blobs: list[memoryview]) -> dict[Any, Any]:
         return {self._decode(key, blobs): self._decode(item, blobs) for key, item in pairs}

@@ -275,17 +275,12 @@ def deal(table: pa.Table, columns: Sequence[str], workers: int) -> dict[int, pa.
     }
 
 
-def to_buffer(table: pa.Table) -> pa.Buffer:
+def to_bytes(table: pa.Table) -> bytes:
     """A table as one Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks())
-    return sink.getvalue()
-
-
-def to_bytes(table: pa.Table) -> bytes:
-    """The same as bytes."""
-    result: bytes = to_buffer(table).to_pybytes()
+    result: bytes = sink.getvalue().to_pybytes()
     return result
 
 

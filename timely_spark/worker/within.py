@@ -8,7 +8,7 @@ large exchanges are left to the next micro-batch, whose tasks share the work.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +33,8 @@ class Bound:
     rounds: int = 100
     #: bytes that one round may exchange
     exchanged: int = 4 << 20
-    #: bytes delivered to vertices in one batch
+    #: bytes delivered to vertices in one batch, and by one worker in one round; what exceeds them is left to
+    #: the next batch
     delivered: int = 64 << 20
     #: bytes of state of all workers together
     states: int = 256 << 20
@@ -77,6 +78,8 @@ def go_on(
     workers: dict[int, Worker] = {}
     while bound.allows(turn):
         made = []
+        share = budget() or plan.budget or Budget()
+        share = replace(share, bytes=min(share.bytes, bound.delivered))
         for index in sorted(set(turn.rows.column("worker").to_pylist())):
             if index not in workers:
                 workers[index] = Worker(plan, states.get(index), index, blobs)
@@ -84,9 +87,10 @@ def go_on(
             before = worker.checkpoint(whole=True) if watch is not None else None
             header = turn.header
             try:
-                out = worker.step(batch, mine, lambda header=header: header, budget())  # type: ignore[misc]
+                out = worker.step(batch, mine, lambda header=header: header, share)  # type: ignore[misc]
             except VertexError as error:
-                out = as_rows([(index, "error", error.encode(), None)])
+                made.append(as_rows([(index, "error", error.encode(), None)]))
+                continue
             if watch is not None:
                 new, number = worker.checkpoint(whole=True), turn.stats["rounds"]
                 watch(
