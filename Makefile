@@ -32,7 +32,7 @@ campaign: install ## the long randomised tests (minutes)
 bench: install .venv/.bench ## measure against baselines, into benchmarks/results (one: make bench ARGS="round")
 	@$(PY) -m benchmarks $(ARGS)
 
-bench-quick: install .venv/.bench ## the same in about three minutes, for a first impression
+bench-quick: install .venv/.bench ## a part of it in three minutes, for a first impression
 	@$(PY) -m benchmarks --quick $(ARGS)
 
 clean: ## remove caches and what runs leave behind (.venv stays: rm -rf .venv to start over)

@@ -18,6 +18,9 @@ from benchmarks.harness import QUICK, RESULTS, ROOT, markdown_table, times, yes_
 #: Seconds after which a benchmark counts as failed.
 LIMIT, QUICK_LIMIT = 1200, 240
 
+#: What shows nothing within seconds, and is left out of a quick run unless it is named.
+STEADY = ("latency",)
+
 
 def names() -> list[str]:
     """The modules that are benchmarks: those with a `run`."""
@@ -39,7 +42,7 @@ def main() -> int:
     unknown = [name for name in args.name if name not in names()]
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(names())}")
-    chosen = args.name or names()
+    chosen = args.name or [name for name in names() if not (args.quick and name in STEADY)]
     if args.here:
         for name in chosen:
             importlib.import_module(f"benchmarks.{name}").run(args.quick)
