@@ -331,10 +331,10 @@ def test_a_wrong_rule_of_notifications_is_caught(rule: Any, monkeypatch: pytest.
 
 def test_a_round_that_ignores_what_it_holds_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def first(self: Any, blockers: Any) -> Any:
-        free = [p for p in self.pending if not any(t.less_equal(p.guarantee) for t in blockers[p.node])]
+        free = [p for p in self if not any(t.less_equal(p.guarantee) for t in blockers[p.node])]
         return free[-1] if free else None
 
-    monkeypatch.setattr(round_.Worker, "_deliverable", first)
+    monkeypatch.setattr(notify.Agenda, "first", first)
     with pytest.raises(Broken):
         check_many()
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from timely_spark.runtime.blobs import Blobs, file_of, size_of
 from timely_spark.worker import Worker, as_rows, read_rows
+from timely_spark.worker.codec import as_text, from_text
 from timely_spark.worker.rows import Row
 
 #: A state row that stays in the manifest: its worker need not run.
@@ -36,12 +37,12 @@ class State:
 
     def row(self, worker: int, kind: str = "state", **meta: Any) -> Row:
         """As a row to or from the driver."""
-        return worker, kind, {**meta, "kept": [each.decode("latin-1") for each in self.kept]}, self.reference
+        return worker, kind, {**meta, "kept": as_text(self.kept)}, self.reference
 
     @classmethod
     def of(cls, meta: Mapping[str, Any], payload: pa.Buffer) -> State:
         """The reverse."""
-        return cls(payload.to_pybytes(), tuple(each.encode("latin-1") for each in meta["kept"]))
+        return cls(payload.to_pybytes(), tuple(from_text(meta["kept"])))
 
 
 @dataclass

@@ -13,6 +13,7 @@ from timely_spark.errors import VertexError
 from timely_spark.runtime.site import ROWS_DDL, Site, spare_collector
 from timely_spark.runtime.states import State, written
 from timely_spark.worker import OUTPUTS, ROWS, Bound, Coordinator, Turn, as_rows, go_on, read_rows
+from timely_spark.worker.coordinator import as_outputs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,25 +107,15 @@ def _decoded(
     site: Site, batch: int, turn: Turn, answer: pa.Table
 ) -> tuple[Coordinator, Turn, dict[int, State]]:
     kind = answer.column("kind")
-    rows = {name: answer.filter(pc.equal(kind, name)) for name in ("error", "turn", "output", "state")}
+    rows = {name: answer.filter(pc.equal(kind, name)) for name in ("error", "turn", "state")}
     for _, _, meta, _ in read_rows(rows["error"]):
         raise VertexError.decode(meta, f"batch {batch}")
     told = read_rows(rows["turn"])[0][2]
-    outputs = [(meta["sink"], meta["epoch"]) for _, _, meta, _ in read_rows(rows["output"])]
-    made = pa.table(
-        [
-            pa.array([sink for sink, _ in outputs], pa.string()),
-            pa.array([epoch for _, epoch in outputs], pa.int64()),
-            rows["output"]["worker"],
-            rows["output"]["payload"],
-        ],
-        schema=OUTPUTS,
-    )
     coordinator = Coordinator.decode(site.plan, told.pop("coordinator"))
     told["released"] = [*turn.released, *map(tuple, told["released"])]
     further = Turn(
         rows=answer.filter(pc.is_in(kind, pa.array(["message", "header"]))),
-        outputs=pa.concat_tables([turn.outputs, made]),
+        outputs=pa.concat_tables([turn.outputs, as_outputs(answer)]),
         **told,
     )
     states = {worker: State.of(meta, payload) for worker, _, meta, payload in read_rows(rows["state"])}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 from zoneinfo import ZoneInfo
 
@@ -17,10 +17,8 @@ import pyarrow as pa
 
 from timely_spark.errors import StateError
 from timely_spark.times import Times
+from timely_spark.worker.arrangement import Arrangement, Batch
 from timely_spark.worker.keys import from_bytes, hashes, to_bytes
-
-if TYPE_CHECKING:
-    from timely_spark.worker.arrangement import Batch
 
 #: what a defaultdict may make of its own accord
 _FACTORIES: dict[str, Any] = {
@@ -39,6 +37,16 @@ class Blobs(Protocol):
     def get(self, reference: bytes) -> Any:
         """What was kept, as a buffer."""
         ...
+
+
+def as_text(references: Iterable[bytes]) -> list[str]:
+    """References as JSON can hold them."""
+    return [reference.decode("latin-1") for reference in references]
+
+
+def from_text(texts: Iterable[str]) -> list[bytes]:
+    """The reverse."""
+    return [text.encode("latin-1") for text in texts]
 
 
 #: so large a batch of an arrangement is kept by itself
@@ -89,8 +97,6 @@ class Codec:
         return self._decode(json.loads(bytes(head)), blobs)
 
     def _encode(self, value: Any, blobs: list[bytes]) -> Any:  # noqa: C901, PLR0911, PLR0912 - a case per type
-        from timely_spark.worker.arrangement import Arrangement
-
         if isinstance(value, self.time_type):
             return {"time": value.encode()}
         if isinstance(value, _PLAIN) and not isinstance(value, tuple):
@@ -174,11 +180,9 @@ class Codec:
             reference = self.blobs.put(f"{self.what}-{len(self.kept)}", to_bytes(part.stored()))
             self._references[part] = reference
         self.kept.append(reference)
-        return {"kept": [reference.decode("latin-1"), part.distinct]}
+        return {"kept": [*as_text([reference]), part.distinct]}
 
     def _read_part(self, value: Any, keys: tuple[str, ...], blobs: list[memoryview]) -> Batch:
-        from timely_spark.worker.arrangement import Batch
-
         if "kept" not in value:
             table = self._decode(value, blobs)
             return Batch.of(hashes(table, keys), table)
@@ -186,7 +190,7 @@ class Codec:
             msg = "state refers to blobs, and none are at hand. Hint: read it where it was written."
             raise StateError(msg)
         text, distinct = value["kept"]
-        reference = text.encode("latin-1")
+        (reference,) = from_text([text])
         part = Batch.restored(from_bytes(self.blobs.get(reference)), distinct=distinct)
         self._references[part] = reference
         return part
@@ -200,8 +204,6 @@ class Codec:
         return len(blobs) - 1
 
     def _decode(self, value: Any, blobs: list[memoryview]) -> Any:  # noqa: C901, PLR0911, PLR0912
-        from timely_spark.worker.arrangement import Arrangement
-
         if isinstance(value, list):
             return [self._decode(item, blobs) for item in value]
         if not isinstance(value, dict):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timely_spark.errors import VertexError
 from timely_spark.progress import Tracker
@@ -24,6 +25,15 @@ OUTPUTS = pa.schema(
     [("sink", pa.string()), ("epoch", pa.int64()), ("worker", pa.int32()), ("payload", pa.binary())]
 )
 """What workers hand out. Columns: sink (the step's name), epoch, worker, payload (Arrow IPC stream)."""
+
+
+def as_outputs(rows: pa.Table) -> pa.Table:
+    """The outputs among a round's rows, of schema `OUTPUTS`."""
+    mine = rows.filter(pc.equal(rows.column("kind"), "output"))
+    pairs = [(meta["sink"], meta["epoch"]) for _, _, meta, _ in read_rows(mine)]
+    sinks, epochs = pa.array([sink for sink, _ in pairs], pa.string()), [epoch for _, epoch in pairs]
+    columns = [sinks, pa.array(epochs, pa.int64()), mine.column("worker"), mine.column("payload")]
+    return pa.table(columns, schema=OUTPUTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,21 +132,20 @@ class Coordinator:
         """
         self.batch = batch_id
         messages: list[int] = []
-        outputs: list[tuple[int, str, int, int]] = []
         deltas = []
         stats: Counter[str] = Counter()
         ticks: set[int] = set()
         moved: dict[str, int | None] = {}
         # in an order of its own: that of the rows is nobody's promise; rows of one worker keep theirs
         rows = rows.sort_by([("kind", "ascending"), ("worker", "ascending")])
+        outputs = as_outputs(rows)
+        rows = rows.filter(pc.not_equal(rows.column("kind"), "output"))
         for place, (worker, kind, meta, _) in enumerate(read_rows(rows)):
             match kind:
                 case "error":
                     raise VertexError.decode(meta, f"batch {batch_id}, worker {worker}")
                 case "message":
                     messages.append(place)
-                case "output":
-                    outputs.append((place, meta["sink"], meta["epoch"], worker))
                 case "report":
                     deltas += [(at, self.plan.times.decode(time), n) for at, time, n in meta["deltas"]]
                     self._asked(
@@ -158,14 +167,11 @@ class Coordinator:
                 self._move(source.name, old, new)
         self.tracker.propagate()
         self.begun = max(self.begun, *ticks, -1)
+        said = set(zip(outputs["sink"].to_pylist(), outputs["epoch"].to_pylist(), strict=True))
         for sink, epochs in self.unreleased.items():
             epochs.update(epoch for epoch in ticks if epoch > self.done[sink])
-            epochs.update(epoch for _, name, epoch, _ in outputs if name == sink)
-        handed = rows.take(pa.array([row[0] for row in outputs], pa.int64())).column("payload")
-        columns = [pa.array([row[i] for row in outputs], kind) for i, kind in enumerate(OUTPUTS.types[:3], 1)]
-        return self._turn(
-            rows.take(pa.array(messages, pa.int64())), pa.table([*columns, handed], schema=OUTPUTS), stats
-        )
+            epochs.update(epoch for name, epoch in said if name == sink)
+        return self._turn(rows.take(pa.array(messages, pa.int64())), outputs, stats)
 
     def _move(self, name: str, old: int | None, new: int | None) -> None:
         for index in self.plan.source(name).entries:

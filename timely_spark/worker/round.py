@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import CapabilityError, SchemaError, VertexError
 from timely_spark.graph import Stateless, Vertex, as_table, describe
-from timely_spark.worker.codec import Blobs, Codec, pack_parts, unpack_parts
+from timely_spark.worker.codec import Blobs, Codec, as_text, from_text, pack_parts, unpack_parts
 from timely_spark.worker.keys import deal, from_bytes, to_bytes
 from timely_spark.worker.notify import Agenda, Blockers, Pending, blocking, standing
 from timely_spark.worker.pack import apply_stage
@@ -146,9 +146,7 @@ class Worker:
         head = json.loads(bytes(head_part))
         decode, by_name = self.plan.times.decode, self.plan.by_name
         self.saved = dict(zip(head["vertices"], parts, strict=False))
-        self.references = {
-            name: [text.encode("latin-1") for text in listed] for name, listed in head["kept"].items()
-        }
+        self.references = {name: from_text(texts) for name, texts in head["kept"].items()}
         for (name, input_, time), part in zip(head["queue"], parts[len(self.saved) :], strict=True):
             self.enqueue(by_name[name], input_, decode(time), from_bytes(part))
         for name, guarantee, capability in head["pending"]:
@@ -250,7 +248,7 @@ class Worker:
                 self.stats["bytes"] += batch.nbytes
                 self.stats["records"] += batch.num_rows
                 self.call.run(node, time, time, methodcaller("on_recv", input_, time, batch))
-            elif (pending := self._deliverable(blockers)) is not None:
+            elif (pending := self.pending.first(blockers)) is not None:
                 self.pending.remove(pending)
                 node, time = self.plan.nodes[pending.node], pending.guarantee
                 self.stats["notifications"] += 1
@@ -258,10 +256,6 @@ class Worker:
             else:
                 return
             self.stats["steps"] += 1
-
-    def _deliverable(self, blockers: dict[int, list[Any]]) -> Pending | None:
-        """The first notification that nothing can precede any more; asked when no message waits."""
-        return self.pending.first(blockers)
 
     def vertex(self, node: Node) -> Vertex:
         """The node's vertex on this worker, with its state."""
@@ -368,7 +362,7 @@ class Worker:
         head = {
             "format": FORMAT,
             "vertices": list(written),
-            "kept": {name: [ref.decode("latin-1") for ref in refs] for name, refs in references.items()},
+            "kept": {name: as_text(kept) for name, kept in references.items()},
             "queue": [[nodes[index].name, input_, time.encode()] for (index, input_, time), _ in queue],
             "pending": [
                 [nodes[p.node].name, p.guarantee.encode(), p.capability and p.capability.encode()]
