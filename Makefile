@@ -2,13 +2,14 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint campaign bench bench-quick clean check-tools
+.PHONY: help install run test lint campaign simulate chaos bench bench-quick clean check-tools
 
 # The Python that .venv is made from; another one: make install PYTHON=/path/to/python3.12
 PYTHON ?= python3
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 PY := .venv/bin/python
 ARGS ?=
+KILLS ?= 60
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -28,6 +29,12 @@ lint: install ## ruff (rules and format) and mypy --strict
 
 campaign: install ## the long randomised tests (minutes)
 	@$(PY) -m pytest --campaign -m campaign $(ARGS)
+
+simulate: install ## crash and recover the simulator, STEPS=1000000 rounds of workers
+	@$(PY) tests/chaos/simulate.py --steps $(or $(STEPS),1000000) $(ARGS)
+
+chaos: install ## kill -9 at random steps, KILLS of them, and compare (hours for 1000)
+	@$(PY) tests/chaos/campaign.py --kills $(KILLS) $(ARGS)
 
 bench: install .venv/.bench ## measure against baselines, into benchmarks/results (one: make bench ARGS="round")
 	@$(PY) -m benchmarks $(ARGS)

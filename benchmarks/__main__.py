@@ -19,7 +19,7 @@ from benchmarks.harness import QUICK, RESULTS, ROOT, markdown_table, times, yes_
 LIMIT, QUICK_LIMIT = 1200, 240
 
 #: What shows nothing within seconds, and is left out of a quick run unless it is named.
-STEADY = ("latency",)
+STEADY = ("durable", "latency")
 
 
 def names() -> list[str]:

@@ -27,6 +27,7 @@ LAYERS = (
     ("show",),
     ("runtime",),
     ("__init__",),
+    ("__main__",),
 )
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 

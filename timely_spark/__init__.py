@@ -20,6 +20,7 @@ from timely_spark.dataflow import Dataflow, Input, Scope, Stream, Variable
 from timely_spark.errors import TimelyError
 from timely_spark.graph import Vertex
 from timely_spark.operators import Probe
+from timely_spark.operators.once import once
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Time
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ __all__ = [
     "Variable",
     "Vertex",
     "configure",
+    "once",
     "testing",
     "tune",
 ]

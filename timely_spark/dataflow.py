@@ -61,6 +61,7 @@ class Stream:
     broadcast = operators.broadcast
     concat = operators.concat
     delay = operators.delay
+    expire = operators.expire
     distinct = operators.distinct
     min = operators.min
     max = operators.max
@@ -84,6 +85,7 @@ class Stream:
     subscribe = operators.subscribe
     foreach_epoch = operators.foreach_epoch
     to_delta = operators.to_delta
+    to_files = operators.to_files
 
     @property
     def schema(self) -> pa.Schema:
@@ -434,11 +436,11 @@ class Dataflow:
         if epochs not in ("clock", "manual"):
             msg = f"input {name!r} ({caller()}): epochs={epochs!r}. Hint: 'clock' or 'manual'."
             raise GraphError(msg)
-        stage = self._input(name, [as_schema(schema)], epochs)
+        stage = self._input(name, [as_schema(schema)], epochs, handle=True)
         self._handles[name] = InputHandle(name, as_schema(schema), epochs=epochs)
         return Input(self, stage)
 
-    def _input(self, name: str, outputs: list[pa.Schema], epochs: str) -> Stage:
+    def _input(self, name: str, outputs: list[pa.Schema], epochs: str, *, handle: bool = False) -> Stage:
         for stage in self.graph.stages:
             if stage.operator == "source" and _kind(stage.detail) != _kind(epochs):
                 msg = (
@@ -447,7 +449,9 @@ class Dataflow:
                     "Hint: use one kind of epoch for all inputs of a flow."
                 )
                 raise GraphError(msg)
-        return self.graph.stage("source", self.graph.root, outputs, name=name, detail=epochs, requires=())
+        return self.graph.stage(
+            "source", self.graph.root, outputs, name=name, detail=epochs, requires=(), handle=handle
+        )
 
     def handle(self, name: str) -> InputHandle:
         """The sending end of an input."""

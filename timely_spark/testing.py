@@ -1,7 +1,8 @@
 """Run a flow in this process, on simulated workers: no JVM, milliseconds. Made for tests, yours and ours.
 
 The same plan, the same `step` and the same coordinator as on Spark; and, with a seed, schedules that Spark
-would rarely show: messages that take longer, rounds that are cut short, batches that only turn a loop.
+would rarely show: messages that take longer, rounds that are cut short, batches that only turn a loop. And
+batches that crash, and are run again from what was committed before them.
 
 Example:
     Whatever the schedule and the number of workers, the answer is the same:
@@ -17,14 +18,31 @@ Example:
     ... }
     >>> seen
     {"{0: [('a', 1), ('b', 1)], 1: [('b', 2)]}"}
+
+    And whatever crashes. A vertex that remembers something elsewhere than in its fields is found out:
+
+    >>> total = 0
+    >>> class Total(ts.Vertex):
+    ...     def on_recv(self, edge, time, batch):
+    ...         global total
+    ...         total += batch.num_rows
+    ...         self.send_by(0, time, pa.table({"total": [total]}))
+    >>> flow = ts.Dataflow("total")
+    >>> _ = flow.vertex(Total(), flow.input("x", "n long"), "total long", name="sum").capture("out")
+    >>> ts.testing.run(flow, {"x": [[1], [2], [3], [4]]}, seed=1, crashes=0.5)
+    Traceback (most recent call last):
+    timely_spark.testing.Diverged: step 'out' (...), or one before it: run again after a crash, ...
+    Hint: keep all that a vertex remembers in its fields...
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import random
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,10 +52,25 @@ import pyarrow.compute as pc
 from timely_spark.dataflow import Dataflow
 from timely_spark.errors import SchemaError, TimelyError
 from timely_spark.graph import as_table, caller, describe
-from timely_spark.worker import ROWS, Bound, Budget, Coordinator, Plan, Turn, go_on, pack, pack_input, step
-from timely_spark.worker.codec import Blobs
+from timely_spark.worker import Bound, Budget, Coordinator, Node, Plan, Turn, go_on, pack, pack_input, step
+from timely_spark.worker.codec import Blobs, unpack_parts
 from timely_spark.worker.keys import from_bytes
 from timely_spark.worker.record import Recorded, recorded
+from timely_spark.worker.rows import ROWS, read_rows
+from timely_spark.worker.saved import Saved
+
+
+class Diverged(TimelyError, AssertionError):
+    """A batch that was run again after a crash did something else than before.
+
+    On Spark, records would be lost or delivered twice. Naiad section 3.4: what a vertex does may depend on
+    nothing but what CHECKPOINT and RESTORE bring back, and on what it receives.
+
+    >>> issubclass(Diverged, AssertionError)
+    True
+    """
+
+    condition = "DIVERGED"
 
 
 @dataclass
@@ -80,6 +113,15 @@ def sorted_rows(table: pa.Table) -> list[tuple[Any, ...]]:
 class Simulation:
     """A flow on simulated workers, batch by batch.
 
+    With `crashes`, each attempt at a batch may end at any of its steps: before or after a worker's round or a
+    delivery, between its further rounds, or with all done but the commit. What it did is lost, except what it
+    delivered; workers and coordinator are made anew from what the last batch committed (one time in four from
+    what an earlier one did, as if the checkpoint had been rolled back), and the batches since then run again
+    with the input they had, its rows in another order.
+
+    Law: each output says per epoch what it would say without crashes, and so do, for the same seed, all
+    states (Naiad section 3.4). So whatever is done again must be the same again, deliveries included.
+
     Args:
         flow: the flow, or its plan.
         workers: how many workers.
@@ -87,7 +129,14 @@ class Simulation:
         budget: of each worker's round; random where there is a seed.
         rounds_per_batch: how many rounds a batch may take before the next one brings input; random where
             there is a seed.
-        blobs: where states keep large parts; by default in themselves.
+        blobs: where states keep large parts; by default in themselves. What is put again under the same name
+            must have the same reference.
+        crashes: how likely an attempt at a batch is to crash; where, and what is rolled back, is drawn by the
+            seed too. What else the seed decides is the same with and without crashes.
+
+    Raises:
+        TimelyError: `crashes` is not at least 0 and below 1.
+        Diverged: from `step` and `run`: what was done again after a crash was not the same.
 
     Example:
         >>> import timely_spark as ts
@@ -98,6 +147,14 @@ class Simulation:
         >>> simulation.run()
         >>> simulation.captured["out"].rows(), simulation.rounds
         ({0: [(1,), (2,)]}, 1)
+
+        The same, after crashes:
+
+        >>> simulation = ts.testing.Simulation(flow, workers=2, seed=4, crashes=0.8)
+        >>> simulation.send("x", [1, 2])
+        >>> simulation.run()
+        >>> simulation.captured["out"].rows(), simulation.crashed > 0
+        ({0: [(1,), (2,)]}, True)
     """
 
     def __init__(
@@ -109,7 +166,11 @@ class Simulation:
         budget: Budget | None = None,
         rounds_per_batch: int = 1,
         blobs: Blobs | None = None,
+        crashes: float = 0.0,
     ) -> None:
+        if not 0 <= crashes < 1:
+            msg = f"crashes={crashes} is no probability below 1"
+            raise TimelyError(msg, hint="say how likely an attempt at a batch is to crash: crashes=0.2")
         self.plan = flow.compile(workers) if isinstance(flow, Dataflow) else flow
         self.coordinator = Coordinator(self.plan)
         self.random = random.Random(seed) if seed is not None else None
@@ -129,6 +190,14 @@ class Simulation:
         self.log: list[tuple[int, Turn]] = []
         #: called with (batch, worker, state before, rows in, header, state after, rows out) of a first round
         self.on_step: Callable[..., object] | None = None
+        #: attempts that crashed; and deliveries that were made again, all of them the same
+        self.crashed = self.redelivered = 0
+        self._crashes = _Crashes(random.Random(f"crashes {seed}"), crashes, 2 * self.plan.workers + 4)
+        #: the batches that may run again, the last one among them
+        self._begun: deque[_Batch] = deque(maxlen=_KEPT if crashes else 1)
+        #: what was seen of a batch's parts, and what was delivered: it must be the same again
+        self._seen: dict[tuple[int, str], tuple[bytes | None, pa.Table]] = {}
+        self._delivered: dict[tuple[str, int, int | None], pa.Table] = {}
         self._parts: dict[tuple[str, int], list[pa.Table]] = defaultdict(list)
         self._input: list[pa.Table] = []
         self._stands: dict[str, int | None] = dict.fromkeys(self.plan.sources, 0)
@@ -180,32 +249,13 @@ class Simulation:
         return not self._input and not any(rows.num_rows for rows in self.waiting)
 
     def step(self) -> bool:
-        """Run one batch, if there is anything to run; whether there was."""
+        """Run one batch, if there is anything to run, to its commit; whether there was."""
         if self.idle:
             return False
-        arriving, self.waiting = self._arriving()
-        rows = pa.concat_tables([ROWS.empty_table(), *arriving, *self._input])
-        self._input = []
-        header = self.turn.header
-        out = []
-        for worker in range(self.plan.workers):
-            mine = rows.filter(pc.equal(rows.column("worker"), worker))
-            if mine.num_rows:
-                before = self.states[worker]
-                self.states[worker], made = step(
-                    self.plan, before, self.batch, worker, mine, lambda: header, self._budget(), self.blobs
-                )
-                if self.on_step is not None:
-                    self.on_step(self.batch, worker, before, mine, header, self.states[worker], made)
-                out.append(made)
-        self.turn = self.coordinator.turn(self.batch, pa.concat_tables([ROWS.empty_table(), *out]))
-        if not self.waiting:  # what is late for one round may not be overtaken by the next one
-            self._go_on()
-        self.waiting.append(self.turn.rows)
-        self._collect()
-        self.log.append((self.batch, self.turn))
-        self.rounds += self.turn.stats["rounds"]
-        self.batch += 1
+        self._begun.append(self._begin())
+        last = at = len(self._begun) - 1
+        while at <= last:
+            at = self._tried(at)
         return True
 
     def run(self, limit: int = 10_000) -> None:
@@ -223,17 +273,93 @@ class Simulation:
         )
         raise TimelyError(msg)
 
-    def _go_on(self) -> None:
+    def _begin(self) -> _Batch:
+        """The next batch: what it will run on, however often it does."""
+        arriving, later = self._arriving()
+        rows, self._input = pa.concat_tables([ROWS.empty_table(), *arriving, *self._input]), []
+        return _Batch(
+            number=self.batch,
+            rows=rows,
+            later=later,
+            turn=self.turn,
+            states=list(self.states),
+            coordinator=json.dumps(self.coordinator.encode()) if self._crashes.likely else "",
+            parts={key: list(parts) for key, parts in self._parts.items()},
+            draws=self.random.getstate() if self.random is not None else None,
+            rounds=self.rounds,
+            logged=len(self.log),
+        )
+
+    def _tried(self, at: int) -> int:
+        """Try to run one of the batches that have begun; which one is to be run then."""
+        try:
+            self._attempt(self._begun[at])
+        except _Crash:
+            self.crashed += 1
+            at = self._crashes.back_to(at)
+            self._restore(self._begun[at])
+            return at
+        return at + 1
+
+    def _restore(self, batch: _Batch) -> None:
+        """Go back to what was committed before a batch; all else is lost."""
+        self.batch, self.turn, self.states = batch.number, batch.turn, list(batch.states)
+        self.coordinator = Coordinator.decode(self.plan, json.loads(batch.coordinator))
+        self._parts = defaultdict(list, {key: list(parts) for key, parts in batch.parts.items()})
+        self.rounds = batch.rounds
+        del self.log[batch.logged :]
+
+    def _attempt(self, batch: _Batch) -> None:
+        """Run a batch, to its commit or to where it crashes."""
+        point, rows, header, out = self._crashes.attempt(), batch.rows, batch.turn.header, []
+        self.batch = batch.number
+        if self.random is not None:
+            self.random.setstate(batch.draws)
+        if self.crashed:
+            rows = _shuffled(rows, self._crashes.random)
+        for worker in range(self.plan.workers):
+            mine = rows.filter(pc.equal(rows.column("worker"), worker))
+            if mine.num_rows:
+                next(point)
+                before = self.states[worker]
+                self.states[worker], made = step(
+                    self.plan, before, self.batch, worker, mine, lambda: header, self._budget(), self.blobs
+                )
+                self._check(f"the round of worker {worker}", self.states[worker], made)
+                if self.on_step is not None:
+                    self.on_step(self.batch, worker, before, mine, header, self.states[worker], made)
+                out.append(made)
+        next(point)
+        self.turn = self.coordinator.turn(self.batch, pa.concat_tables([ROWS.empty_table(), *out]))
+        if not batch.later:  # what is late for one round may not be overtaken by the next one
+            self._go_on(point)
+        next(point)
+        self._collect(point)
+        self._crashes.end()
+        self.waiting = [*batch.later, self.turn.rows]
+        self.log.append((self.batch, self.turn))
+        self.rounds += self.turn.stats["rounds"]
+        self.batch += 1
+
+    def _go_on(self, point: Iterator[None]) -> None:
         rounds = self.rounds_per_batch
         if self.random is not None and rounds == 1:
             rounds = self.random.choice([1, 1, 2, 5, 100])
         states = {worker: state for worker, state in enumerate(self.states) if state is not None}
-        bound = Bound(rounds=rounds)
+
+        def budget() -> Budget | None:  # is asked for before each further round
+            next(point)
+            return self._budget()
+
         self.turn, changed = go_on(
-            self.coordinator, self.turn, states, bound, blobs=self.blobs, budget=self._budget
+            self.coordinator, self.turn, states, Bound(rounds=rounds), blobs=self.blobs, budget=budget
         )
         for index, worker in changed.items():
+            next(point)
             self.states[index] = worker.checkpoint(f"{index}-{self.batch}")
+            self._check(f"further rounds of worker {index}", self.states[index], ROWS.empty_table())
+        messages = self.turn.rows.filter(pc.equal(self.turn.rows.column("kind"), "message"))
+        self._check("the messages left", None, messages)
 
     def _budget(self) -> Budget | None:
         if self.random is not None and self.budget is None and self.random.random() < 0.3:
@@ -258,13 +384,9 @@ class Simulation:
                 table.filter(pa.array([not w and (message or newest) for w, message in waits], pa.bool_()))
             )
             later.append(table.filter(pa.array([w and message for w, message in waits], pa.bool_())))
-        order = list(range(sum(table.num_rows for table in arriving)))
-        self.random.shuffle(order)
-        return [pa.concat_tables(arriving).take(pa.array(order, pa.int64()))], [
-            table for table in later if table.num_rows
-        ]
+        return [_shuffled(pa.concat_tables(arriving), self.random)], [t for t in later if t.num_rows]
 
-    def _collect(self) -> None:
+    def _collect(self, point: Iterator[None]) -> None:
         for sink, epoch, payload in zip(
             *(self.turn.outputs.column(c) for c in ("sink", "epoch", "payload")), strict=True
         ):
@@ -272,12 +394,134 @@ class Simulation:
         for node in self.plan.nodes:
             if node.stage.operator == "inspect":
                 for _, epoch in [key for key in self._parts if key[0] == node.name]:
-                    parts = self._parts.pop((node.name, epoch))
-                    seen = self.captured[node.name].epochs
-                    seen[epoch] = pa.concat_tables([*([seen[epoch]] if epoch in seen else []), *parts])
+                    table = pa.concat_tables(self._parts.pop((node.name, epoch)))
+                    self._deliver(node, epoch, table, batch=self.batch)
+                    next(point)
         for sink, epoch in self.turn.released:
-            template: Any = self.plan.by_name[sink].template
-            self.captured[sink].epochs[epoch] = template.finish(self._parts.pop((sink, epoch), []))
+            template: Any = (node := self.plan.by_name[sink]).template
+            self._deliver(node, epoch, template.finish(self._parts.pop((sink, epoch), [])))
+            next(point)
+
+    def _deliver(self, node: Node, epoch: int, table: pa.Table, *, batch: int | None = None) -> None:
+        """What an output hands over: all of an epoch, or, on arrival, what a batch has of it."""
+        seen = self.captured[node.name].epochs
+        old = self._delivered.get((node.name, epoch, batch))
+        if old is None:
+            seen[epoch] = table if epoch not in seen else pa.concat_tables([seen[epoch], table])
+            if self._crashes.likely:
+                self._delivered[node.name, epoch, batch] = table
+            return
+        self.redelivered += 1
+        before, now = (Counter(map(str, each.to_pylist())) for each in (old, table))
+        if before != now:
+            msg = (
+                f"output {node.name!r} ({node.stage.where}): after a crash, epoch {epoch} came again with "
+                f"other records: more {list(now - before)[:3]}, less {list(before - now)[:3]}"
+            )
+            raise Diverged(msg, hint=_HINT)
+
+    def _check(self, part: str, state: bytes | None, rows: pa.Table) -> None:
+        """A part of the batch has led to a state and to rows: the same ones as before, if it ran before."""
+        if not self._crashes.likely:
+            return
+        self._seen = {key: seen for key, seen in self._seen.items() if key[0] >= self._begun[0].number}
+        old_state, old_rows = self._seen.setdefault((self.batch, part), (state, rows))
+        if state == old_state and rows.equals(old_rows):
+            return
+        before, now = _by_step(self.plan, old_state, old_rows), _by_step(self.plan, state, rows)
+        differ = [node for node in self.plan.nodes if before[node.name] != now[node.name]]
+        where = f"{differ[0].name!r} ({differ[0].stage.where})" if differ else f"those of {self.plan.name!r}"
+        msg = (
+            f"step {where}, or one before it: run again after a crash, from the same state and input, "
+            f"batch {self.batch} went another way (seen in {part})"
+        )
+        raise Diverged(msg, hint=_HINT)
+
+
+#: how many of the last batches may be run again
+_KEPT = 3
+_HINT = (
+    "keep all that a vertex remembers in its fields, and let nothing depend on globals, closures, clocks or "
+    "random numbers; a checkpoint() of your own must give all that restore() needs"
+)
+
+
+class _Crash(Exception):
+    """The process that ran the batch is gone."""
+
+
+@dataclass
+class _Crashes:
+    """Draws which attempts crash, and at which of their points."""
+
+    random: random.Random
+    likely: float
+    #: how many the last whole batch had; where the present attempt stands, and where it crashes, if it does
+    points: int
+    point: int = -1
+    at: int | None = None
+
+    def attempt(self) -> Iterator[None]:
+        """The points of an attempt at a batch: each `next` goes on, or crashes."""
+        self.at = self.random.randint(0, self.points) if self.random.random() < self.likely else None
+        for self.point in itertools.count():
+            if self.point == self.at:
+                raise _Crash
+            yield
+
+    def end(self) -> None:
+        """The last point: all is done, and nothing committed."""
+        self.points = self.point + 1
+        if self.at is not None:
+            raise _Crash
+
+    def back_to(self, at: int) -> int:
+        """From which batch to go on after batch `at` has crashed."""
+        return self.random.randint(0, at) if self.random.random() < 0.25 else at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """A batch, with what was committed before it: all there is to run it once more."""
+
+    number: int
+    rows: pa.Table
+    #: what is delivered to later batches only
+    later: list[pa.Table]
+    turn: Turn
+    states: list[bytes | None]
+    #: as JSON
+    coordinator: str
+    #: outputs of epochs that are not complete
+    parts: dict[tuple[str, int], list[pa.Table]]
+    #: where the drawing of the schedule stood
+    draws: Any
+    rounds: int
+    logged: int
+
+
+def _shuffled(rows: pa.Table, draw: random.Random) -> pa.Table:
+    """The rows in another order; of those with the same meta, first comes what was sent first."""
+    metas = rows.column("meta").to_pylist()
+    places = {meta: draw.random() for meta in dict.fromkeys(metas)}
+    return rows.take(pa.array(sorted(range(len(metas)), key=lambda i: places[metas[i]]), pa.int64()))
+
+
+def _by_step(plan: Plan, state: bytes | None, rows: pa.Table) -> dict[str, list[Any]]:
+    """What a worker's round left behind, by step: its state, and what it sent."""
+    found: dict[str, list[Any]] = defaultdict(list)
+    if state:
+        head, *parts = unpack_parts(state)
+        for name, said in json.loads(bytes(head))["vertices"].items():
+            found[name].append(Saved.decode(said, parts))
+    for to, kind, meta, payload in read_rows(rows):
+        if kind == "message":
+            source = plan.channels[meta["channel"]].source
+            name = plan.nodes[source].name if source is not None else ""
+            found[name].append((to, meta, payload.to_pybytes()))
+        elif kind == "output":
+            found[meta["sink"]].append((meta, payload.to_pybytes()))
+    return found
 
 
 def run(
@@ -287,6 +531,7 @@ def run(
     workers: int = 1,
     seed: int | None = None,
     together: bool = False,
+    crashes: float = 0.0,
 ) -> dict[str, Captured]:
     """Run a flow on what each input brings, epoch by epoch, until nothing is left to do.
 
@@ -296,9 +541,13 @@ def run(
         workers: how many workers.
         seed: of a random schedule; None: as on Spark.
         together: let epochs be in flight together, instead of one after the other.
+        crashes: how likely an attempt at a batch is to crash, and to be made again: see `Simulation`.
 
     Returns:
         For each output (`capture`, `to_delta`, ... by step name) what it released.
+
+    Raises:
+        Diverged: what was done again after a crash was not the same: a vertex has state that is not kept.
 
     Example:
         >>> import timely_spark as ts
@@ -306,8 +555,12 @@ def run(
         >>> _ = flow.input("x", "n long").map(lambda row: row.n * 2, "n long").capture("out")
         >>> run(flow, {"x": [[1, 2], [], [3]]}, workers=2)["out"].rows()
         {0: [(2,), (4,)], 1: [], 2: [(6,)]}
+
+        A test of vertices of your own, in a line:
+
+        >>> assert all(run(flow, {"x": [[1], [2]]}, seed=s, crashes=0.3) for s in range(20))
     """
-    simulation = Simulation(flow, workers=workers, seed=seed)
+    simulation = Simulation(flow, workers=workers, seed=seed, crashes=crashes)
     plan = simulation.plan
     epochs = max((len(of) for of in inputs.values()), default=0)
     clock = all(source.epochs == "clock" for source in plan.inputs)
@@ -342,4 +595,4 @@ def _renumbered(epochs: dict[int, pa.Table], batches: list[int]) -> dict[int, pa
     return {epoch: pa.concat_tables(tables) for epoch, tables in made.items()}
 
 
-__all__ = ["Captured", "Recorded", "Simulation", "recorded", "run", "sorted_rows"]
+__all__ = ["Captured", "Diverged", "Recorded", "Simulation", "recorded", "run", "sorted_rows"]

@@ -72,7 +72,7 @@ def write_texts(folder: Path) -> list[Counter[str]]:
     return [Counter(word.lower() for word in re.findall(r"\w+", text)) for text in TEXTS]
 
 
-@pytest.mark.spark
+@pytest.mark.campaign  # tests/cluster does the same on a cluster
 @pytest.mark.timeout(240)
 def test_word_count_by_spark_submit(spark: SparkSession, tmp_path: Path) -> None:
     words = write_texts(tmp_path / "in")

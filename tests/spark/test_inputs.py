@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from timely_spark.errors import SchemaError
-from timely_spark.runtime.errors import EpochClosed
+from timely_spark.runtime.errors import EpochClosed, SentElsewhere
 from timely_spark.runtime.inputs import InputHandle, read_entry
 from timely_spark.runtime.log import RoundLog
 
@@ -128,5 +128,5 @@ def test_a_second_sender_is_told(log: RoundLog) -> None:
     two.open(log)
     one.send([(1, "a")])
 
-    with pytest.raises(FileExistsError):
+    with pytest.raises(SentElsewhere, match=r"(?s)'.*' *: entry 0 .*Hint"):
         two.send([(2, "b")])

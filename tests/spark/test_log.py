@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from timely_spark.runtime.errors import LogDamaged, OtherFlow
-from timely_spark.runtime.files import Files, local_path
+from timely_spark.runtime.errors import LogDamaged, LostOwnership, OtherFlow
+from timely_spark.runtime.files import Files
 from timely_spark.runtime.log import Manifest, RoundLog
+from timely_spark.worker import as_rows
 
 ROWS = pa.table({"x": [1, 2]})
 
@@ -18,28 +20,34 @@ def manifest(batch: int, **changed: object) -> Manifest:
     fields: dict[str, object] = {
         "batch": batch, "plan": "p", "run": "r", "coordinator": {"at": batch}, "header": f"h{batch}",
         "runnable": True, "released": [("out", 0)], "frontier": {"out": [[batch + 1]]}, "complete": False,
-        "unreleased": {}, "spent": [], "kept_from": -1, "rounds": batch + 1, "rounds_ahead": 1,
+        "unreleased": {}, "gone": [], "kept_from": -1, "rounds": batch + 1, "rounds_ahead": 1,
     }  # fmt: skip
     return Manifest(**(fields | changed))  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> RoundLog:
-    return RoundLog(str(tmp_path))
+    return RoundLog(str(tmp_path)).claim({"run": "r"})
+
+
+def restarted(log: RoundLog) -> RoundLog:
+    """The log of the next run, fitted to Spark's."""
+    after = RoundLog(log.checkpoint).claim({"run": "next"})
+    after.align()
+    return after
 
 
 def test_a_manifest_comes_back_with_its_rows(log: RoundLog) -> None:
     log.write(manifest(3), ROWS)
 
     assert log.read(3) == manifest(3)
-    assert log.rows(3) == ROWS
-    assert log.is_runnable(3)
-    assert log.read(4) is None
+    assert log.read_whole(3) == (manifest(3), ROWS)
+    assert log.read(4) is log.read_whole(4) is None
 
 
 def test_a_manifest_written_again_replaces_the_first(log: RoundLog) -> None:
     log.write(manifest(3, header="first"), ROWS)
-    rows = log.rows(3)
+    _, rows = log.read_whole(3)
     log.write(manifest(3, header="second"), ROWS.slice(1))
 
     assert log.read(3).header == "second"
@@ -50,9 +58,9 @@ def test_a_replayed_batch_does_not_see_its_own_manifest(log: RoundLog) -> None:
     for batch in (-1, 0, 1, 5):
         log.write(manifest(batch), ROWS)
 
-    assert log.newest_before(1).batch == 0
-    assert log.newest_before(5).batch == 1, "ids may have gaps"
-    assert log.newest_before(9).batch == 5
+    assert log.newest_before(1)[0].batch == 0
+    assert log.newest_before(5)[0].batch == 1, "ids may have gaps"
+    assert log.newest_before(9)[0].batch == 5
     with pytest.raises(LogDamaged, match="Hint"):
         log.newest_before(-1)
 
@@ -84,9 +92,51 @@ def test_align_forgets_what_spark_has_forgotten(log: RoundLog) -> None:
         log.write(manifest(batch), ROWS)
     spark_ran(log, offsets=[0, 1, 2, 3], commits=[0, 1, 2])
 
-    log.align()
+    after = restarted(log)
 
-    assert log.newest() == 3, "batch 3 runs again and overwrites its own"
+    assert after.newest() == 2, "batch 3 runs again, and writes its own"
+    assert RoundLog(log.checkpoint).newest() == 3, "what comes after it is gone"
+
+
+def test_a_batch_that_was_committed_a_moment_too_late_counts(log: RoundLog) -> None:
+    for batch in range(-1, 4):
+        log.write(manifest(batch), ROWS)
+    spark_ran(log, offsets=[0, 1, 2, 3], commits=[0, 1, 2])
+
+    after = restarted(log)
+    assert after.read(3) is None
+    spark_ran(log, offsets=[], commits=[3])  # by the driver that was killed: its JVM was still there
+
+    assert after.newest() == after.newest(2) == 3
+    assert after.read(3) == manifest(3)
+
+
+def test_a_run_that_was_given_up_and_wakes_up_disturbs_nobody(log: RoundLog) -> None:
+    for batch in range(-1, 4):
+        log.write(manifest(batch), ROWS)
+    spark_ran(log, offsets=[0, 1, 2, 3], commits=[0, 1, 2])
+    log.check_owner()
+
+    after = restarted(log)
+    after.write(manifest(3, header="mine"), ROWS)
+    log.write(manifest(3, header="late"), ROWS)
+    log.write(manifest(4, header="late"), ROWS)
+
+    assert after.newest() == 3
+    assert after.read(3).header == "mine"
+    with pytest.raises(LostOwnership, match=r"(?s)next.*Hint"):
+        log.check_owner()
+    after.check_owner()
+    spark_ran(log, offsets=[], commits=[3])
+    assert restarted(log).read(3).header == "mine", "the last term counts"
+    assert RoundLog(log.checkpoint).read(4) is None, "what nobody committed goes at the next start"
+
+
+def test_of_two_who_start_at_once_one_is_told(log: RoundLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, numbers = RoundLog(log.checkpoint), Files.numbers
+    monkeypatch.setattr(Files, "numbers", lambda files, folder: numbers(files, folder)[:0])
+    with pytest.raises(FileExistsError):
+        other.claim({"run": "at the same moment"})
 
 
 def test_align_fills_ids_that_spark_used_without_us(log: RoundLog) -> None:
@@ -94,24 +144,28 @@ def test_align_fills_ids_that_spark_used_without_us(log: RoundLog) -> None:
         log.write(manifest(batch), ROWS)
     spark_ran(log, offsets=[0, 1, 2, 3, 4], commits=[0, 1, 2, 3, 4])
 
-    log.align()
+    after = restarted(log)
 
-    assert log.newest() == 4
-    assert log.read(4).header == "h2"
-    assert log.rows(4) == ROWS
+    assert after.newest() == 4
+    assert after.read_whole(4) == (replace(manifest(2), batch=4), ROWS)
 
 
 def test_old_manifests_and_outputs_go(log: RoundLog) -> None:
     current = manifest(-1)
     log.write(current, ROWS)
     for batch in range(30):
-        log.write_outputs(batch, ROWS)
-        spent = [*current.spent, (f"outputs/{batch}.arrow", batch)]
-        current = log.prune(manifest(batch, kept_from=current.kept_from, spent=spent), keep=10)
+        if batch == 15:
+            spark_ran(log, offsets=list(range(15)), commits=list(range(15)))
+            log = restarted(log)
+        gone = [log.write_outputs(batch, ROWS)]
+        current = log.prune(manifest(batch, kept_from=current.kept_from, gone=gone), keep=10)
         log.write(current, ROWS)
 
-    assert log.files.numbers("rounds") == list(range(19, 30))
-    assert log.files.numbers("outputs") == list(range(19, 30))
+    kept = list(range(19, 30))
+    assert log.files.numbers("rounds/1") == kept, "the first term's are gone"
+    assert log.files.numbers("rounds/0") == []
+    assert log.files.names("outputs") == [f"outputs/1-{batch}-2.arrow" for batch in kept]
+    assert log.files.names("terms") == ["terms/0.json", "terms/1.json"]
 
 
 def test_another_format_is_refused() -> None:
@@ -128,12 +182,6 @@ def test_sparks_offsets_tell_what_was_taken(log: RoundLog) -> None:
     assert log.spark_batch() == 4
 
 
-def test_only_paths_that_everybody_sees_are_checkpoints() -> None:
-    assert local_path("file:///a/b") == local_path("/a/b") == "/a/b"
-    with pytest.raises(ValueError, match="Hint"):
-        local_path("s3://bucket/x")
-
-
 def test_a_new_file_never_replaces_one(tmp_path: Path) -> None:
     files = Files(str(tmp_path))
     files.write("a/b", b"1", new=True)
@@ -142,3 +190,74 @@ def test_a_new_file_never_replaces_one(tmp_path: Path) -> None:
         files.write("a/b", b"2", new=True)
     assert files.read("a/b") == b"1"
     assert files.names("a") == ["a/b"], "no temporary file is left"
+
+
+def test_a_run_knows_that_it_has_lost_however_many_came_after_it(log: RoundLog) -> None:
+    for run in "abcd":
+        RoundLog(log.checkpoint).claim({"run": run})
+
+    with pytest.raises(LostOwnership, match="run d"):
+        log.check_owner()
+
+
+def test_what_a_batch_needs_that_is_committed_a_moment_too_late_is_kept(log: RoundLog) -> None:
+    log.write(manifest(-1), as_rows([]))
+    waiting = log.write_outputs(0, pa.table({"payload": pa.array([b"x"], pa.binary())}))
+    log.write(manifest(0, unreleased={"out": {"0": [waiting]}}), as_rows([]))
+    log.files.write("blobs/0-nobody-needs-it-1-0", b"x")
+    spark_ran(log, offsets=[0], commits=[])
+
+    after = restarted(log)
+    after.sweep()
+    spark_ran(log, offsets=[], commits=[0])
+
+    assert after.read(0).unreleased == {"out": {"0": [waiting]}}
+    assert (after.files.names("outputs"), after.files.names("blobs")) == ([waiting], [])
+
+
+def test_a_checkpoint_without_its_manifests_is_damaged_and_stays_as_it_is(log: RoundLog) -> None:
+    spark_ran(log, offsets=[7], commits=[])
+    with pytest.raises(LogDamaged, match="Hint"):
+        restarted(log)
+
+
+def test_a_start_removes_what_killed_processes_had_begun_to_write(log: RoundLog) -> None:
+    log.write(manifest(-1), as_rows([]))
+    begun = ["timely/rounds/0/.1.tmp", "timely/blobs/.2.tmp", "offsets/.0.3.tmp", "timely/inputs/x/.4.tmp"]
+    for name in begun:
+        file = Path(log.checkpoint, name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"half")
+
+    restarted(log).sweep()
+
+    assert [name for name in begun if Path(log.checkpoint, name).exists()] == []
+
+
+def test_a_manifest_that_was_lost_is_not_taken_for_an_id_that_spark_used_up(log: RoundLog) -> None:
+    for batch in range(-1, 2):
+        log.write(manifest(batch), ROWS)
+    spark_ran(log, offsets=[0, 1, 2], commits=[0, 1, 2])
+    Files(log.checkpoint).write("offsets/2", b'v1\n{}\n{"round":1,"inputs":{"x":7}}')
+
+    with pytest.raises(LogDamaged, match="older than batch 3"):
+        restarted(log)
+    assert RoundLog(log.checkpoint).newest() == 1, "nothing is touched"
+
+
+def test_a_manifest_that_is_not_whole_is_named(log: RoundLog) -> None:
+    log.write(manifest(0), ROWS)
+    Path(log.files.path("rounds/0/0.arrow")).write_bytes(b"")
+
+    with pytest.raises(LogDamaged, match=r"(?s)rounds/0/0.arrow cannot be read.*Hint"):
+        log.read(0)
+
+
+def test_rolled_back_further_than_anything_is_kept_nothing_is_touched(log: RoundLog) -> None:
+    for batch in range(100, 110):
+        log.write(manifest(batch), ROWS)
+    spark_ran(log, offsets=[50], commits=[50])
+
+    with pytest.raises(LogDamaged, match="older than batch 51"):
+        restarted(log)
+    assert RoundLog(log.checkpoint).newest() == 109

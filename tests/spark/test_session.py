@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from timely_spark.runtime.errors import SparkMissing, SparkTooOld
-from timely_spark.runtime.session import applied, configure, require_spark, tune
+from timely_spark.runtime.session import applied, configure, on_one_machine, require_spark, tune
 from timely_spark.runtime.site import labels, murmur3
 
 
@@ -62,6 +63,14 @@ def test_tune_says_what_it_could_not_set(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.shuffle.partitions", before)
 
     assert all("session starts" in line for line in missed)
+
+
+@pytest.mark.parametrize(
+    ("master", "one"), [("local[2]", True), ("local-cluster[2,1,1024]", True), ("yarn", False)]
+)
+def test_a_flow_without_a_checkpoint_stays_on_one_machine(master: str, *, one: bool) -> None:
+    assert on_one_machine(SimpleNamespace(sparkContext=SimpleNamespace(master=master))) is one
+    assert not on_one_machine(SimpleNamespace()), "Connect"
 
 
 def test_labels_spread_as_spark_places_them(spark: SparkSession) -> None:

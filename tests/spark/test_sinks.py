@@ -10,9 +10,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from timely_spark.operators import Output as Vertex
+from timely_spark.runtime.blobs import Blobs
+from timely_spark.runtime.delivery import Delivery
 from timely_spark.runtime.delta import DeltaSink
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
+from timely_spark.runtime.files import Files
 from timely_spark.runtime.sinks import Output
+from timely_spark.worker.keys import to_bytes
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 CHANGES = SCHEMA.append(pa.field("diff", pa.int32()))
@@ -25,8 +30,12 @@ def table(*rows: tuple[Any, ...], schema: pa.Schema = SCHEMA) -> pa.Table:
 def prepared(
     spark: SparkSession, sink: DeltaSink, schema: pa.Schema = SCHEMA, identity: str = "one"
 ) -> DeltaSink:
-    sink.prepare(spark, Output(name="out", schema=schema, sink=sink), "/nowhere", identity)
+    sink.prepare(spark, Output(name="out", vertex=Vertex(schema), sink=sink), "/nowhere", identity)
     return sink
+
+
+def part(epoch: int, *tables: pa.Table) -> Delivery:
+    return Delivery(epoch, [*map(to_bytes, tables)], Blobs(Files("/nowhere")), Vertex(tables[0].schema))
 
 
 def rows(spark: SparkSession, path: str) -> list[tuple[Any, ...]]:
@@ -49,9 +58,9 @@ def test_an_epoch_that_is_delivered_again_is_written_once(spark: SparkSession, t
     path = str(tmp_path / "table")
     sink = prepared(spark, DeltaSink(path))
     for epoch in (0, 1, 1, 0, 3):
-        sink.deliver(spark, epoch, [(epoch, table((epoch, "a")))])
+        sink.deliver(spark, epoch, [part(epoch, table((epoch, "a")))])
     sink = prepared(spark, DeltaSink(path))  # a restart
-    sink.deliver(spark, 3, [(3, table((3, "again")))])
+    sink.deliver(spark, 3, [part(3, table((3, "again")))])
 
     assert rows(spark, path) == [(0, 0, "a"), (1, 1, "a"), (3, 3, "a")]
 
@@ -59,9 +68,9 @@ def test_an_epoch_that_is_delivered_again_is_written_once(spark: SparkSession, t
 def test_with_keys_the_table_is_current(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     sink = prepared(spark, DeltaSink(path, keys=("k",)))
-    sink.deliver(spark, 0, [(0, table((1, "a"), (2, "b"), (1, "c")))])
-    sink.deliver(spark, 2, [(2, table((2, "z"), (3, "n")))])
-    sink.deliver(spark, 2, [(2, table((2, "again")))])
+    sink.deliver(spark, 0, [part(0, table((1, "a"), (2, "b"), (1, "c")))])
+    sink.deliver(spark, 2, [part(2, table((2, "z"), (3, "n")))])
+    sink.deliver(spark, 2, [part(2, table((2, "again")))])
 
     assert rows(spark, path) == [(0, 1, "c"), (2, 2, "z"), (2, 3, "n")]
 
@@ -71,18 +80,18 @@ def test_with_keys_an_older_epoch_that_arrives_later_changes_nothing(
 ) -> None:
     path, changes = str(tmp_path / "table"), str(tmp_path / "changes")
     sink = prepared(spark, DeltaSink(path, keys=("k",)))
-    sink.deliver(spark, 0, [(4, table((1, "new"), (2, "b")))])
-    sink.deliver(spark, 1, [(3, table((1, "old"), (3, "c"))), (4, table((2, "z")))])
+    sink.deliver(spark, 0, [part(4, table((1, "new"), (2, "b")))])
+    sink.deliver(spark, 1, [part(3, table((1, "old"), (3, "c"))), part(4, table((2, "z")))])
     assert rows(spark, path) == [(3, 3, "c"), (4, 1, "new"), (4, 2, "z")]
 
     sink = prepared(spark, DeltaSink(changes, keys=("k",), diff="diff"), CHANGES)
-    sink.deliver(spark, 0, [(4, table((1, "new", 1), schema=CHANGES))])
+    sink.deliver(spark, 0, [part(4, table((1, "new", 1), schema=CHANGES))])
     sink.deliver(
         spark,
         1,
         [
-            (3, table((1, "old", -1), (2, "b", 1), schema=CHANGES)),
-            (5, table((2, "b", -1), schema=CHANGES)),
+            part(3, table((1, "old", -1), (2, "b", 1), schema=CHANGES)),
+            part(5, table((2, "b", -1), schema=CHANGES)),
         ],
     )
     assert rows(spark, changes) == [(4, 1, "new")]
@@ -91,29 +100,29 @@ def test_with_keys_an_older_epoch_that_arrives_later_changes_nothing(
 def test_with_keys_and_changes_rows_go(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     sink = prepared(spark, DeltaSink(path, keys=("k",), diff="diff"), CHANGES)
-    sink.deliver(spark, 0, [(0, table((1, "a", 1), (2, "b", 1), schema=CHANGES))])
-    sink.deliver(spark, 1, [(1, table((1, "z", 1), (1, "a", -1), (2, "b", -1), schema=CHANGES))])
+    sink.deliver(spark, 0, [part(0, table((1, "a", 1), (2, "b", 1), schema=CHANGES))])
+    sink.deliver(spark, 1, [part(1, table((1, "z", 1), (1, "a", -1), (2, "b", -1), schema=CHANGES))])
 
     assert rows(spark, path) == [(1, 1, "z")]
 
 
 def test_another_checkpoint_is_refused_unless_told_to_overwrite(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
-    prepared(spark, DeltaSink(path)).deliver(spark, 0, [(0, table((1, "a")))])
+    prepared(spark, DeltaSink(path)).deliver(spark, 0, [part(0, table((1, "a")))])
 
     with pytest.raises(TableTaken, match="overwrite=True"):
         prepared(spark, DeltaSink(path), identity="two")
     assert rows(spark, path) == [(0, 1, "a")]
     sink = prepared(spark, DeltaSink(path, overwrite=True), identity="two")
     assert rows(spark, path) == []
-    sink.deliver(spark, 0, [(0, table((2, "b")))])
+    sink.deliver(spark, 0, [part(0, table((2, "b")))])
     prepared(spark, DeltaSink(path, overwrite=True), identity="two")
     assert rows(spark, path) == [(0, 2, "b")], "a restart of the new owner overwrites nothing"
 
 
 def test_a_table_in_a_catalog(spark: SparkSession) -> None:
     sink = prepared(spark, DeltaSink("spark_catalog.default.words"))
-    sink.deliver(spark, 0, [(0, table((1, "a")))])
+    sink.deliver(spark, 0, [part(0, table((1, "a")))])
 
     assert [tuple(row) for row in spark.table("default.words").collect()] == [(0, 1, "a")]
 

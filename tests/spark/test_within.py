@@ -64,7 +64,7 @@ def test_a_loop_takes_its_rounds_in_few_batches(spark: SparkSession, checkpoint:
     assert jobs(spark, query) == 2, "the micro-batch itself, and one for all its further rounds"
 
 
-def test_large_states_go_by_reference_and_are_adopted(spark: SparkSession, checkpoint: str) -> None:
+def test_large_states_go_by_reference(spark: SparkSession, checkpoint: str) -> None:
     flow = paths()
     flow.handle("edges").send([(i, i + 1) for i in range(NODES)])
     flow.handle("roots").send([NODES - 20])
@@ -77,7 +77,7 @@ def test_large_states_go_by_reference_and_are_adopted(spark: SparkSession, check
         before = {file.name: file.stat().st_size for file in blobs.iterdir()}
         assert min(before.values()) > EMBEDDED
         assert sum(before.values()) > 16 * NODES, "source and destination of each edge"
-        flow.handle("roots").send([NODES - 40])  # it wakes one worker; the others have to adopt later
+        flow.handle("roots").send([NODES - 40])  # it wakes one worker only
         assert query.wait_for(timeout=60)
         assert nodes(query) == list(range(NODES - 40, NODES + 1))
         new = [file.stat().st_size for file in blobs.iterdir() if file.name not in before]
@@ -165,26 +165,27 @@ def test_a_blob_that_is_gone_is_named(tmp_path: Path) -> None:
         blobs.get(reference)
 
 
-def test_what_further_rounds_changed_is_carried_until_the_operator_takes_it() -> None:
+def test_the_manifest_says_where_each_state_is_and_gives_it_to_those_who_run() -> None:
     states = States()
     others = as_rows([(0, "report", {}, None)])
 
     def wrote(worker: int, reference: bytes) -> None:
-        rest = states.written(pa_concat(others, as_rows([State(reference).row(worker)])))
+        rest = states.enter(pa_concat(others, as_rows([State(reference).row(worker, ms=2.5)])))
         assert rest.column("kind").to_pylist() == ["report"]
 
     wrote(0, b"blobfilefirst")
     wrote(1, b"embedded...")
-    assert states.rows({0, 1}).column("kind").to_pylist() == ["kept", "kept"]
-    states.carry({0: State(b"blobfilesecond", (b"blobfilepart",))})
+    assert states.rows({0, 1}).column("kind").to_pylist() == ["state", "state"]
+    second = State(b"blobfilesecond", (b"blobfilepart",), {"step": 7})
+    states.enter(as_rows([second.row(0, ms=1.5)]))
+    assert (states.took, states.sizes) == ({0: 4.0, 1: 2.5}, {"step": 7})
     assert states.gone == ["first"]
     assert states.rows({0}).column("kind").to_pylist() == ["state", "kept"]
-    assert states.rows({1}).column("kind").to_pylist() == ["kept", "kept"]
+    assert states.rows({1}).column("kind").to_pylist() == ["kept", "state"]
 
-    read = States.of(states.rows({1}))
-    assert (read.known, read.carried) == (states.known, {0})
+    assert States.of(states.rows({1})).known == states.known
     wrote(0, b"blobfilesecond")
-    assert (states.carried, states.gone) == (set(), ["first", "part"])
+    assert states.gone == ["first", "part"]
 
 
 def pa_concat(*tables: Any) -> Any:

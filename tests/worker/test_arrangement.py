@@ -95,3 +95,25 @@ def test_inserting_costs_what_is_inserted(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_an_empty_arrangement_finds_nothing() -> None:
     assert found(Arrangement(["k"]), ["a"]) == [[]]
+
+
+@given(st.lists(st.tuples(st.integers(0, 12) | st.just(300), st.integers(0, 6)), min_size=5, max_size=30))
+def test_of_rows_that_end_no_more_than_half_have_ended_and_all_others_are_found(
+    inserted: list[tuple[int, int]],
+) -> None:
+    state, held = Arrangement(["k"]), list[tuple[int, int]]()
+    before = 0
+    for epoch, (size, ended) in enumerate(inserted):
+        rows = [(key % 7, epoch) for key in range(size)]
+        state.expire(before := max(before, epoch - ended))
+        state.insert(pa.table({"k": [k for k, _ in rows], arrangement.EPOCH: [e for _, e in rows]}))
+        held = [row for row in held if row[1] >= before] + rows
+        kept = [tuple(row.values()) for batch in state.batches() for row in batch.to_pylist()]
+        sizes = [batch.num_rows for batch in state.batches()]
+
+        assert sorted(row for row in kept if row[1] >= before) == sorted(held)
+        assert len(kept) <= 2 * len(held)
+        assert all(a >= 2 * b for a, b in itertools.pairwise(sizes)) or not size
+        again = Arrangement(["k"], state.batches())
+        again.expire(epoch + 1)
+        assert len(again) == 0

@@ -148,10 +148,31 @@ def test_times_are_the_flows_own() -> None:
     assert type(next(iter(back))) is Lexicographic
 
 
-@pytest.mark.parametrize("value", [object(), print, 1j, {"deep": [object()]}, pa.scalar(1)], ids=str)
+ELSE = [
+    print,
+    1j,
+    {"deep": [complex]},
+    pa.scalar(1),
+    np.longdouble(1),
+    np.ma.array([1, 2], mask=[True, False]),
+    np.zeros(2, [("a", "i4"), ("b", "f8")]),
+]
+
+
+@pytest.mark.parametrize("value", ELSE, ids=str)
 def test_anything_else_is_refused_with_a_hint(value: Any) -> None:
-    with pytest.raises(StateError, match=r"cannot be kept as state\. Hint: "):
+    with pytest.raises(StateError, match=r"cannot be kept as state\. Hint: .*`pickles`"):
         CODEC.write(value)
+
+
+@pytest.mark.parametrize("value", ELSE, ids=str)
+def test_or_pickled_for_whoever_says_why_when_writing_and_when_reading(value: Any) -> None:
+    written = CODEC.write([value], pickles="a test wants it")
+
+    (back,) = CODEC.read(written, pickles="a test wants it")
+    assert (type(back), repr(back)) == (type(value), repr(value))
+    with pytest.raises(StateError, match=r"holds something pickled.*Hint: .*`pickles`"):
+        CODEC.read(written)
 
 
 @given(st.lists(st.binary(max_size=20), max_size=6))
@@ -279,7 +300,7 @@ def test_moments_decimals_and_deques_come_back_as_they_were(value: Any) -> None:
 
 def test_a_named_tuple_is_refused_as_it_would_lose_its_names() -> None:
     row = namedtuple("row", "a b")(1, 2)  # noqa: PYI024 - as the rows of map() are
-    with pytest.raises(StateError, match=r"a row cannot be kept.*Hint: keep tuple\(value\)"):
+    with pytest.raises(StateError, match=r"a value of type row cannot be kept.*Hint: keep tuple\(value\)"):
         CODEC.write([row])
     with pytest.raises(StateError, match="Hint"):
         CODEC.write(pd.Timestamp("2024-02-29"))

@@ -96,6 +96,10 @@ class Stage:
     refines: Refines | None = None
     #: shown by explain
     detail: str = ""
+    #: whether the user gave the name, and those of the loops around it, himself
+    named: bool = False
+    #: of a source, whether the program itself sends
+    handle: bool = False
 
     @property
     def is_routing(self) -> bool:
@@ -181,6 +185,7 @@ class Graph:
         refines: Refines | None = None,
         detail: str = "",
         called: str | None = None,
+        handle: bool = False,
     ) -> Stage:
         """Add a stage and the edges that lead to it; without a name it is named after `called` or `operator`.
 
@@ -207,6 +212,8 @@ class Graph:
             keeps=keeps,
             refines=refines,
             detail=detail,
+            named=not any(one in self._made_up for one in (full, *(loop.name for loop in scope.path))),
+            handle=handle,
         )
         self.stages.append(stage)
         for input_, (source, port) in enumerate(inputs):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
+from timely_spark.errors import StateError
 from timely_spark.times import Times, Timestamp
 
 
@@ -74,8 +75,40 @@ class Vertex:
     reads_time: ClassVar[bool] = True
     """Whether the code may look at the lap of a loop around it: laps are counted there, then."""
 
+    logged: bool = False
+    """Whether a checkpoint has the calls since the last one instead of the state (Naiad section 3.4).
+
+    By default the state is written in full after every round in which the vertex ran. Logged, a round writes
+    what the vertex received in it, and the state in full only when the log has become as large: so with much
+    state and little input a round costs its input. Its law: the same calls, in the same order, lead to the
+    same state (no clock, no random numbers, nothing read from elsewhere). It costs the time to make the calls
+    of the log again wherever the vertex is restored, what they send being left out; and a vertex whose code
+    has changed makes old calls with its new code. An `Arrangement` needs no log: it writes what changed.
+
+    Example:
+        >>> class Count(Vertex):
+        ...     logged = True
+    """
+
+    pickles: str = ""
+    """Why values that have no form of their own may be pickled into the state; empty: they are refused.
+
+    Whoever can write to the checkpoint then runs code in the workers: unpickling calls what the bytes name.
+
+    Example:
+        >>> class Search(Vertex):
+        ...     pickles = "a trie has no Arrow form; only we can write to the checkpoint"
+    """
+
     _context: Context
     _transient: ClassVar[frozenset[str]] = frozenset({"_context"})
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        reason: object = cls.pickles
+        if not isinstance(reason, str):
+            msg = f"vertex {cls.__name__}: pickles={reason!r} is no reason"
+            raise StateError(msg, hint="say why in words, or leave it out")
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Receive a batch on input `edge` at `time`. Called once for all that waited at one (edge, time)."""
@@ -138,6 +171,36 @@ class Vertex:
                 fresh.update(value)
             else:
                 setattr(self, name, value)
+
+    def repartition(
+        self,
+        states: Sequence[Mapping[str, Any]],
+        workers: int,
+        deal: Callable[[int, pa.Table], list[pa.Table]],
+    ) -> Sequence[Mapping[str, Any]]:
+        """Make the states of another number of workers of those there are; by default that is refused.
+
+        Called on the template, where a flow goes on with another number of workers while the vertex holds
+        something. Each worker is then asked to be notified of all that any was, so `on_notify` must do with a
+        time of which the worker has nothing.
+
+        Args:
+            states: what `checkpoint` gave on each worker that had a state.
+            workers: how many states to make.
+            deal: `deal(edge, table)` deals records as those of input `edge` are dealt, by its columns `by`:
+                one table for each new worker, some of them empty.
+
+        Example:
+            >>> class Seen(Vertex):
+            ...     def __init__(self):
+            ...         self.keys = set()
+            ...
+            ...     def repartition(self, states, workers, deal):
+            ...         keys = set.union(*(state["keys"] for state in states))
+            ...         dealt = deal(0, pa.table({"key": sorted(keys)}))
+            ...         return [{"keys": set(one["key"].to_pylist())} for one in dealt]
+        """
+        raise NotImplementedError
 
 
 class Stateless(Vertex):

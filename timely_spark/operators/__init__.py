@@ -16,8 +16,10 @@ from timely_spark.operators.deliver import (
     probe,
     subscribe,
     to_delta,
+    to_files,
     to_memory,
 )
+from timely_spark.operators.expire import expire
 from timely_spark.operators.join import join
 from timely_spark.operators.least import distinct, max, min, settle
 from timely_spark.operators.loop import enter, leave, loop
@@ -45,6 +47,7 @@ __all__ = [
     "distinct",
     "enter",
     "exchange",
+    "expire",
     "flat_map",
     "foreach_epoch",
     "group_by",
@@ -62,6 +65,7 @@ __all__ = [
     "settle_graph",
     "subscribe",
     "to_delta",
+    "to_files",
     "to_memory",
     "unary",
     "unary_notify",

@@ -13,9 +13,11 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Partition, Vertex, caller, check_columns
+from timely_spark.operators.expire import Runs, check_expire
 from timely_spark.operators.rows import check_name
 from timely_spark.worker.arrangement import Arrangement
-from timely_spark.worker.keys import Groups, Hashes, flat, group
+from timely_spark.worker.dealt import repartition
+from timely_spark.worker.keys import Groups, Hashes, Indices, flat, group
 from timely_spark.worker.stamps import AT, settle_times, stamp, stamps
 
 if TYPE_CHECKING:
@@ -97,6 +99,8 @@ def _sum_type(kind: pa.DataType) -> pa.DataType:
 class Aggregate(Vertex):
     """Keep each key's aggregates; when a time is complete, send the new values of keys that changed."""
 
+    repartition = repartition
+
     def __init__(self, what: Aggregates, *, accumulate: bool) -> None:
         self.what, self.accumulate = what, accumulate
         self.state = Arrangement(what.keys)
@@ -130,6 +134,8 @@ class Aggregate(Vertex):
             self.state.insert(stamp(new, time), compact=partial(self._compact, self._settled(time)))
         keys = list(self.what.keys)
         changed = [table.select(keys) for table in (new, *self.meeting.pop(time, [])) if table is not None]
+        if not changed:
+            return
         one = changed[0] if len(changed) == 1 else pa.concat_tables(changed)
         _, rows = self.state.lookup(one.take(group(one, keys).firsts), keys)
         times, which = stamps(rows, self._context.times)
@@ -165,6 +171,26 @@ class Aggregate(Vertex):
         return hashed[groups.firsts][order], combined.take(order)
 
 
+class AggregateRuns(Runs):
+    """Keep the aggregates of each key's run; when an epoch is complete, send those of keys it touched."""
+
+    def __init__(self, what: Aggregates, expire: int) -> None:
+        super().__init__(what.keys, expire)
+        self.what = what
+
+    def before_exchange(self, batch: pa.Table) -> pa.Table:
+        """As `Aggregate` does."""
+        return self.what.partial(batch)
+
+    def combine(self, batch: pa.Table) -> pa.Table:
+        """Partial aggregates add up."""
+        return self.what.combine(batch, group(batch, self.keys))
+
+    def news(self, total: pa.Table, new: pa.Table, probe: Indices, known: pa.Table) -> pa.Table:
+        """The new value of each key."""
+        return total
+
+
 class Grouped:
     """A stream grouped by keys: say what to aggregate."""
 
@@ -177,6 +203,7 @@ class Grouped:
         /,
         *,
         per: str = "accumulated",
+        expire: int | None = None,
         name: str | None = None,
         **columns: Kind,
     ) -> Stream:
@@ -192,6 +219,11 @@ class Grouped:
             the order of
         epochs. By default over all that came up to that time; with ``per="time"`` for each time by itself.
 
+        With `expire` a key that no record touched for so many epochs is forgotten, and starts anew when it
+        comes again: aggregated is the key's run, that is back to where two epochs with records of it lie
+        further apart than `expire`. Nothing is sent when a key is forgotten: in a current table its last
+        value stays. To have values go down as records age, aggregate what `Stream.expire` passes.
+
         **Columns:** out: the keys, then `columns`.
 
         Example:
@@ -206,11 +238,19 @@ class Grouped:
             >>> ts.testing.run(flow, {"words": [["to", "be", "to"], ["be"]]})["out"].rows()
             {0: [('be', 1), ('to', 2)], 1: [('be', 2)]}
         """
-        return _aggregate(self.stream, self.keys, {**(named or {}), **columns}, per, name)
+        made = {**(named or {}), **columns}
+        return _aggregate(self.stream, self.keys, made, per, expire=expire, name=name)
 
-    def count(self, column: str = "count", *, per: str = "accumulated", name: str | None = None) -> Stream:
-        """How many records each key has, as column `column`."""
-        return _aggregate(self.stream, self.keys, {column: "count"}, per, name)
+    def count(
+        self,
+        column: str = "count",
+        *,
+        per: str = "accumulated",
+        expire: int | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """How many records each key has, as column `column`; `per` and `expire` as for `aggregate`."""
+        return _aggregate(self.stream, self.keys, {column: "count"}, per, expire=expire, name=name)
 
 
 def group_by(stream: Stream, *keys: str) -> Grouped:
@@ -232,6 +272,7 @@ def aggregate(
     /,
     *,
     per: str = "accumulated",
+    expire: int | None = None,
     name: str | None = None,
     **columns: Kind,
 ) -> Stream:
@@ -244,11 +285,17 @@ def aggregate(
         >>> ts.testing.run(flow, {"x": [range(10)]})["out"].rows()
         {0: [(45, 10)]}
     """
-    return _aggregate(stream, (), {**(named or {}), **columns}, per, name)
+    return _aggregate(stream, (), {**(named or {}), **columns}, per, expire=expire, name=name)
 
 
 def _aggregate(
-    stream: Stream, keys: tuple[str, ...], columns: dict[str, Kind], per: str, name: str | None
+    stream: Stream,
+    keys: tuple[str, ...],
+    columns: dict[str, Kind],
+    per: str,
+    *,
+    expire: int | None,
+    name: str | None,
 ) -> Stream:
     where = caller()
     check_name("aggregate", stream, name, "('max', 'name')")
@@ -258,9 +305,12 @@ def _aggregate(
             'a column called "per" is written aggregate({"per": ...}).'
         )
         raise SchemaError(msg)
+    if expire is not None:
+        check_expire("aggregate", stream, expire, per=per)
     if not keys:  # all records are one group: that of a constant
         whole = stream.select(*stream.schema.names, __timely_all=pc.scalar(0))
-        return _aggregate(whole, ("__timely_all",), columns, per, name).select(*columns)
+        made = _aggregate(whole, ("__timely_all",), columns, per, expire=expire, name=name)
+        return made.select(*columns)
     check_columns("aggregate", stream.schema, keys, keys=True)
     listed: list[tuple[str, str, str | None]] = []
     fields = [stream.schema.field(key) for key in keys]
@@ -299,13 +349,17 @@ def _aggregate(
     if not columns:
         msg = f"aggregate ({where}): nothing to compute. Hint: for example aggregate(count='count')."
         raise SchemaError(msg)
+    what = Aggregates(keys, tuple(listed))
     return stream.then(
         "aggregate",
         [pa.schema(fields)],
         name=name,
-        vertex=Aggregate(Aggregates(keys, tuple(listed)), accumulate=per == "accumulated"),
+        vertex=Aggregate(what, accumulate=per == "accumulated")
+        if expire is None
+        else AggregateRuns(what, expire),
         requires=[Partition(keys)],
         guarantees=keys,
         detail=", ".join(f"{out}={kind}({column or ''})" for out, kind, column in listed)
-        + (", per time" if per == "time" else ""),
+        + (", per time" if per == "time" else "")
+        + (f", expire {expire}" if expire is not None else ""),
     )[0]

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from timely_spark.errors import GraphError
 from timely_spark.graph import Partition, SchemaLike, Vertex, as_schema, caller, names
+from timely_spark.worker.dealt import repartition
 
 if TYPE_CHECKING:
     from timely_spark.dataflow import Stream
@@ -31,6 +32,8 @@ class _OnRecv(Vertex):
 class _OnNotify(Vertex):
     """Buffer by time; apply when the time is complete (Naiad section 4.1)."""
 
+    repartition = repartition
+
     def __init__(self, function: Callable[..., Any], schemas: tuple[pa.Schema, ...]) -> None:
         self.function, self.schemas = function, schemas
         self.buffers: dict[Any, list[list[pa.Table]]] = {}
@@ -40,7 +43,8 @@ class _OnNotify(Vertex):
         self.notify_at(time)
 
     def on_notify(self, time: Any) -> None:
-        sides = self.buffers.pop(time)
+        if (sides := self.buffers.pop(time, None)) is None:
+            return
         made = self.function(
             time,
             *(

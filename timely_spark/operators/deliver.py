@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import caller, check_columns, names
+from timely_spark.operators.once import Once
 from timely_spark.operators.output import Output, Watch
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def inspect(stream: Stream, name: str | None = None, *, limit: int = 20) -> Stre
 def capture(stream: Stream, name: str | None = None) -> Stream:
     """Keep each epoch's records, to be read with `query.captured(name)` or from `testing.run`.
 
+    They pass the driver: for results that a person or a test looks at.
+
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("kept")
@@ -79,7 +82,7 @@ def capture(stream: Stream, name: str | None = None) -> Stream:
 def to_memory(stream: Stream, name: str, *, release: Release = "epoch") -> Stream:
     """Show all records so far, with their epoch, as a temporary view `name`.
 
-    For results that a person looks at.
+    They pass the driver: for results that a person looks at.
 
     **Columns:** epoch long, then the stream's own.
     """
@@ -96,9 +99,24 @@ def subscribe(
 ) -> Stream:
     """Call `on_epoch(epoch, table)` on the driver for each complete epoch, in order; also if it is empty.
 
-    At least once: after a crash an epoch may come again, with the same number and the same records.
+    At least once: after a crash an epoch may come again, with the same number and the same records; one at
+    which `on_epoch` failed does, when the flow is started again. `timely_spark.once` makes a subscriber that
+    writes to a database do so exactly once. The table is all of the epoch, in the driver: for large epochs
+    there are `foreach_epoch`, `to_delta` and `to_files`.
     `on_complete()` is called when all inputs are closed and nothing is left to do (Naiad section 4.1).
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("told")
+        >>> _ = flow.input("x", "n long").subscribe(lambda epoch, table: print(epoch, table.num_rows))
     """
+    if release == "arrival" and isinstance(on_epoch, Once):
+        msg = (
+            f"subscribe ({caller()}): once({on_epoch.name!r}) with release='arrival'. "
+            "Hint: leave release at 'epoch': by arrival an epoch comes in several parts, of which it would "
+            "take the first."
+        )
+        raise GraphError(msg)
     return _output(
         stream, "subscribe", name, "subscribe", release, on_epoch=on_epoch, on_complete=on_complete
     )
@@ -111,7 +129,18 @@ def foreach_epoch(
     release: Release = "epoch",
     name: str | None = None,
 ) -> Stream:
-    """Call `function(DataFrame, epoch)` for each complete epoch, in order; at least once, as foreachBatch."""
+    """Call `function(DataFrame, epoch)` for each complete epoch, in order; at least once, as foreachBatch.
+
+    A large epoch is read by Spark's tasks and does not pass the driver. Use the DataFrame within the call
+    only.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> def write(frame, epoch):
+        ...     frame.write.mode("overwrite").parquet(f"/data/archive/{epoch}")
+        >>> flow = ts.Dataflow("archive")
+        >>> _ = flow.input("x", "n long").foreach_epoch(write)
+    """
     return _output(stream, "foreach_epoch", name, "foreach_epoch", release, function=function)
 
 
@@ -141,6 +170,12 @@ def to_delta(
         name: the step's name.
 
     **Columns:** epoch long, then the stream's own, then `diff`.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("words")
+        >>> counts = flow.input("words", "word string").group_by("word").count()
+        >>> _ = counts.to_delta("main.texts.counts", keys="word")
     """
     columns = names("to_delta", keys)
     check_columns("to_delta", stream.schema, columns, keys=True)
@@ -155,6 +190,42 @@ def to_delta(
         keys=list(columns) or None,
         overwrite=overwrite,
     )
+
+
+def to_files(
+    stream: Stream,
+    path: str,
+    format: Literal["parquet", "arrow", "csv"] = "parquet",
+    *,
+    overwrite: bool = False,
+    name: str | None = None,
+) -> Stream:
+    """Write each epoch to a file of its own, ``epoch-<20 digits>.<format>``, once it is complete.
+
+    Exactly once for whoever reads the folder: a file appears whole or not at all, and an epoch that is
+    written again after a crash replaces its own. An empty epoch leaves a file without records, so the names
+    tell which epochs are complete. ``spark.read.parquet(path)`` reads all of them.
+
+    Args:
+        stream: any outside loops.
+        path: a folder, which driver and executors see, of the output's own.
+        format: "parquet", "arrow" (an IPC file) or "csv".
+        overwrite: remove the epochs that another checkpoint wrote there.
+        name: the step's name.
+
+    **Columns:** epoch long, then the stream's own.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("archive")
+        >>> _ = flow.input("x", "n long").to_files("/data/archive", name="files")
+        >>> flow.outputs[0].options["format"]
+        'parquet'
+    """
+    if format not in {"parquet", "arrow", "csv"}:
+        msg = f"to_files ({caller()}): format={format!r}. Hint: 'parquet', 'arrow' or 'csv'."
+        raise GraphError(msg)
+    return _output(stream, "to_files", name, "files", "epoch", path=path, format=format, overwrite=overwrite)
 
 
 def _output(

@@ -11,7 +11,9 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Partition, Vertex, caller, check_columns, describe, names
-from timely_spark.worker.arrangement import Arrangement
+from timely_spark.operators.expire import check_expire, epochs_of, in_epoch
+from timely_spark.worker.arrangement import EPOCH, Arrangement
+from timely_spark.worker.dealt import repartition
 from timely_spark.worker.keys import Hashes
 from timely_spark.worker.stamps import AT, settle_times, stamp, stamps
 
@@ -23,6 +25,7 @@ class Join(Vertex):
     """Match what arrives on one side with all that has arrived on the other. Asks for no notification."""
 
     reads_time = False
+    repartition = repartition
 
     def __init__(self, on: tuple[tuple[str, ...], tuple[str, ...]], drop: frozenset[str]) -> None:
         self.on, self.drop = on, drop
@@ -40,6 +43,7 @@ class Join(Vertex):
         probe, found = self.sides[other].lookup(batch, self.on[edge])
         if len(probe):
             times, which = stamps(found, self._context.times)
+            found = found.drop_columns([AT])
             self._send(edge, time, batch, probe=probe, found=found, times=times, which=which)
         self.sides[edge].insert(stamp(batch, self._context.coarse(time)), compact=self._compact)
 
@@ -54,8 +58,8 @@ class Join(Vertex):
         times: list[Any],
         which: Any,
     ) -> None:
-        mine, theirs = batch.take(probe), found.drop_columns([AT])
-        left, right = (mine, theirs) if edge == 0 else (theirs, mine)
+        mine = batch.take(probe)
+        left, right = (mine, found) if edge == 0 else (found, mine)
         pairs = left
         for column in right.schema.names:
             if column not in self.drop:
@@ -67,6 +71,30 @@ class Join(Vertex):
 
     def _compact(self, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
         return hashed, settle_times(table, self._context.times, self._context.since())[0]
+
+
+class JoinExpiring(Join):
+    """The same for pairs whose epochs lie close together; what can have no more of them is dropped."""
+
+    def __init__(
+        self, on: tuple[tuple[str, ...], tuple[str, ...]], drop: frozenset[str], expire: int
+    ) -> None:
+        super().__init__(on, drop)
+        self.expire = expire
+
+    def keep(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Match what is close, and remember for what comes later."""
+        for side in self.sides:
+            side.expire(self._context.since() - self.expire)
+        probe, found = self.sides[1 - edge].lookup(batch, self.on[edge])
+        if len(probe):
+            epochs = epochs_of(found)
+            close = np.abs(epochs - time.epoch) <= self.expire
+            epochs, which = np.unique(epochs[close], return_inverse=True)
+            times = [self._context.times.epoch(int(epoch)) for epoch in epochs]
+            found = found.filter(close).drop_columns([EPOCH])
+            self._send(edge, time, batch, probe=probe[close], found=found, times=times, which=which)
+        self.sides[edge].insert(in_epoch(batch, time.epoch))
 
 
 class JoinPerTime(Join):
@@ -91,7 +119,7 @@ class JoinPerTime(Join):
                 time,
                 batch,
                 probe=probe,
-                found=found.append_column(AT, pa.nulls(found.num_rows)),
+                found=found,
                 times=[time],
                 which=np.zeros(len(probe), np.int64),
             )
@@ -99,7 +127,7 @@ class JoinPerTime(Join):
 
     def on_notify(self, time: Any) -> None:
         """Forget a complete time."""
-        del self.held[time]
+        self.held.pop(time, None)
 
 
 def _with_keys(batch: pa.Table, keys: Sequence[str]) -> pa.Table:
@@ -118,6 +146,7 @@ def join(
     left: str | Sequence[str] | None = None,
     right: str | Sequence[str] | None = None,
     per: str = "accumulated",
+    expire: int | None = None,
     name: str | None = None,
 ) -> Stream:
     """Every pair of records with equal keys, each once, at the earliest time at which both are there.
@@ -133,6 +162,8 @@ def join(
         left: key columns of the left side, and
         right: as many of the right side, of the same types (integers of any width).
         per: "accumulated" or "time".
+        expire: outside loops, join only what lies no more than so many epochs apart, whichever side comes
+            first; what is older is not kept.
         name: the step's name.
 
     **Columns:** out: all of the left, then those of the right that are no keys.
@@ -189,15 +220,24 @@ def join(
     if per not in {"accumulated", "time"}:
         msg = f"join ({where}): per={per!r}. Hint: 'accumulated' or 'time'."
         raise SchemaError(msg)
+    if expire is not None:
+        check_expire("join", stream, expire, per=per)
+    drop = frozenset(keys[1])
+    vertex: Join
+    if expire is not None:
+        vertex = JoinExpiring(keys, drop, expire)
+    else:
+        vertex = (Join if per == "accumulated" else JoinPerTime)(keys, drop)
     schema = pa.schema([*stream.schema, *(other.schema.field(column) for column in extra)])
     return stream.then(
         "join",
         [schema],
         others=[other],
         name=name,
-        vertex=(Join if per == "accumulated" else JoinPerTime)(keys, frozenset(keys[1])),
+        vertex=vertex,
         requires=[Partition(keys[0]), Partition(keys[1])],
         guarantees=keys[0],
         detail=" and ".join(a if a == b else f"{a} = {b}" for a, b in zip(*keys, strict=True))
-        + (", per time" if per == "time" else ""),
+        + (", per time" if per == "time" else "")
+        + (f", expire {expire}" if expire is not None else ""),
     )[0]

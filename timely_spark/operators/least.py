@@ -17,8 +17,10 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Partition, Refines, Vertex, caller, check_columns, names
+from timely_spark.operators.expire import Runs, check_expire
 from timely_spark.worker.arrangement import Arrangement
-from timely_spark.worker.keys import Hashes, Mask, group, hashes
+from timely_spark.worker.dealt import repartition
+from timely_spark.worker.keys import Hashes, Indices, Mask, group, hashes
 from timely_spark.worker.stamps import settle_times, stamp, where_time
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ class Least(Vertex):
     """Pass, per key, each record that betters all that were seen at the same or an earlier time."""
 
     reads_time = False
+    repartition = repartition
 
     def __init__(self, refines: Refines) -> None:
         self.refines = refines
@@ -83,11 +86,32 @@ class Settled(Least):
 
     def on_notify(self, time: Any) -> None:
         """Send what is new at a complete time."""
-        super().on_recv(0, time, pa.concat_tables(self.waiting.pop(time)))
+        if came := self.waiting.pop(time, None):
+            super().on_recv(0, time, pa.concat_tables(came))
 
     def coarse(self, time: Any) -> Any:
         """Every lap matters to who waits for one."""
         return time
+
+
+class LeastRuns(Runs):
+    """Per key and run, each record that betters the run's earlier epochs, once its epoch is complete."""
+
+    def __init__(self, refines: Refines, expire: int) -> None:
+        super().__init__(refines.keys, expire)
+        self.refines = refines
+
+    def combine(self, batch: pa.Table) -> pa.Table:
+        """The best of each key alone is of use."""
+        return least(batch, self.refines)
+
+    def news(self, total: pa.Table, new: pa.Table, probe: Indices, known: pa.Table) -> pa.Table:
+        """What is better than the run was before, or begins one."""
+        fresh = np.ones(new.num_rows, np.bool_)
+        if len(probe) and self.refines.value is not None:
+            probe = probe[no_worse(known, new.take(probe), self.refines)]
+        fresh[probe] = False
+        return new.filter(fresh)
 
 
 def least(batch: pa.Table, refines: Refines) -> pa.Table:
@@ -121,12 +145,16 @@ def no_worse(known: pa.Table, new: pa.Table, refines: Refines) -> Mask:
     return result
 
 
-def distinct(stream: Stream, *, name: str | None = None) -> Stream:
+def distinct(stream: Stream, *, expire: int | None = None, name: str | None = None) -> Stream:
     """Each different record once: at the least time at which it appears.
 
     Asks for no notification: a record passes when it is first seen. Over epochs it accumulates: a record seen
     in an epoch does not appear again in a later one. In a loop it is what makes the loop end: what is known
     already goes no further.
+
+    With `expire`, outside loops, a record that did not come for so many epochs is forgotten, and appears
+    anew when it comes again: it is passed where it did not come in any of the `expire` epochs before. Then
+    it waits: whether that is so is known when the epoch is complete.
 
     **Columns:** out as in; none may be nested.
 
@@ -137,15 +165,28 @@ def distinct(stream: Stream, *, name: str | None = None) -> Stream:
         >>> ts.testing.run(flow, {"x": [[1, 2, 2], [2, 3]]})["out"].rows()
         {0: [(1,), (2,)], 1: [(3,)]}
     """
-    return _least(stream, "distinct", Refines(tuple(stream.schema.names)), stream.schema, name)
+    return _least(
+        stream, "distinct", Refines(tuple(stream.schema.names)), stream.schema, expire=expire, name=name
+    )
 
 
-def min(stream: Stream, value: str, *, keys: str | Sequence[str], name: str | None = None) -> Stream:
+def min(
+    stream: Stream,
+    value: str,
+    *,
+    keys: str | Sequence[str],
+    expire: int | None = None,
+    name: str | None = None,
+) -> Stream:
     """Per key the least value so far, whenever it is bettered.
 
     Asks for no notification. Within an epoch a key's record may be bettered again; what outputs release, and
     what stages that wait read, is the last word: one record per key and epoch in which it changed. Null and
     NaN are no values.
+
+    With `expire`, outside loops, a key that had no value for so many epochs is forgotten, and starts anew
+    when it comes again: least of the key's run, that is back to where two epochs with values of it lie
+    further apart than `expire`. Then it waits for the epoch to be complete.
 
     **Columns:** in: `keys` and `value`, others are dropped; out: `keys`, `value`.
 
@@ -156,10 +197,17 @@ def min(stream: Stream, value: str, *, keys: str | Sequence[str], name: str | No
         >>> ts.testing.run(flow, {"x": [[("a", 3), ("a", 2)], [("a", 5), ("b", 1)]]})["out"].rows()
         {0: [('a', 2)], 1: [('b', 1)]}
     """
-    return _extreme(stream, "min", value, keys, name)
+    return _extreme(stream, "min", value, keys, expire=expire, name=name)
 
 
-def max(stream: Stream, value: str, *, keys: str | Sequence[str], name: str | None = None) -> Stream:
+def max(
+    stream: Stream,
+    value: str,
+    *,
+    keys: str | Sequence[str],
+    expire: int | None = None,
+    name: str | None = None,
+) -> Stream:
     """Per key the greatest value so far, whenever it is bettered. As `min`, the other way round.
 
     **Columns:** in: `keys` and `value`, others are dropped; out: `keys`, `value`.
@@ -171,11 +219,17 @@ def max(stream: Stream, value: str, *, keys: str | Sequence[str], name: str | No
         >>> ts.testing.run(flow, {"x": [[("a", 3), ("a", 2)], [("a", 5)]]})["out"].rows()
         {0: [('a', 3)], 1: [('a', 5)]}
     """
-    return _extreme(stream, "max", value, keys, name)
+    return _extreme(stream, "max", value, keys, expire=expire, name=name)
 
 
 def _extreme(
-    stream: Stream, operator: str, value: str, keys: str | Sequence[str], name: str | None
+    stream: Stream,
+    operator: str,
+    value: str,
+    keys: str | Sequence[str],
+    *,
+    expire: int | None,
+    name: str | None,
 ) -> Stream:
     keys = names(operator, keys)
     columns = [*keys, value]
@@ -187,19 +241,29 @@ def _extreme(
         raise SchemaError(msg)
     schema = pa.schema([stream.schema.field(column) for column in columns])
     narrow = stream if stream.schema.names == columns else stream.select(*columns)
-    return _least(narrow, operator, Refines(keys, value, operator == "max"), schema, name)
+    return _least(narrow, operator, Refines(keys, value, operator == "max"), schema, expire=expire, name=name)
 
 
-def _least(stream: Stream, operator: str, refines: Refines, schema: pa.Schema, name: str | None) -> Stream:
+def _least(
+    stream: Stream,
+    operator: str,
+    refines: Refines,
+    schema: pa.Schema,
+    *,
+    expire: int | None,
+    name: str | None,
+) -> Stream:
+    if expire is not None:
+        check_expire(operator, stream, expire)
     return stream.then(
         operator,
         [schema],
         name=name,
-        vertex=Least(refines),
+        vertex=Least(refines) if expire is None else LeastRuns(refines, expire),
         requires=[Partition(refines.keys)],
         guarantees=refines.keys,
-        refines=refines,
-        detail=refines.value or "",
+        refines=refines if expire is None else None,
+        detail=(refines.value or "") if expire is None else f"{refines.value or ''}, expire {expire}",
     )[0]
 
 

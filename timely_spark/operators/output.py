@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from timely_spark.graph import Refines, Vertex
 from timely_spark.operators.least import least
 from timely_spark.worker.arrangement import Arrangement
+from timely_spark.worker.dealt import repartition
 from timely_spark.worker.keys import Hashes, Indices, Mask, group
 from timely_spark.worker.stamps import settle_times, stamp, stamps
 
@@ -31,6 +32,11 @@ class Output(Vertex):
         if self.diff is not None:
             batch = batch.append_column(self.diff, pa.array(np.ones(batch.num_rows, np.int32)))
         self._context.output(time, batch)
+
+    @property
+    def finish_keys(self) -> tuple[str, ...] | None:
+        """The columns whose equal rows `finish` must be given together; None: each part is final."""
+        return None
 
     def finish(self, tables: list[pa.Table]) -> pa.Table:
         """Put the parts of one epoch together, given in the order in which they were handed out."""
@@ -53,6 +59,8 @@ class RefinedOutput(Output):
     the epoch is released as soon as nothing can arrive any more, with no further round. In the root scope
     only.
     """
+
+    repartition = repartition
 
     def __init__(self, schema: pa.Schema, diff: str | None, refines: Refines) -> None:
         super().__init__(schema, diff)
@@ -103,6 +111,11 @@ class RefinedOutput(Output):
             )
             out = pa.concat_tables([minus, plus])
         self._context.output(time, out)
+
+    @property
+    def finish_keys(self) -> tuple[str, ...]:
+        """Those on which there is one last word."""
+        return self.refines.keys
 
     def finish(self, tables: list[pa.Table]) -> pa.Table:
         """The last word on each key, in parts given in the order in which they were handed out."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from timely_spark.errors import GraphError
 from timely_spark.graph import Edge, Graph, Partition, Refines, Stage
 from timely_spark.operators.aggregate import Aggregate
+from timely_spark.operators.expire import Expire, Runs
 from timely_spark.operators.least import Settled
 from timely_spark.operators.output import Output, RefinedOutput, Watch
 
@@ -93,6 +94,7 @@ def settle_graph(graph: Graph) -> Graph:
                 vertex=Settled(kind),
                 requires=(Partition(kind.keys),),
                 guarantees=kind.keys,
+                named=edge.source.named,
             )
             made.stages.append(stage)
             made.connect(new[edge.source], edge.port, stage, 0)
@@ -106,11 +108,20 @@ def _check_diff(graph: Graph, output: Stage) -> None:
     seen, todo = {output}, [output]
     while todo:
         for edge in graph.into(todo.pop()):
-            if isinstance(edge.source.vertex, Aggregate) and edge.source.vertex.accumulate:
+            vertex = edge.source.vertex
+            if isinstance(vertex, Runs) or (isinstance(vertex, Aggregate) and vertex.accumulate):
+                with_expire = " with expire" if isinstance(vertex, Runs) else ""
                 msg = (
                     f"output {output.name!r} ({output.where}) is to say what ceases to be true, which "
-                    f"aggregate {edge.source.name!r} ({edge.source.where}) does not tell. "
-                    "Hint: leave diff out, or use keys=[...] for a current table."
+                    f"{edge.source.operator} {edge.source.name!r}{with_expire} ({edge.source.where}) does "
+                    "not tell. Hint: leave diff out, or use keys=[...] for a current table."
+                )
+                raise GraphError(msg)
+            if isinstance(vertex, Expire):
+                msg = (
+                    f"output {output.name!r} ({output.where}) is to say what ceases to be true, which expire "
+                    f"{edge.source.name!r} ({edge.source.where}) says itself, in column {vertex.diff!r}. "
+                    "Hint: leave diff out."
                 )
                 raise GraphError(msg)
             if (edge.source.is_routing or edge.source.is_stateless) and edge.source not in seen:

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, ClassVar
 
-import pyarrow as pa
-
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
-from timely_spark.runtime.session import DELTA
-from timely_spark.runtime.sinks import EPOCH, Output, Parts, stamped, to_frame, with_epoch
+from timely_spark.runtime.session import DELTA, applied
+from timely_spark.runtime.sinks import EPOCH, Output, Parts, with_epoch
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
-    from pyspark.sql import Column, DataFrameWriter, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
     from pyspark.sql.types import StructType
 
 _OWNER = "timely_spark.checkpoint"
 _TXN = "spark.databricks.delta.write.txn"
+#: Columns of an upsert's source: where a record stands in its epoch, and in the order of its key's records.
+_PLACE, _RANK = "__timely_place", "__timely_rank"
 
 
 @dataclass
 class DeltaSink:
     """Writes to a Delta table: without `keys` a log of all that came, with `keys` a current table (upserts).
 
-    Exactly once: each delivery is one Delta transaction with the pair (this checkpoint's id and the output's
-    name, epoch), which Delta skips when it has it already. With keys the last record of a key in an epoch
-    counts; with `diff` a key whose record only ceased to be is deleted.
+    Exactly once: each delivery is one Delta transaction with the pair (this checkpoint's id, the output's
+    name and its release; epoch), which Delta skips when it has it already. The name, because Delta skips the
+    second of two outputs that write one epoch to one table with the same pair; the release, because batches
+    and epochs are numbered differently. With keys the last record of a key in an epoch counts; with `diff` a
+    key whose record only ceased to be is deleted.
 
     Columns:
         epoch long (with keys: the epoch of the last change), then the stream's own; `diff` without keys only
@@ -59,7 +61,7 @@ class DeltaSink:
         if self.keys and self.diff is not None:
             names.remove(self.diff)
             schema = type(schema)([f for f in schema.fields if f.name != self.diff])
-        self._app, self._columns = f"timely/{identity}/{output.name}", names
+        self._app, self._columns = f"timely/{identity}/{output.name}/{output.release}", names
         try:
             import delta  # noqa: F401
         except ImportError as error:
@@ -71,43 +73,40 @@ class DeltaSink:
             return
         table = self._table(session)
         owner = table.detail().collect()[0]["properties"].get(_OWNER)
-        found = table.toDF().schema
-        if owner == identity:
-            return
-        if self.overwrite:
+        if self.overwrite and owner != identity:
             # the rows first: stopped between the two, the next start finds the old owner and overwrites again
             empty = session.createDataFrame([], schema).write.format("delta").mode("overwrite")
             self._save(empty.option("overwriteSchema", "true"))
             self._own(session, identity)
-        elif owner is not None:
+            return
+        if owner not in {None, identity}:
             raise TableTaken.by(self.target, found=owner, mine=identity)
-        elif [(f.name, f.dataType) for f in found] != [(f.name, f.dataType) for f in schema]:
-            raise OutputMismatch.columns(
-                self.target,
-                found=[f"{f.name} {f.dataType.simpleString()}" for f in found],
-                expected=[f"{f.name} {f.dataType.simpleString()}" for f in schema],
-            )
-        else:  # the user's own, made for this
+        found = [f"{f.name} {f.dataType.simpleString()}" for f in table.toDF().schema]
+        expected = [f"{f.name} {f.dataType.simpleString()}" for f in schema]
+        # to one that is ours the user may have added columns
+        if not set(expected) <= set(found) or (owner is None and found != expected):
+            raise OutputMismatch.columns(self.target, found=found, expected=expected)
+        if owner is None:  # the user's own, made for this
             self._own(session, identity)
 
     # -- per epoch -------------------------------------------------------------------------------------------
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """One transaction, or none where there is nothing to write."""
-        table = stamped(parts)
-        if table.num_rows == 0:
+        parts = [part for part in parts if not part.is_empty]
+        if not parts:
             return
         if self.keys:
-            self._upsert(session, version, table)
+            self._upsert(session, version, parts)
             return
-        writer = to_frame(session, table.select([EPOCH, *self._columns])).write.format("delta").mode("append")
-        writer = writer.option("txnAppId", self._app).option("txnVersion", version)
-        self._save(writer)
+        frame = _stamped(session, parts).select(*(f"`{name}`" for name in [EPOCH, *self._columns]))
+        writer = frame.write.format("delta").mode("append")
+        self._save(writer.option("txnAppId", self._app).option("txnVersion", version))
 
     def complete(self) -> None:
         """Nothing to tell."""
 
-    def _upsert(self, session: SparkSession, version: int, table: pa.Table) -> None:
-        frame = to_frame(session, _last_per_key(table, self.keys, self.diff))
+    def _upsert(self, session: SparkSession, version: int, parts: Parts) -> None:
+        frame = self._last_per_key(_stamped(session, parts, order=_PLACE))
         same = " AND ".join(f"t.`{key}` <=> s.`{key}`" for key in self.keys)
         values: dict[str, str | Column] = {f"`{name}`": f"s.`{name}`" for name in [EPOCH, *self._columns]}
         merge = self._table(session).alias("t").merge(frame.alias("s"), same)
@@ -119,8 +118,22 @@ class DeltaSink:
             merge = merge.whenNotMatchedInsert(f"s.`{self.diff}` > 0", values)
         else:
             merge = merge.whenMatchedUpdate(newer, values).whenNotMatchedInsert(values=values)
-        with _transaction(session, self._app, version):
+        # MERGE takes the pair from the session only: the query's own, with which no one else writes
+        pair = {f"{_TXN}AppId": self._app, f"{_TXN}Version": str(version)}
+        with applied(session, pair) as refused:
+            if refused:
+                raise OutputMismatch.no_transaction(self.target, refused)
             merge.execute()
+
+    def _last_per_key(self, frame: DataFrame) -> DataFrame:
+        """One row per key, the last; of a change, a -1 of the old and a +1 of the new record, the +1."""
+        from pyspark.sql import Window
+        from pyspark.sql.functions import col, row_number
+
+        ranked = [EPOCH, *([self.diff] if self.diff is not None else []), _PLACE]
+        keys = Window.partitionBy(*(f"`{key}`" for key in self.keys))
+        last = keys.orderBy(*(col(f"`{column}`").desc() for column in ranked))
+        return frame.withColumn(_RANK, row_number().over(last)).where(f"{_RANK} = 1")
 
     # -- the table -------------------------------------------------------------------------------------------
     @property
@@ -164,22 +177,12 @@ class DeltaSink:
         session.sql(f"ALTER TABLE {self._sql} SET TBLPROPERTIES ('{_OWNER}' = '{identity}')")
 
 
-def _last_per_key(table: pa.Table, keys: tuple[str, ...], diff: str | None) -> pa.Table:
-    """One row per key, the last; of a change, a -1 of the old and a +1 of the new record, the +1."""
-    ranked = [*keys, EPOCH, *([diff] if diff is not None else [])]
-    numbered = table.select(ranked).append_column("_row", pa.array(range(table.num_rows), pa.int64()))
-    numbered = numbered.sort_by([(column, "ascending") for column in [*ranked, "_row"]])
-    last = numbered.group_by(list(keys), use_threads=False).aggregate([("_row", "last")])
-    return table.take(last["_row_last"].combine_chunks().sort())
+def _stamped(session: SparkSession, parts: Parts, *, order: str | None = None) -> DataFrame:
+    """The records of all the parts, with their epoch."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql.functions import lit
 
-
-@contextmanager
-def _transaction(session: SparkSession, app: str, version: int) -> Iterator[None]:
-    """MERGE takes the pair from the session only: the query's own, with which no one else writes."""
-    session.conf.set(f"{_TXN}AppId", app)
-    session.conf.set(f"{_TXN}Version", str(version))
-    try:
-        yield
-    finally:
-        session.conf.unset(f"{_TXN}AppId")
-        session.conf.unset(f"{_TXN}Version")
+    frames = [
+        part.frame(session, order=order).withColumn(EPOCH, lit(part.epoch).cast("long")) for part in parts
+    ]
+    return reduce(DataFrame.unionAll, frames)

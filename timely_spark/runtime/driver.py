@@ -11,13 +11,15 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timely_spark.errors import TimelyError, VertexError
-from timely_spark.runtime.errors import LostOwnership
+from timely_spark.runtime.blobs import files_of
+from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.ledger import Ledger
 from timely_spark.runtime.log import Manifest, RoundLog
 from timely_spark.runtime.sinks import Output
@@ -57,29 +59,32 @@ class Driver:
         if last is None or last.manifest.batch != batch_id - 1:
             last = self._restored(log, batch_id)
         before, coordinator, states = last.manifest, last.coordinator, last.states
-        turn = coordinator.turn(batch_id, states.written(rows))
+        turn = coordinator.turn(batch_id, states.enter(rows))
+        read = last.sent | files_of(turn.rows)
         bound = Bound(rounds=before.rounds_ahead)
         coordinator, turn, changed = further(
             session, self.site, coordinator=coordinator, turn=turn, states=states.known, bound=bound
         )
-        states.carry(changed)
-        if (
-            owner := log.owner()
-        ) != self.site.run:  # on `file:` Spark's own fencing may be off (see session.py)
-            raise LostOwnership.to(log.checkpoint, mine=self.site.run, other=owner)
+        states.enter(changed)
+        log.check_owner()
         ledger = Ledger(log, before, turn.outputs, batch_id, {output.name for output in self.outputs})
         self._deliver(session, ledger, turn, batch_id)
-        manifest = ledger.into(manifest_of(self.site, coordinator, turn, batch_id, states.gone))
+        sent = files_of(turn.rows)
+        manifest = manifest_of(self.site, coordinator, turn, states)
+        manifest = ledger.into(replace(manifest, gone=[*manifest.gone, *sorted(read - sent)]))
         manifest = log.prune(manifest, keep=self.site.keep)
-        woken = set(turn.rows.column("worker").to_pylist())
-        log.write(manifest, pa.concat_tables([turn.rows, states.rows(woken)]))
+        log.write(manifest, pa.concat_tables([turn.rows, states.rows(woken_by(turn))]))
+        log.check_owner()  # Spark commits the batch when this returns
         self._tell(manifest, turn, time.perf_counter() - started)
-        return _After(manifest, coordinator, States(states.known, states.carried))
+        return _After(manifest, coordinator, States(states.known), sent)
 
     def _restored(self, log: RoundLog, batch_id: int) -> _After:
-        manifest = log.newest_before(batch_id)
+        manifest, rows = log.newest_before(batch_id)
+        if manifest.plan != self.site.plan.fingerprint:  # Spark took up what a dying driver had committed
+            raise OtherFlow.moved(log.checkpoint, manifest.batch)
         coordinator = Coordinator.decode(self.site.plan, manifest.coordinator)
-        return _After(manifest, coordinator, log.states(manifest.batch))
+        sent = files_of(rows.filter(pc.equal(rows.column("kind"), "message")))
+        return _After(manifest, coordinator, States.of(rows), sent)
 
     def _deliver(self, session: SparkSession, ledger: Ledger, turn: Turn, batch_id: int) -> None:
         for output in self.outputs:
@@ -91,9 +96,9 @@ class Driver:
         by_name = {output.name: output for output in self.outputs}
         for name, epoch in turn.released:
             if name in by_name and by_name[name].release == "epoch":
-                table = ledger.take(by_name[name], epoch)
+                part = ledger.take(by_name[name], epoch)
                 with self._named(by_name[name], epoch):
-                    by_name[name].sink.deliver(session, epoch, [(epoch, table)])
+                    by_name[name].sink.deliver(session, epoch, [part])
         if turn.complete:
             for output in self.outputs:
                 with self._named(output):
@@ -131,14 +136,20 @@ class _After:
     manifest: Manifest
     coordinator: Coordinator
     states: States
+    #: the files that messages refer to
+    sent: set[str]
 
 
-def manifest_of(
-    site: Site, coordinator: Coordinator, turn: Turn, batch: int, gone: Sequence[str] = ()
-) -> Manifest:
+def woken_by(turn: Turn) -> set[int]:
+    """The workers that run in the next round, whatever the input."""
+    return set(turn.rows.column("worker").to_pylist())
+
+
+def manifest_of(site: Site, coordinator: Coordinator, turn: Turn, states: States) -> Manifest:
     """The manifest of a turn; what it takes over from the one before is the ledger's to enter."""
+    slowest = max(states.took.items(), key=lambda each: each[1], default=None)
     return Manifest(
-        batch=batch,
+        batch=coordinator.batch,
         plan=site.plan.fingerprint,
         run=site.run,
         coordinator=coordinator.encode(),
@@ -148,10 +159,10 @@ def manifest_of(
         frontier=turn.frontier,
         complete=turn.complete,
         unreleased={},
-        spent=[(name, batch) for name in gone],
-        kept_from=batch,
+        gone=list(states.gone),
+        kept_from=coordinator.batch,
         rounds=turn.stats["rounds"],
         rounds_ahead=site.rounds,
         late=dict(turn.late),
-        stats=turn.stats,
+        stats={**turn.stats, "slowest": slowest, "state_bytes": dict(states.sizes)},
     )

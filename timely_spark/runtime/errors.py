@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from timely_spark.errors import SchemaError, TimelyError, Where
 
 
@@ -93,17 +95,9 @@ class SourceMismatch(SchemaError):
 
 
 class OtherFlow(TimelyError, ValueError):
-    """The checkpoint belongs to another flow."""
+    """The checkpoint is not one of a flow, or of another version."""
 
     condition = "OTHER_FLOW"
-
-    @classmethod
-    def in_checkpoint(cls, checkpoint: str, *, found: str, given: str, differ: list[str]) -> OtherFlow:
-        """`found` wrote the checkpoint, `given` wants to use it; the steps `differ`."""
-        steps = f" They differ in the steps {', '.join(differ)}." if differ else ""
-        msg = f"Checkpoint {checkpoint} was written by {found}; it cannot be resumed by {given}.{steps}"
-        hint = "start with a new checkpoint, or with the flow as it was."
-        return cls(msg, hint=hint)
 
     @classmethod
     def not_ours(cls, checkpoint: str) -> OtherFlow:
@@ -111,6 +105,20 @@ class OtherFlow(TimelyError, ValueError):
         msg = f"Checkpoint {checkpoint} already holds a streaming query which no flow started."
         hint = "give the flow a checkpoint directory of its own."
         return cls(msg, hint=hint)
+
+    @classmethod
+    def moved(cls, checkpoint: str, batch: int) -> OtherFlow:
+        """A driver that was dying committed a batch of the flow as it was, after this run had looked."""
+        msg = (
+            f"Checkpoint {checkpoint}: batch {batch} was committed by the run before while this one started."
+        )
+        return cls(msg, hint="start again: the flow goes on from that batch then.")
+
+    @classmethod
+    def no_flow(cls, checkpoint: str) -> OtherFlow:
+        """Nobody has started a flow there."""
+        msg = f"{checkpoint} holds no checkpoint of a flow."
+        return cls(msg, hint="give the directory that start(checkpoint=...) was given.")
 
     @classmethod
     def format_is(cls, found: object, known: int) -> OtherFlow:
@@ -126,10 +134,23 @@ class LostOwnership(TimelyError, RuntimeError):
     condition = "LOST_OWNERSHIP"
 
     @classmethod
-    def to(cls, checkpoint: str, *, mine: str, other: str) -> LostOwnership:
-        """`other` is the run that owns the checkpoint now."""
-        msg = f"Run {mine} lost checkpoint {checkpoint} to run {other}, started later."
+    def to(cls, checkpoint: str, *, term: int, owner: Mapping[str, object]) -> LostOwnership:
+        """`owner` is the run that owns the checkpoint now."""
+        msg = f"The run of term {term} lost checkpoint {checkpoint} to {_who(owner)}."
         hint = "one query per checkpoint; stop the other one first."
+        return cls(msg, hint=hint)
+
+
+class CheckpointInUse(TimelyError, RuntimeError):
+    """A living driver runs a query on this checkpoint."""
+
+    condition = "CHECKPOINT_IN_USE"
+
+    @classmethod
+    def by(cls, checkpoint: str, owner: Mapping[str, object]) -> CheckpointInUse:
+        """`owner` is the run that has it."""
+        msg = f"Checkpoint {checkpoint} is in use by {_who(owner)}; a second query cannot be started on it."
+        hint = "stop() that query, or end its process; if it is dead, the checkpoint is free at once."
         return cls(msg, hint=hint)
 
 
@@ -146,10 +167,10 @@ class LogDamaged(TimelyError, RuntimeError):
         return cls(msg, hint=hint)
 
     @classmethod
-    def no_plan(cls, root: str, name: str) -> LogDamaged:
-        """The plan of this run is gone."""
-        msg = f"{root} no longer holds {name}."
-        hint = "another start on the same checkpoint removes it; use one at a time."
+    def unreadable(cls, root: str, name: str, reason: object) -> LogDamaged:
+        """A file is there and is not what it should be."""
+        msg = f"{root}: {name} cannot be read: {str(reason).partition(chr(10))[0]}."
+        hint = "the machine may have failed while it was written; restore the checkpoint from before."
         return cls(msg, hint=hint)
 
     @classmethod
@@ -159,9 +180,58 @@ class LogDamaged(TimelyError, RuntimeError):
         hint = "the checkpoint was deleted in part; restore all of it."
         return cls(msg, hint=hint)
 
+    @classmethod
+    def escapes(cls, root: str, name: str) -> LogDamaged:
+        """A name leads out of the checkpoint, or is none."""
+        msg = f"{name!r} is not the name of a file below {root}."
+        hint = "the checkpoint was written by something else; restore it, and check who may write there."
+        return cls(msg, hint=hint)
+
+
+class BadLocation(TimelyError, ValueError):
+    """There is no way to the place that was given."""
+
+    condition = "BAD_LOCATION"
+
+    @classmethod
+    def scheme(cls, location: str, known: Sequence[str]) -> BadLocation:
+        """Its scheme is one of nobody's."""
+        msg = f"{location!r} is not a local path, and its scheme is none of {', '.join(known)}."
+        hint = "a path or URI that driver and executors both see; /Volumes/... on Databricks."
+        return cls(msg, hint=hint)
+
+    @classmethod
+    def incomplete(cls, location: str) -> BadLocation:
+        """It has no bucket, or no path, or one that leaves its root."""
+        msg = f"{location!r} names no place: a bucket or a path is missing, or has a part '.' or '..'."
+        return cls(msg, hint="/folder, s3://bucket/folder, abfss://container@account.dfs.core.windows.net/x.")
+
+    @classmethod
+    def credentials(cls, scheme: str) -> BadLocation:
+        """It holds a password, which every log and error would show."""
+        msg = f"The {scheme}: URI holds credentials, which Spark's logs would show."
+        return cls(msg, hint="leave them out, and set them in the environment of driver and executors.")
+
+    @classmethod
+    def refused(cls, location: str, error: Exception) -> BadLocation:
+        """Pyarrow cannot reach it, for the reason that `error` gives."""
+        msg = f"pyarrow does not reach {location}: {error}"
+        return cls(msg, hint="check the URI's options, the network, and with what pyarrow was built.")
+
+    @classmethod
+    def cache(cls, folder: str, variable: str) -> BadLocation:
+        """The folder for copies of remote files is not this user's alone."""
+        msg = f"{folder} is for this user's copies of remote files, but others can read or write it."
+        return cls(msg, hint=f"remove it, or set {variable} to another folder.")
+
+    @classmethod
+    def cache_limit(cls, found: str, variable: str) -> BadLocation:
+        """The bound of that folder is no number."""
+        return cls(f"{variable} is {found!r}; it must be a number of bytes.", hint=f"{variable}=1073741824.")
+
 
 class TableTaken(TimelyError, ValueError):
-    """The Delta table was written by a flow with another checkpoint."""
+    """What an output writes to was written by a flow with another checkpoint."""
 
     condition = "TABLE_TAKEN"
 
@@ -169,10 +239,10 @@ class TableTaken(TimelyError, ValueError):
     def by(cls, table: str, *, found: str, mine: str) -> TableTaken:
         """`found` and `mine` are the two checkpoints' ids."""
         msg = (
-            f"Table {table} was written by the flow with checkpoint id {found}; this one is {mine}, "
+            f"{table} was written by the flow with checkpoint id {found}; this one is {mine}, "
             "and its epochs start again."
         )
-        hint = "resume the old checkpoint, write to another table, or pass overwrite=True."
+        hint = "resume the old checkpoint, write to another place, or pass overwrite=True."
         return cls(msg, hint=hint)
 
 
@@ -200,6 +270,34 @@ class OutputMismatch(TimelyError, ValueError):
         """The table that exists has other columns."""
         msg = f"{table} exists with columns {found}; the stream writes {expected}."
         hint = "write to another table, or pass overwrite=True."
+        return cls(msg, hint=hint)
+
+    @classmethod
+    def nested(cls, path: str, columns: list[str]) -> OutputMismatch:
+        """A csv file cannot hold these columns."""
+        msg = f"{path}: columns {columns} are nested, which csv has no form for."
+        hint = 'to_files(format="parquet"), or select what is in them.'
+        return cls(msg, hint=hint)
+
+    @classmethod
+    def occupied(cls, path: str, names: list[str]) -> OutputMismatch:
+        """A folder holds files that no flow wrote."""
+        msg = f"{path} holds other files, such as {names[0]!r}, which would be read with the epochs."
+        hint = "write to a folder of the output's own."
+        return cls(msg, hint=hint)
+
+    @classmethod
+    def shared(cls, path: str, first: str, second: str) -> OutputMismatch:
+        """Two outputs of a flow would write the same files."""
+        msg = f"{path} is the folder of output {first!r}; output {second!r} would overwrite its files."
+        hint = "a folder for each, or concat the streams first."
+        return cls(msg, hint=hint)
+
+    @classmethod
+    def no_transaction(cls, table: str, refused: Sequence[str]) -> OutputMismatch:
+        """The session does not take the settings by which MERGE knows a transaction again."""
+        msg = f"{table}: an epoch cannot be written exactly once, because {'; '.join(refused)}."
+        hint = "allow these settings, or leave out to_delta(keys=...), whose appends do not need them."
         return cls(msg, hint=hint)
 
     @classmethod
@@ -235,6 +333,23 @@ class EpochClosed(TimelyError, ValueError):
         msg = f"Input {name!r} follows the flow's clock, so {verb} has no meaning."
         hint = 'flow.input(name, schema, epochs="manual").'
         return cls(msg, hint=hint)
+
+
+def _who(owner: Mapping[str, object]) -> str:
+    place = f"process {owner.get('pid')} on {owner.get('host')}, started {owner.get('started')}"
+    return f"run {owner.get('run')} ({place})"
+
+
+class SentElsewhere(TimelyError, FileExistsError):
+    """Another process sends into the same input."""
+
+    condition = "SENT_ELSEWHERE"
+
+    @classmethod
+    def entry(cls, name: str, number: int) -> SentElsewhere:
+        """What was to be entry `number` is there already."""
+        msg = f"Input {name!r}: entry {number} was sent by another process; this one is not."
+        return cls(msg, hint="let one process at a time send into an input; a new start goes on after it.")
 
 
 class QueryFailed(TimelyError, RuntimeError):

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from timely_spark.runtime.errors import LogDamaged
+from timely_spark.runtime.files import quoted
 from timely_spark.runtime.inputs import entry_size, read_entry, remove_entry
 from timely_spark.runtime.log import FIRST
 from timely_spark.runtime.site import ROWS_DDL, Site
@@ -74,10 +75,16 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"round": FIRST - 1, "inputs": dict.fromkeys(self.site.inputs, -1)}
 
     def read(self, start: Offset) -> tuple[Iterator[Any], Offset]:
-        """Everything new, and where that ends."""
+        """Everything new, and where that ends.
+
+        Raises:
+            LostOwnership: another run has taken the checkpoint: what is new is for that one.
+        """
         end = self._end(start)
         if end == start and not self._to_the_end:
             end = self._wait(start)
+        with self.site.reporting():
+            self.log.check_owner()
         if end == start:
             return iter([]), start
         self._pause = 0.0
@@ -96,7 +103,7 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
             tables.append(rows)
         for name, last in end["inputs"].items():
             first = start["inputs"].get(name, -1) + 1
-            if first <= last:
+            if first <= last and name in self.site.inputs:  # the flow may have had others before
                 tables.append(self._packed(name, range(first, last + 1)))
         batches = self.site.labelled(pa.concat_tables(tables)).to_batches() if tables else []
         return iter(batches)  # an iterator that copy.copy can take: Spark's wrapper does
@@ -109,7 +116,9 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         done = self._committed.popleft()
         for name, last in done["inputs"].items():
             if name not in self._oldest:
-                self._oldest[name] = min(self.log.files.numbers(f"inputs/{name}"), default=0)  # once per run
+                self._oldest[name] = min(
+                    self.log.files.numbers(f"inputs/{quoted(name)}"), default=0
+                )  # once per run
             for number in range(
                 self._oldest[name], last
             ):  # `last` stays: it tells a restarted handle where it stands
@@ -124,13 +133,15 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
             self._newest, self._pause = newest, 0.0
         batch = start["round"]
         if self._newest > batch and self._newest != self._barren:
-            if self.log.is_runnable(self._newest):
+            manifest = self.log.read(self._newest)
+            if manifest is not None and manifest.runnable:
                 batch = self._newest
             else:
                 self._barren = self._newest
         return {
             "round": batch,
-            "inputs": {name: self._last(name, start) for name in sorted(self.site.inputs)},
+            # those of inputs that the flow has no longer stay: they may come back
+            "inputs": start["inputs"] | {name: self._last(name, start) for name in sorted(self.site.inputs)},
         }
 
     def _last(self, name: str, start: Offset) -> int:

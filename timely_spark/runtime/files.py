@@ -1,18 +1,50 @@
-"""Files of the checkpoint: the only place that knows how they are reached (later: pyarrow.fs).
-
-A file appears whole or not at all (temporary name, then rename), which is all that the log's protocol asks of
-it.
-"""
+"""Files of the checkpoint: the only place that knows how they are named and reached."""
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import os
-import uuid
 from collections.abc import Iterator
-from urllib.parse import unquote, urlsplit
+from functools import cached_property
+from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
+
+from timely_spark.runtime.cache import Cache
+from timely_spark.runtime.errors import BadLocation, LogDamaged
+from timely_spark.runtime.stores import SCHEMES, Local, connect, shown
+
+#: The longest component that `quoted` gives; file systems take 255 bytes, of which callers need some.
+_LONGEST = 150
+
+
+def location(text: str | os.PathLike[str]) -> str:
+    """The one text for a place, however it was written; equal for equal places, and what `Files` takes.
+
+    Local are plain paths, `file:` URIs, and what Databricks mounts (`dbfs:`, `/Volumes/...`). Through pyarrow
+    go `s3://` (or `s3a`, `s3n`), `gs://`, `abfss://` and `hdfs://`, with the credentials that it finds in the
+    environment, and the options that it takes in the query. The path of a URI is literal, as in Spark.
+
+    >>> location("file:/tmp/a%20b"), location("dbfs:/x"), location("s3a://bucket//x/")
+    ('/tmp/a b', '/dbfs/x', 's3://bucket/x')
+    >>> location("s3://bucket/x?region=eu-west-1")
+    's3://bucket/x?region=eu-west-1'
+
+    Raises:
+        BadLocation: another scheme, no bucket, a password, or a path that leaves its root.
+    """
+    text = os.fspath(text)
+    scheme, mark, rest = text.partition("://")
+    if not mark or scheme not in SCHEMES:
+        return local_path(text)
+    place, mark, query = rest.partition("?")
+    authority, _, path = place.partition("/")
+    parts = [part for part in path.split("/") if part]
+    if ":" in authority.rpartition("@")[0] or (authority.count("@") and SCHEMES[scheme] == "s3"):
+        raise BadLocation.credentials(scheme)
+    if (not authority and scheme != "hdfs") or {".", ".."} & set(parts):
+        raise BadLocation.incomplete(shown(text))
+    return f"{SCHEMES[scheme]}://{'/'.join([authority, *parts])}{mark}{query}"
 
 
 def local_path(location: str) -> str:
@@ -20,88 +52,169 @@ def local_path(location: str) -> str:
 
     >>> local_path("file:/tmp/a%20b"), local_path("/tmp/x/"), local_path("dbfs:/x")
     ('/tmp/a b', '/tmp/x', '/dbfs/x')
+
+    Raises:
+        BadLocation: it is not local.
     """
     parts = urlsplit(location)
     if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
         location = unquote(parts.path)
     elif parts.scheme == "dbfs":
-        location = "/dbfs" + unquote(parts.path)
+        location = "/dbfs/" + unquote(parts.path).lstrip("/")
     elif len(parts.scheme) > 1:  # one letter is a drive
-        msg = (
-            f"The checkpoint {location!r} is not a local path. "
-            "Hint: a path or file: URI that driver and executors both see; /Volumes/... on Databricks."
-        )
-        raise ValueError(msg)
+        raise BadLocation.scheme(shown(location), sorted(SCHEMES))
+    if not location or "\0" in location:
+        raise BadLocation.incomplete(location)
     return os.path.abspath(location)
 
 
-class Files:
-    """The files below one directory, addressed by relative names."""
+def quoted(name: str) -> str:
+    """One part of a path for any name: another one for another name, and never one that leads elsewhere.
 
-    def __init__(self, root: str) -> None:
-        self.root = root
+    >>> quoted("words"), quoted("../a b"), quoted(".."), quoted("")
+    ('words', '%2E.%2Fa%20b', '%2E.', '%')
+    >>> len(quoted("long" * 100))
+    150
+    """
+    text = quote(name, safe="", errors="surrogatepass") or "%"  # quote itself leaves no % without two digits
+    if text.startswith("."):  # hidden
+        text = f"%2E{text[1:]}"
+    if len(text) <= _LONGEST:
+        return text
+    end = f"%-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+    return text[: _LONGEST - len(end)] + end
+
+
+class Files:
+    """The files below one place, addressed by relative names, which cannot leave it.
+
+    A file appears whole or not at all, and stays so:
+
+    * locally by a temporary file and a rename, and on abfss too (with a hierarchical namespace). On hdfs a
+      file that is *overwritten* is missing for a moment, since its rename replaces nothing;
+    * on s3 and gs by the upload, whose object is there when all of it has arrived. What a killed process had
+      begun to upload is invisible; a lifecycle rule of the bucket removes it.
+
+    `new` is a guarantee where `exclusive` says so: locally, on a file system with hard links. Elsewhere
+    (object stores, hdfs, mounts of Databricks) it looks first and then writes, so of two processes that do so
+    in the same instant both may believe to be the first.
+
+    Files are open to their owner and group at most, as the umask allows. A root may be a symbolic link;
+    writing and removing never follow one at the end of a name.
+
+    Args:
+        root: a path or URI, as `location` takes it.
+
+    >>> import tempfile
+    >>> files = Files(tempfile.mkdtemp())
+    >>> files.write("a/1.json", b"{}")
+    >>> files.read("a/1.json"), files.numbers("a"), files.read("a/2.json")
+    (b'{}', [1], None)
+    >>> files.read("../x")
+    Traceback (most recent call last):
+    timely_spark.runtime.errors.LogDamaged: ...
+
+    Raises:
+        BadLocation: there is no way to that place.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        #: The whole root, options included: what makes the same object elsewhere.
+        self.location = location(root)
+        #: The root as it is shown to people.
+        self.root = shown(self.location)
+        self._store, self._top = connect(self.location)
+
+    def __reduce__(self) -> tuple[type[Files], tuple[str]]:
+        return Files, (self.location,)
+
+    @property
+    def local(self) -> bool:
+        """Whether the operating system reaches them, so that `path` is a path."""
+        return isinstance(self._store, Local)
+
+    @cached_property
+    def exclusive(self) -> bool:
+        """Whether `new` is a guarantee; locally found out by trying, once."""
+        return self._store.exclusive(self._top)
+
+    @property
+    def for_spark(self) -> str:
+        """The root as Spark and Hadoop write it, with none of pyarrow's options.
+
+        >>> Files("/tmp/x").for_spark, Files("dbfs:/x").for_spark, Files("/Volumes/a/b/c").for_spark
+        ('file:/tmp/x', 'dbfs:/x', '/Volumes/a/b/c')
+        """
+        if not self.local:
+            return f"s3a{self.root[2:]}" if self.root.startswith("s3:") else self.root
+        if self.root.startswith("/dbfs/"):
+            return f"dbfs:{self.root[5:]}"
+        return self.root if self.root.startswith("/Volumes/") else f"file:{self.root}"
+
+    def below(self, folder: str) -> Files:
+        """The files of a folder.
+
+        >>> Files("/tmp/x").below("a/b").root
+        '/tmp/x/a/b'
+        """
+        self.path(folder)
+        return Files(f"{self.root}/{folder}{self.location[len(self.root) :]}")
 
     def path(self, name: str) -> str:
-        """Where `name` is."""
-        return os.path.join(self.root, name)
+        """Where `name` is.
+
+        Raises:
+            LogDamaged: the name is not one of a file below the root.
+        """
+        if {"", ".", ".."} & set(name.split("/")) or "\\" in name or "\0" in name:
+            raise LogDamaged.escapes(self.root, name)
+        return f"{self._top}/{name}"
+
+    def _folder(self, folder: str) -> str:
+        return self._top if folder == "." else self.path(folder)
 
     def write(
         self, name: str, content: bytes | pa.Buffer, *, durable: bool = False, new: bool = False
     ) -> None:
-        """Writes a file whole; `new` refuses an existing one, `durable` survives the machine, too."""
-        path = self.path(name)
-        temporary = os.path.join(os.path.dirname(path), f".{uuid.uuid4().hex}.tmp")
-        try:
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        except FileNotFoundError:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            with open(handle, "wb") as file:
-                file.write(content)
-                if durable:
-                    file.flush()
-                    os.fsync(file.fileno())
-            if not new:
-                os.replace(temporary, path)
-                return
-            try:
-                os.link(temporary, path)  # unlike rename, fails where somebody was faster
-            except FileExistsError:
-                raise
-            except OSError:  # a mount without links
-                if os.path.exists(path):
-                    raise FileExistsError(path) from None
-                os.replace(temporary, path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+        """Writes a file whole; `new` refuses an existing one, `durable` survives the machine, too.
+
+        Raises:
+            FileExistsError: there is a file, and `new` was asked for.
+        """
+        self._store.write(self.path(name), pa.py_buffer(content), durable=durable, new=new)
 
     def read(self, name: str) -> bytes | None:
         """The content, or None where there is no such file."""
+        found = self._content(name)
+        return None if found is None else found.to_pybytes()
+
+    def _content(self, name: str) -> pa.Buffer | None:
         try:
-            with open(self.path(name), "rb") as file:
-                return file.read()
+            with self._store.opened(self.path(name)) as file:
+                return file.read_buffer()
         except FileNotFoundError:
             return None
 
     def buffer(self, name: str) -> pa.Buffer | None:
-        """The content, memory-mapped, or None where there is no such file."""
-        try:
-            return pa.memory_map(self.path(name)).read_buffer()
-        except FileNotFoundError:
-            return None
+        """The content of a file that never changes, memory-mapped; None where there is no such file.
+
+        A remote file is fetched once per machine (see `cache.Cache`); its copy is given even when it is gone.
+        """
+        if self.local:
+            return self._content(name)
+        key, cache = f"{self.location}\0{self.path(name)}", Cache.of_this_user()
+        if (copy := cache.get(key)) is not None:
+            return copy
+        found = self._content(name)
+        return None if found is None else cache.put(key, found)
 
     def exists(self, name: str) -> bool:
         """Whether the file is there."""
-        return os.path.exists(self.path(name))
+        return self.size(name) is not None
 
     def size(self, name: str) -> int | None:
         """Bytes, or None where there is no such file."""
-        try:
-            return os.stat(self.path(name)).st_size
-        except FileNotFoundError:
-            return None
+        return self._store.size(self.path(name))
 
     def write_table(self, name: str, table: pa.Table, *, durable: bool = False, new: bool = False) -> None:
         """An Arrow IPC file."""
@@ -113,41 +226,51 @@ class Files:
     def schema(self, name: str) -> pa.Schema | None:
         """The schema (with its metadata) of an Arrow file, its rows unread; None where there is none."""
         try:
-            with pa.memory_map(self.path(name)) as source:
+            with self._store.opened(self.path(name)) as source:
                 return pa.ipc.open_file(source).schema
         except FileNotFoundError:
             return None
+        except pa.ArrowInvalid as error:
+            raise LogDamaged.unreadable(self.root, name, error) from error
 
     def table(self, name: str) -> pa.Table | None:
-        """An Arrow file, memory-mapped; None where there is no such file."""
+        """An Arrow file, memory-mapped where it is local; None where there is no such file."""
+        found = self._content(name)
         try:
-            return pa.ipc.open_file(pa.memory_map(self.path(name))).read_all()
-        except FileNotFoundError:
-            return None
+            return None if found is None else pa.ipc.open_file(found).read_all()
+        except pa.ArrowInvalid as error:
+            raise LogDamaged.unreadable(self.root, name, error) from error
 
     def numbers(self, folder: str) -> list[int]:
-        """The numbers that name the files of a folder (`7`, `7.arrow`), ascending: one listing."""
+        """The numbers that name what is in a folder (`7`, `7.arrow`), ascending: one listing."""
         return sorted(self._numbers(folder))
 
     def _numbers(self, folder: str) -> Iterator[int]:
-        try:
-            names = os.listdir(self.path(folder))
-        except FileNotFoundError:
-            return
-        for name in names:
+        for name in self._store.names(self._folder(folder)):
             stem = name.partition(".")[0]
-            if stem.removeprefix("-").isdigit():
+            if stem.removeprefix("-").isdecimal():
                 yield int(stem)
 
     def names(self, folder: str) -> list[str]:
-        """The complete files of a folder, as names of this object: one listing."""
-        try:
-            found = os.listdir(self.path(folder))
-        except FileNotFoundError:
-            return []
-        return sorted(f"{folder}/{name}" for name in found if not name.startswith("."))
+        """What is in a folder (`.` is the root) and complete, as names of this object: one listing."""
+        above = "" if folder == "." else f"{folder}/"
+        found = self._store.names(self._folder(folder))
+        return sorted(above + name for name in found if not name.startswith("."))
+
+    def tidy(self, folder: str) -> None:
+        """Removes what killed processes have begun to write in a folder (`.` is the root), by us or Spark.
+
+        Only for who knows that nobody else is writing there.
+        """
+        above = "" if folder == "." else f"{folder}/"
+        for name in self._store.names(self._folder(folder)):
+            if name.startswith(".") and ".tmp" in name:
+                self.remove(above + name)
+
+    def drop(self, folder: str) -> None:
+        """Removes a folder, if it is empty and the file system knows empty folders."""
+        self._store.drop(self.path(folder))
 
     def remove(self, name: str) -> None:
         """Removes the file, if it is there."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path(name))
+        self._store.remove(self.path(name))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.errors import TimelyError
-from timely_spark.runtime.errors import QueryFailed
+from timely_spark.runtime.errors import LostOwnership, QueryFailed
 from timely_spark.runtime.inputs import InputHandle
-from timely_spark.runtime.site import FAILURE, Site
+from timely_spark.runtime.lock import Lock
+from timely_spark.runtime.site import Site
 from timely_spark.runtime.watch import BEAT, Completed, Progress, Watch
 from timely_spark.testing import Captured
 
@@ -75,8 +75,9 @@ class Query:
         *,
         inputs: Sequence[InputHandle] = (),
         unset: Sequence[str] = (),
+        lock: Lock | None = None,
     ) -> None:
-        self._query, self._site, self._watch = query, site, Watch(site)
+        self._query, self._site, self._watch, self._lock = query, site, Watch(site), lock
         self._inputs = tuple(inputs)
         self._started_after = self._watch.newest().batch
         #: Confs which the session did not let this query have, and why.
@@ -158,6 +159,8 @@ class Query:
     def stop(self) -> None:
         """Stops the query. It can be started again from its checkpoint."""
         self._query.stop()
+        if self._lock is not None:
+            self._lock.release()
 
     def explain(self, extended: bool = False) -> None:  # noqa: FBT001, FBT002 - Spark's signature
         """Prints Spark's plan of the last micro-batch (`flow.explain()` shows the dataflow)."""
@@ -289,19 +292,15 @@ class Query:
     def _ours(self, error: Exception) -> TimelyError:
         if isinstance(error, TimelyError):
             return error
-        text = self._site.log.files.read(FAILURE)
-        if text is not None:
-            run, found = pickle.loads(text)
-            if run == self._site.run:
-                reason = f"{type(found).__name__}: {found}"
-                ours = (
-                    found if isinstance(found, TimelyError) else QueryFailed.because(self._site.name, reason)
-                )
-                ours.__cause__ = error
-                return ours
-        failed = QueryFailed.because(self._site.name, str(error).partition("\n")[0])
-        failed.__cause__ = error
-        return failed
+        ours = self._site.failure()
+        if ours is None:
+            ours = QueryFailed.because(self._site.name, str(error).partition("\n")[0])
+        try:  # whatever else then goes wrong: Spark's own log fences a driver off, too, and cannot say why
+            self._site.log.check_owner()
+        except LostOwnership as lost:
+            ours = lost
+        ours.__cause__ = error
+        return ours
 
     def __enter__(self) -> Self:
         return self

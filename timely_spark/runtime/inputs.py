@@ -10,7 +10,8 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from timely_spark.graph.schema import SchemaLike, as_schema, as_table
-from timely_spark.runtime.errors import EpochClosed, LogDamaged
+from timely_spark.runtime.errors import EpochClosed, LogDamaged, SentElsewhere
+from timely_spark.runtime.files import quoted
 from timely_spark.runtime.log import FIRST, RoundLog
 
 _KEY = b"timely"
@@ -138,15 +139,23 @@ class InputHandle:
         return f"InputHandle({self.name!r}, epochs={self.epochs!r}, epoch={self.epoch})"
 
     # -- the runtime's ---------------------------------------------------------------------------------------
-    def open(self, log: RoundLog) -> None:
-        """Finds what is durable and writes what was said before the start."""
+    def open(self, log: RoundLog, stands: int | None = 0) -> None:
+        """Finds what is durable and writes what was said before the start.
+
+        Args:
+            log: the flow's.
+            stands: the epoch of the input in the flow.
+        """
         with self._lock:
-            numbers = log.files.numbers(f"inputs/{self.name}")
+            numbers = log.files.numbers(f"inputs/{quoted(self.name)}")
             self._next = numbers[-1] + 1 if numbers else 0
             # from what this log says alone: the flow may have run on another checkpoint before
             durable, closed = 0, False
-            if numbers and self.epochs == "manual":
-                durable, closed = self._resume(log, numbers[-1])
+            if self.epochs == "manual":
+                first = {"stands": stands or 0, "closed": stands is None}
+                head = _head(log, self.name, numbers[-1]) if numbers else first
+                head["stands"] = max(head["stands"], stands or 0)
+                durable, closed = self._resume(head)
             self._log, self._epoch, self._closed, self._seen = log, durable, closed, None
             waiting, self._waiting = self._waiting, []
             for entry in waiting:
@@ -155,8 +164,7 @@ class InputHandle:
                     self._epoch = entry.epoch
                 self._closed = self._closed or entry.kind == "close"
 
-    def _resume(self, log: RoundLog, newest: int) -> tuple[int, bool]:
-        head = _head(log, self.name, newest)
+    def _resume(self, head: dict[str, Any]) -> tuple[int, bool]:
         durable, closed = int(head["stands"]), bool(head["closed"])
         early = [entry.epoch for entry in self._waiting if entry.epoch is not None and entry.epoch < durable]
         if early or (closed and self._waiting):
@@ -178,7 +186,10 @@ class InputHandle:
         head = {"kind": entry.kind, "epoch": entry.epoch, "stands": stands, "closed": entry.kind == "close"}
         table = entry.table.replace_schema_metadata({_KEY: json.dumps(head).encode()})
         # `new`: a second process that sends into the same input is told, not overwritten
-        self._log.files.write_table(_file(self.name, self._next), table, durable=True, new=True)
+        try:
+            self._log.files.write_table(_file(self.name, self._next), table, durable=True, new=True)
+        except FileExistsError:
+            raise SentElsewhere.entry(self.name, self._next) from None
         self._next += 1
 
     def _check_open(self) -> None:
@@ -213,4 +224,4 @@ def remove_entry(log: RoundLog, name: str, number: int) -> None:
 
 
 def _file(name: str, number: int) -> str:
-    return f"inputs/{name}/{number}.arrow"
+    return f"inputs/{quoted(name)}/{number}.arrow"

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.runtime.log import Manifest, RoundLog, outputs_file
+from timely_spark.runtime.blobs import Blobs, files_of
+from timely_spark.runtime.delivery import Delivery
+from timely_spark.runtime.log import Manifest, RoundLog, rows_of
 from timely_spark.runtime.sinks import Output
 
 
@@ -18,60 +20,88 @@ class Ledger:
         self, log: RoundLog, before: Manifest, outputs: pa.Table, batch: int, wanted: set[str]
     ) -> None:
         self.log, self.before, self.batch = log, before, batch
+        self.blobs = Blobs(log.files, log.term)
         outputs = outputs.filter(pc.is_in(outputs["sink"], pa.array(sorted(wanted), pa.string())))
         # A stable order by worker: Spark's order of rows depends on its partitions.
         self.now = outputs.take(pc.sort_indices(outputs, [("worker", "ascending")]))
         self.unreleased = {
-            sink: {epoch: list(batches) for epoch, batches in epochs.items()}
+            sink: {epoch: list(files) for epoch, files in epochs.items()}
             for sink, epochs in before.unreleased.items()
+            if sink in wanted
         }
         #: (output, epoch) that need not be kept beyond this turn.
         self.taken: set[tuple[str, int]] = set()
-        self._files: dict[int, pa.Table] = {}
+        self._files: dict[str, pa.Table] = {}
 
-    def arrived(self, output: Output) -> list[tuple[int, pa.Table]]:
-        """What this batch put out, per epoch; it is not kept."""
-        epochs = sorted(epoch for sink, epoch in set(_names(self.now)) if sink == output.name)
-        self.taken.update((output.name, epoch) for epoch in epochs)
-        return [(epoch, output.read(_parts(self.now, output.name, epoch))) for epoch in epochs]
+    def arrived(self, output: Output) -> list[Delivery]:
+        """What this batch put out, per epoch; and what is kept, if the output waited for epochs before."""
+        epochs = {epoch for sink, epoch in _names(self.now) if sink == output.name}
+        epochs.update(map(int, self.unreleased.get(output.name, ())))
+        return [self.take(output, epoch) for epoch in sorted(epochs)]
 
-    def take(self, output: Output, epoch: int) -> pa.Table:
+    def take(self, output: Output, epoch: int) -> Delivery:
         """All of an epoch: from earlier batches, then from this one."""
         payloads = []
-        for batch in self.unreleased.get(output.name, {}).pop(str(epoch), ()):
-            if batch not in self._files:
-                self._files[batch] = self.log.outputs(batch)
-            payloads += _parts(self._files[batch], output.name, epoch)
+        for file in self.unreleased.get(output.name, {}).pop(str(epoch), ()):
+            payloads += _parts(self._file(file), output.name, epoch)
         payloads += _parts(self.now, output.name, epoch)
         self.taken.add((output.name, epoch))
-        return output.read(payloads)
+        return self._delivery(output, epoch, payloads)
+
+    def _delivery(self, output: Output, epoch: int, payloads: list[bytes]) -> Delivery:
+        return Delivery(epoch, payloads, self.blobs, output.vertex)
+
+    def _file(self, name: str) -> pa.Table:
+        if name not in self._files:
+            self._files[name] = self.log.outputs(name)
+        return self._files[name]
 
     def into(self, manifest: Manifest) -> Manifest:
         """Writes what stays unreleased and enters it all into the turn's manifest."""
         names = _names(self.now)
         kept = self.now.filter(pa.array([name not in self.taken for name in names], pa.bool_()))
+        kept = self._by_reference(self._merged(kept)) if kept.num_rows else kept
         if kept.num_rows:
-            self.log.write_outputs(self.batch, kept)
-            for sink, epoch in sorted(set(names) - self.taken):
-                self.unreleased.setdefault(sink, {}).setdefault(str(epoch), []).append(self.batch)
-        old = _files_of(self.before.unreleased)
-        gone = old - _files_of(self.unreleased)
+            file = self.log.write_outputs(self.batch, kept)
+            for sink, epoch in sorted(set(_names(kept))):
+                self.unreleased.setdefault(sink, {}).setdefault(str(epoch), []).append(file)
+        gone = _files_in(self.before.unreleased) - _files_in(self.unreleased)
+        blobs = files_of(self.now).union(*(files_of(self._file(file)) for file in gone)) - files_of(kept)
         return replace(
             manifest,
             batch=self.batch,
             unreleased={sink: epochs for sink, epochs in self.unreleased.items() if epochs},
-            spent=[
-                *self.before.spent,
-                *((outputs_file(part), self.batch) for part in sorted(gone)),
-                *manifest.spent,
-            ],
+            gone=[*manifest.gone, *sorted(gone | blobs)],
             kept_from=self.before.kept_from,
             rounds=self.before.rounds + manifest.rounds,
         )
 
+    def _merged(self, kept: pa.Table) -> pa.Table:
+        """With the parts of files that are no larger, so that an open epoch has few of them."""
+        waiting = sorted(_files_in(self.unreleased), key=rows_of, reverse=True)
+        while waiting and rows_of(waiting[-1]) < 2 * kept.num_rows:
+            file = waiting.pop()
+            names = {
+                (sink, int(epoch))
+                for sink, epochs in self.unreleased.items()
+                for epoch, files in epochs.items()
+                if file in files
+            }
+            for sink, epoch in names:
+                self.unreleased[sink][str(epoch)].remove(file)
+            older = self._file(file)
+            older = older.filter(pa.array([name in names for name in _names(older)], pa.bool_()))
+            kept = pa.concat_tables([older, kept])
+        return kept
 
-def _files_of(unreleased: dict[str, dict[str, list[int]]]) -> set[int]:
-    return {batch for epochs in unreleased.values() for batches in epochs.values() for batch in batches}
+    def _by_reference(self, kept: pa.Table) -> pa.Table:
+        """Small parts of many batches are a large epoch in the end, which the driver must not carry."""
+        rows = kept.append_column("kind", pa.repeat(pa.scalar("output"), kept.num_rows))
+        return self.blobs.refer(f"waiting-{self.batch}", rows).select(kept.schema.names)
+
+
+def _files_in(unreleased: dict[str, dict[str, list[str]]]) -> set[str]:
+    return {file for epochs in unreleased.values() for files in epochs.values() for file in files}
 
 
 def _names(table: pa.Table) -> list[tuple[str, int]]:

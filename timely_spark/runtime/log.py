@@ -1,39 +1,45 @@
 """The round log: what each micro-batch leaves behind for the next one, for a restart, and for watchers.
 
-Under `<checkpoint>/timely/`:
-    flow.json              which flow this is, its workers and their labels; written once
-    owner                  the run that may write now; the newest start takes it
-    plans/<hash>.pkl       the compiled flow, for the Python processes of this run
-    rounds/<N>.arrow       manifest N: rows = what batch N+1 reads back, and where states are;
-                           schema metadata = everything else
-    blobs/...              states of workers, where they are large
-    outputs/<N>.arrow      what batch N put out for epochs that were not complete after it
+Under `<checkpoint>/timely/`, in Arrow and JSON; nothing here is ever unpickled:
+    flow.json                which checkpoint this is; written once
+    lock                     held by the living driver, on a local file system
+    terms/<t>.json           who started: a start takes the next term, and the highest one owns the checkpoint
+    flows/<fingerprint>.json the flows that wrote manifests, one for each form and number of workers
+    rounds/<t>/<N>.arrow     manifest N, by the run of term t: rows = what batch N+1 reads back, and where
+                             states are; schema metadata = everything else
+    outputs/<t>-<N>-<rows>.arrow  what waits after batch N for its epoch to be complete
+    blobs/<t>-...            states, messages and outputs, where they are large
     inputs/<name>/<k>.arrow  what the user sent, in order
-    failure.pkl            the error that ended the last run
+    failures/<t>.json        the error that ended the run of term t
 
 Manifest N is overwritten when batch N runs again: its offset is in no offset log entry before commit N, so
-nobody has read it. Manifests have no gaps (`align`), so the newest one is found by asking for the next, never
-by listing.
+nobody has read it. A run writes manifests under its own term only, so one that was given up for dead and
+wakes up overwrites nothing of its successor's. Manifests have no gaps (`align`), so the newest one is found
+by asking for the next, never by listing.
 """
 
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.runtime.errors import LogDamaged, OtherFlow
-from timely_spark.runtime.files import Files, local_path
+from timely_spark.runtime.blobs import files_of
+from timely_spark.runtime.errors import LogDamaged, LostOwnership, OtherFlow
+from timely_spark.runtime.files import Files
 from timely_spark.runtime.states import KEPT, State, States
 
-FORMAT = 2
+FORMAT = 3
 #: The manifest that exists before any batch has run.
 FIRST = -1
 _KEY = b"timely"
+_NESTED = ("captured", "inputs", "rounds")
+_FOLDERS = ("blobs", "failures", "flows", "outputs", "terms", *_NESTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +63,10 @@ class Manifest:
     frontier: dict[str, list[Any]]
     #: All inputs are closed and nothing is left.
     complete: bool
-    #: output -> epoch -> the batches whose `outputs/` file holds parts of it.
-    unreleased: dict[str, dict[str, list[int]]]
-    #: (file, batch after which nothing refers to it): kept until no retained manifest needs it.
-    spent: list[tuple[str, int]]
+    #: output -> epoch -> the files of `outputs/` that hold parts of it.
+    unreleased: dict[str, dict[str, list[str]]]
+    #: Files that nothing after this batch refers to: they go with this manifest.
+    gone: list[str]
     #: The oldest manifest that may still exist.
     kept_from: int
     #: Rounds run since the checkpoint was made.
@@ -84,96 +90,183 @@ class Manifest:
         if found.get("format") != FORMAT:
             raise OtherFlow.format_is(found.get("format"), FORMAT)
         found["released"] = [(name, epoch) for name, epoch in found["released"]]
-        found["spent"] = [(file, batch) for file, batch in found["spent"]]
         return cls(**found)
 
 
 class RoundLog:
-    """The log of one checkpoint; holds no state but its place, so every process may have its own."""
+    """The log of one checkpoint; holds no state but its place, so every process may have its own.
 
-    def __init__(self, checkpoint: str) -> None:
-        self.checkpoint = local_path(checkpoint)
-        self.files = Files(os.path.join(self.checkpoint, "timely"))
-        self._spark = Files(self.checkpoint)
+    Args:
+        checkpoint: its place.
+        term: of the run that reads and writes; None: of somebody who only looks.
+        first: the first batch whose manifest that run writes.
+    """
+
+    def __init__(self, checkpoint: str, term: int | None = None, first: int = FIRST) -> None:
+        self.term, self.first = term, first
+        self._spark = Files(checkpoint)
+        self.checkpoint = self._spark.location
+        self.files = self._spark.below("timely")
+
+    # -- terms -----------------------------------------------------------------------------------------------
+    def claim(self, run: dict[str, Any]) -> RoundLog:
+        """The log for a new run, which owns the checkpoint from now on; `run` tells who it is.
+
+        Raises:
+            FileExistsError: somebody else claimed it at the same moment.
+        """
+        terms = self.files.numbers("terms")
+        term = terms[-1] + 1 if terms else 0
+        self.files.write(f"terms/{term}.json", json.dumps(run).encode(), new=True)
+        for old in terms[:-1]:
+            self.files.remove(f"terms/{old}.json")
+        return RoundLog(self.checkpoint, term)
+
+    def owner(self) -> dict[str, Any]:
+        """Who claimed the checkpoint last."""
+        terms = self.files.numbers("terms")
+        return (self.read_json(f"terms/{terms[-1]}.json") if terms else None) or {}
+
+    def check_owner(self) -> None:
+        """Checks that nobody has claimed the checkpoint since.
+
+        Raises:
+            LostOwnership: somebody has.
+        """
+        if self.term is not None and max(self.files.numbers("terms"), default=self.term) > self.term:
+            raise LostOwnership.to(self.checkpoint, term=self.term, owner=self.owner())
+
+    @cached_property
+    def _earlier(self) -> dict[int, int]:
+        """The manifests of earlier terms: for each batch the last term that wrote one."""
+        return {batch: term for term, batches in self._by_term().items() for batch in batches}
+
+    def _by_term(self) -> dict[int, list[int]]:
+        terms = [t for t in self.files.numbers("rounds") if self.term is None or t < self.term]
+        return {term: self.files.numbers(f"rounds/{term}") for term in terms}
+
+    def _names(self, batch: int) -> Iterator[str]:
+        """Where manifest `batch` may be, in the order of preference."""
+        if self.term is not None and batch >= self.first:
+            yield f"rounds/{self.term}/{batch}.arrow"
+        if batch in self._earlier and (
+            self.term is None or batch < self.first or self._spark.exists(f"commits/{batch}")
+        ):  # a driver that was killed may have had its batch committed after all, a moment later
+            yield f"rounds/{self._earlier[batch]}/{batch}.arrow"
 
     # -- manifests -------------------------------------------------------------------------------------------
     def write(self, manifest: Manifest, rows: pa.Table) -> None:
         """Makes the manifest and its rows visible, at once."""
         schema = rows.schema.with_metadata({_KEY: manifest.encode()})
-        self.files.write_table(_round(manifest.batch), rows.cast(schema))
+        self.files.write_table(f"rounds/{self.term}/{manifest.batch}.arrow", rows.cast(schema))
 
     def has(self, batch: int) -> bool:
         """Whether manifest `batch` exists."""
-        return self.files.exists(_round(batch))
+        return any(map(self.files.exists, self._names(batch)))
 
     def read(self, batch: int) -> Manifest | None:
         """Manifest `batch`, its rows unread."""
-        schema = self.files.schema(_round(batch))
-        return None if schema is None else Manifest.decode(schema.metadata[_KEY])
+        for name in self._names(batch):
+            if (schema := self.files.schema(name)) is not None:
+                return Manifest.decode(schema.metadata[_KEY])
+        return None
 
-    def rows(self, batch: int) -> pa.Table | None:
-        """All rows of a manifest: what batch + 1 reads back, and the states that are kept."""
-        table = self.files.table(_round(batch))
-        return None if table is None else table.replace_schema_metadata(None)
+    def read_whole(self, batch: int) -> tuple[Manifest, pa.Table] | None:
+        """Manifest `batch` and all its rows: what batch + 1 reads back, and the states that are kept."""
+        for name in self._names(batch):
+            if (table := self.files.table(name)) is not None:
+                return Manifest.decode(table.schema.metadata[_KEY]), table.replace_schema_metadata(None)
+        return None
 
     def feedback(self, batch: int) -> pa.Table | None:
         """What batch + 1 reads back."""
-        rows = self.rows(batch)
-        return None if rows is None else rows.filter(pc.not_equal(rows.column("kind"), KEPT))
+        found = self.read_whole(batch)
+        return None if found is None else found[1].filter(pc.not_equal(found[1].column("kind"), KEPT))
 
-    def states(self, batch: int) -> States:
-        """Where the states are after a batch."""
-        rows = self.rows(batch)
-        return States() if rows is None else States.of(rows)
-
-    def is_runnable(self, batch: int) -> bool:
-        """Whether batch + 1 has anything to read back."""
-        manifest = self.read(batch)
-        return manifest is not None and manifest.runnable
-
-    def newest_before(self, batch: int) -> Manifest:
-        """The newest manifest with an id below `batch` (a replayed batch does not see its own)."""
-        if (manifest := self.read(batch - 1)) is not None:
-            return manifest
-        older = [n for n in self.files.numbers("rounds") if n < batch]
-        if not older or (manifest := self.read(older[-1])) is None:
+    def newest_before(self, batch: int) -> tuple[Manifest, pa.Table]:
+        """The newest manifest with an id below `batch`, and its rows (a replay does not see its own)."""
+        found = self.read_whole(batch - 1)
+        if found is None:  # ids have gaps only where Spark used some up without us
+            older = max((known for known in self._known() if known < batch), default=None)
+            found = None if older is None else self.read_whole(older)
+        if found is None:
             raise LogDamaged.no_manifest(self.files.root, batch)
-        return manifest
+        return found
+
+    def _known(self) -> list[int]:
+        if self.term is None:  # whoever only looks sees what the last run has written
+            return next(filter(None, reversed(self._by_term().values())), [])
+        own = self.files.numbers(f"rounds/{self.term}")
+        return [batch for batch in {*own, *self._earlier} if self.has(batch)]
 
     def left(self, batch: int, worker: int) -> tuple[str, State | None]:
-        """What was left for a worker that nothing woke: the header, and a state to adopt, if there is one."""
-        manifest = self.newest_before(batch)
-        states = self.states(manifest.batch)
-        return manifest.header, states.known[worker] if worker in states.carried else None
+        """What was left for a worker that nothing woke: the header, and where its state is, if it has one."""
+        manifest, rows = self.newest_before(batch)
+        mine = rows.filter(pc.equal(rows.column("worker"), worker))
+        return manifest.header, States.of(mine).known.get(worker)
 
     def newest(self, hint: int | None = None) -> int | None:
         """Id of the newest manifest; from `hint`, one that exists, by asking for the next ones."""
         if hint is None or not self.has(hint):
-            found = self.files.numbers("rounds")
-            return found[-1] if found else None
+            return max(self._known(), default=None)
         while self.has(hint + 1):
             hint += 1
         return hint
 
-    def align(self) -> None:
-        """Before a start: fits the manifests to Spark's own log.
+    def chosen(self) -> tuple[Manifest, pa.Table] | None:
+        """Before a start: the manifest that counts, by Spark's own log, and its rows; None: a new checkpoint.
 
-        Batches that Spark has forgotten (rolled back by hand) lose their manifests, so that nobody takes them
-        for the newest; ids that Spark used up without us (an offline repartition) get a copy of the newest.
+        Raises:
+            LogDamaged: it is not there.
         """
         offsets, commits = self._spark.numbers("offsets"), self._spark.numbers("commits")
-        rounds = self.files.numbers("rounds")
         last = offsets[-1] if offsets else FIRST
-        for batch in rounds:
-            if batch > last:
-                self.files.remove(_round(batch))
         needed = last if not offsets or (commits and commits[-1] >= last) else last - 1
-        known = [n for n in rounds if n <= needed]
-        if known and known[-1] < needed:
-            manifest, rows = self.read(known[-1]), self.rows(known[-1])
-            if manifest is not None and rows is not None:
-                for batch in range(known[-1] + 1, needed + 1):
-                    self.write(replace(manifest, batch=batch), rows)
+        known = max((batch for batch in self._earlier if batch <= needed), default=None)
+        if known is None and not offsets and not self._earlier:
+            return None
+        # ids that Spark used up without us (an offline repartition) read nothing new
+        same = known is not None and all(
+            self._read_by(batch) == self._read_by(batch - 1) for batch in range(known + 1, needed + 1)
+        )
+        if known is None or not same:
+            raise LogDamaged.no_manifest(self.files.root, needed + 1)
+        table = self.files.table(f"rounds/{self._earlier[known]}/{known}.arrow")
+        if table is None:
+            raise LogDamaged.no_manifest(self.files.root, needed + 1)
+        manifest = Manifest.decode(table.schema.metadata[_KEY])
+        if known < needed:
+            manifest = replace(manifest, batch=needed, gone=[])
+        return manifest, table.replace_schema_metadata(None)
+
+    def align(self) -> int | None:
+        """Before a start: fits the manifests to Spark's own log, and tells which one counts; None: none yet.
+
+        Batches that Spark has forgotten (rolled back by hand) lose their manifests, so that nobody takes them
+        for the newest; ids that Spark used up without us get a copy of the newest. From then on the run
+        writes its own.
+
+        Raises:
+            LogDamaged: the manifest that counts is not there.
+        """
+        if (chosen := self.chosen()) is None:
+            self.first = FIRST
+            return None
+        manifest, rows = chosen
+        last = max(self._spark.numbers("offsets"), default=FIRST)
+        for term, batches in self._by_term().items():
+            if not batches:
+                self.files.drop(f"rounds/{term}")
+            for batch in batches:
+                if not manifest.kept_from <= batch <= last or term < self._earlier[batch]:
+                    self.files.remove(f"rounds/{term}/{batch}.arrow")
+        self._earlier = {b: term for b, term in self._earlier.items() if manifest.kept_from <= b <= last}
+        self.first = manifest.batch + 1
+        if manifest.batch not in self._earlier:
+            self.first = max(self._earlier) + 1
+            for batch in range(self.first, manifest.batch + 1):
+                self.write(replace(manifest, batch=batch), rows)
+        return manifest.batch
 
     def spark_batch(self) -> int:
         """The batch that Spark is running, by its own log (it writes offset N before it runs batch N)."""
@@ -181,53 +274,74 @@ class RoundLog:
 
     def spark_offset(self, batch: int) -> tuple[int, dict[str, int]] | None:
         """(batch, entries taken of each input up to and with it), by Spark's own log; or None."""
-        text = self._spark.read(f"offsets/{batch}")
-        for line in (text or b"").splitlines()[1:]:
+        for line in self._read_by(batch):
             found = json.loads(line) if line.startswith(b'{"') else {}
             if "round" in found and "inputs" in found:
                 return batch, found["inputs"]
         return None
+
+    def _read_by(self, batch: int) -> list[bytes]:
+        """Up to where each source was read by a batch and those before it, in Spark's words."""
+        return (self._spark.read(f"offsets/{batch}") or b"").splitlines()[2:]
 
     def used_by_spark(self) -> bool:
         """Whether some streaming query has already run on this checkpoint."""
         return bool(self._spark.numbers("offsets"))
 
     # -- outputs that wait for their epoch -------------------------------------------------------------------
-    def write_outputs(self, batch: int, table: pa.Table) -> None:
-        """Parts of epochs that are not complete after `batch`."""
-        self.files.write_table(outputs_file(batch), table)
+    def write_outputs(self, batch: int, table: pa.Table) -> str:
+        """Keeps parts of epochs that are not complete after `batch`; tells the file."""
+        name = f"outputs/{self.term}-{batch}-{table.num_rows}.arrow"
+        self.files.write_table(name, table)
+        return name
 
-    def outputs(self, batch: int) -> pa.Table:
+    def outputs(self, name: str) -> pa.Table:
         """What `write_outputs` wrote."""
-        name = outputs_file(batch)
         if (table := self.files.table(name)) is None:
             raise LogDamaged.no_file(self.files.root, name)
         return table
 
+    # -- what nobody needs any more --------------------------------------------------------------------------
     def prune(self, manifest: Manifest, *, keep: int) -> Manifest:
-        """Removes what only batches before `manifest.batch - keep` needed; at most a few files per call."""
-        oldest = manifest.batch - keep
-        until = min(max(oldest, manifest.kept_from), manifest.kept_from + 4)
+        """Removes manifests before `manifest.batch - keep`, with what was gone then; a few per call."""
+        until = min(max(manifest.batch - keep, manifest.kept_from), manifest.kept_from + 4)
         for batch in range(manifest.kept_from, until):
-            self.files.remove(_round(batch))
-        spent = []
-        for file, delivered in manifest.spent:
-            if delivered < oldest:
-                self.files.remove(file)
-            else:
-                spent.append((file, delivered))
-        return replace(manifest, kept_from=until, spent=spent)
+            gone = old.gone if (old := self.read(batch)) is not None else []
+            manifests = [f"rounds/{term}/{batch}.arrow" for term in (self.term, self._earlier.get(batch))]
+            for name in (*gone, *manifests):  # stopped in between, it is done again
+                self.files.remove(name)
+        return replace(manifest, kept_from=until)
 
     def sweep(self) -> None:
-        """Before a start: removes blobs that no manifest knows: of batches that ran again differently."""
-        needed: set[str] = set()
-        for batch in self.files.numbers("rounds"):
-            if (manifest := self.read(batch)) is not None:
-                needed.update(file for file, _ in manifest.spent)
-                needed.update(file for state in self.states(batch).known.values() for file in state.files)
-        for name in self.files.names("blobs"):
-            if name not in needed:
+        """Before a start: removes what killed processes left, half written or known to no manifest."""
+        nested = [name for folder in _NESTED for name in self.files.names(folder)]
+        for folder in (".", *_FOLDERS, *nested):
+            self.files.tidy(folder)
+        for folder in ("offsets", "commits"):  # on an unfinished offsets/0 Spark would refuse to start
+            self._spark.tidy(folder)
+        needed = self._needed()
+        for name in (*self.files.names("outputs"), *self.files.names("blobs")):
+            term = name.partition("/")[2].partition("-")[0]
+            # what the own term has written is that of a newer start's, if this one hangs here
+            if name not in needed and term.isdecimal() and int(term) < (self.term or 0):
                 self.files.remove(name)
+
+    def _needed(self) -> set[str]:
+        """The files that some manifest needs."""
+        needed: set[str] = set()
+        for batch, term in self._earlier.items():  # also one that Spark may commit a moment later
+            table = self.files.table(f"rounds/{term}/{batch}.arrow")
+            if table is not None:
+                manifest, rows = Manifest.decode(table.schema.metadata[_KEY]), table
+                needed.update(manifest.gone)
+                needed |= files_of(rows.filter(pc.equal(rows.column("kind"), "message")))
+                needed.update(file for state in States.of(rows).known.values() for file in state.files)
+                for epochs in manifest.unreleased.values():
+                    needed.update(name for files in epochs.values() for name in files)
+        for name in self.files.names("outputs"):
+            if name in needed:
+                needed |= files_of(self.outputs(name))
+        return needed
 
     # -- small files -----------------------------------------------------------------------------------------
     def read_json(self, name: str) -> dict[str, Any] | None:
@@ -235,23 +349,17 @@ class RoundLog:
         found = self.files.read(name)
         return None if found is None else dict(json.loads(found))
 
+    def read_json_there(self, name: str) -> dict[str, Any]:
+        """A small JSON file that must be there."""
+        if (found := self.read_json(name)) is None:
+            raise LogDamaged.no_file(self.files.root, name)
+        return found
+
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """A small JSON file."""
         self.files.write(name, json.dumps(content, indent=1).encode())
 
-    def owner(self) -> str:
-        """The run that may write."""
-        return (self.files.read("owner") or b"").decode()
 
-    def take(self, run: str) -> None:
-        """Makes `run` the only one that may write."""
-        self.files.write("owner", run.encode())
-
-
-def outputs_file(batch: int) -> str:
-    """Where the outputs of a batch wait."""
-    return f"outputs/{batch}.arrow"
-
-
-def _round(batch: int) -> str:
-    return f"rounds/{batch}.arrow"
+def rows_of(outputs_file: str) -> int:
+    """How many rows a file of `write_outputs` has."""
+    return int(outputs_file.rpartition("-")[2].partition(".")[0])

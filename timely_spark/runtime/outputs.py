@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 import pyarrow as pa
 
 from timely_spark.runtime.delta import DeltaSink
+from timely_spark.runtime.folder import FolderSink
 from timely_spark.runtime.sinks import (
     CaptureSink,
     ForeachEpochSink,
@@ -33,7 +34,7 @@ class Declared(Protocol):
 
     @property
     def kind(self) -> str:
-        """capture, inspect, memory, subscribe, foreach_epoch or delta."""
+        """capture, inspect, memory, subscribe, foreach_epoch, delta or files."""
 
     @property
     def release(self) -> Literal["epoch", "arrival"]:
@@ -48,31 +49,32 @@ def outputs_of(plan: Plan, declared: Iterable[Declared]) -> list[Output]:
     """The outputs of a compiled flow; how an epoch's parts are put together is the step's own affair."""
     found = []
     for spec in declared:
-        template: Any = plan.by_name[spec.name].template
-        sink = _sink(spec, getattr(template, "diff", None))
-        found.append(
-            Output(
-                name=spec.name, schema=spec.schema, sink=sink, release=spec.release, finish=template.finish
-            )
-        )
+        vertex: Any = plan.by_name[spec.name].template
+        sink = _sink(spec, vertex.diff)
+        found.append(Output(name=spec.name, vertex=vertex, sink=sink, release=spec.release))
     return found
 
 
 def _sink(spec: Declared, diff: str | None) -> Sink:
     options = spec.options
+    sink: Sink
     match spec.kind:
         case "inspect":
-            return InspectSink(spec.name, limit=options["limit"])
+            sink = InspectSink(spec.name, limit=options["limit"])
         case "capture":
-            return CaptureSink()
+            sink = CaptureSink()
         case "memory":
-            return MemorySink(view=spec.name)
+            sink = MemorySink(view=spec.name)
         case "subscribe":
-            return SubscribeSink(options["on_epoch"], options["on_complete"])
+            sink = SubscribeSink(options["on_epoch"], options["on_complete"])
         case "foreach_epoch":
-            return ForeachEpochSink(options["function"])
+            sink = ForeachEpochSink(options["function"])
         case "delta":
             keys = tuple(options["keys"] or ())
-            return DeltaSink(options["table"], keys=keys, diff=diff, overwrite=options["overwrite"])
-    msg = f"output {spec.name!r} is of an unknown kind {spec.kind!r}"
-    raise ValueError(msg)
+            sink = DeltaSink(options["table"], keys=keys, diff=diff, overwrite=options["overwrite"])
+        case "files":
+            sink = FolderSink(options["path"], options["format"], overwrite=options["overwrite"])
+        case _:
+            msg = f"output {spec.name!r} is of an unknown kind {spec.kind!r}"
+            raise ValueError(msg)
+    return sink

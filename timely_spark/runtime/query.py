@@ -5,6 +5,7 @@ What runs in Python tasks is small functions that refer to a `Site`; the work is
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import VertexError
+from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.log import RoundLog
 from timely_spark.runtime.session import register
 from timely_spark.runtime.site import ROWS_DDL, Site, spare_collector
-from timely_spark.runtime.states import States, written
+from timely_spark.runtime.states import States, write_state
 from timely_spark.worker import ROWS, Worker, as_rows, pack
 from timely_spark.worker.record import Recorded
 
@@ -101,20 +103,21 @@ def _operator(site: Site) -> Callable[[Any, Iterator[pd.DataFrame], GroupState],
 
 
 def _work(site: Site, key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    started = time.perf_counter()
     worker = site.worker(int(key[0]))
     rows = pa.concat_tables([_from_pandas(frame) for frame in frames])
     rows = rows.set_column(0, ROWS.field(0), pa.repeat(pa.scalar(worker, pa.int32()), rows.num_rows))
+    rows = site.blobs.resolve(rows)
     batch = batch_id(site.log)
-    header, adopted = "", States.of(rows).known.get(worker)
+    header, known = "", States.of(rows).known.get(worker)
     if not pc.any(pc.equal(rows.column("kind"), "header")).as_py():  # it was not woken: only input came
-        header, adopted = site.log.left(batch, worker)
-    before = _written(state)
-    reference = before if adopted is None else adopted.reference
+        header, known = site.log.left(batch, worker)
+    reference = None if known is None else known.reference
     here = Worker(site.plan, site.blobs.get(reference) if reference is not None else None, worker, site.blobs)
     old = here.checkpoint(whole=True) if site.record is not None and reference is not None else None
     try:
         out = here.step(batch, rows, lambda: header)
-        new = written(site.blobs, here, batch, reference)
+        new = write_state(site.blobs, here, batch, reference)
     except VertexError as error:
         yield as_rows([(worker, "error", error.encode(), None)]).to_pandas()
         return
@@ -123,9 +126,11 @@ def _work(site: Site, key: Any, frames: Iterator[pd.DataFrame], state: GroupStat
         Recorded(
             batch=batch, worker=worker, header=header, state=old, rows=rows, new_state=whole, out=out
         ).write(site.record)
-    if new.reference != before:
+    if new.reference != _written(state):
         state.update((STATE_FORMAT, new.reference))
-    yield pa.concat_tables([out, as_rows([new.row(worker)])]).to_pandas()
+    out = site.blobs.refer(f"{worker}-{batch}", out)
+    took = 1000 * (time.perf_counter() - started)
+    yield pa.concat_tables([out, as_rows([new.row(worker, ms=took)])]).to_pandas()
 
 
 def _from_pandas(frame: pd.DataFrame) -> pa.Table:
@@ -140,8 +145,7 @@ def _written(state: GroupState) -> bytes | None:
         return None
     version, manifest = state.get
     if version != STATE_FORMAT:
-        msg = f"state has format {version}, this version reads {STATE_FORMAT}"
-        raise ValueError(msg)
+        raise OtherFlow.format_is(version, STATE_FORMAT)
     return bytes(manifest)
 
 

@@ -218,6 +218,14 @@ def same_python(session: SparkSession) -> None:
         _log.debug("the workers' Python was not set", exc_info=True)
 
 
+def on_one_machine(session: SparkSession) -> bool:
+    """Whether driver and executors share a file system for sure; under Connect nobody can tell, so: no."""
+    try:
+        return str(session.sparkContext.master).startswith("local")
+    except Exception:  # noqa: BLE001 - no context under Connect
+        return False
+
+
 def _cores(session: SparkSession) -> int | None:
     """How many tasks run at once; None where Spark does not tell (Connect)."""
     try:

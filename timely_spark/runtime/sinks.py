@@ -7,23 +7,25 @@ says so.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import pyarrow as pa
 
+from timely_spark.operators import output as vertices
+from timely_spark.operators.once import Once
+from timely_spark.runtime.delivery import Delivery, spark_schema
 from timely_spark.runtime.errors import OutputMismatch
-from timely_spark.runtime.files import Files
+from timely_spark.runtime.files import Files, quoted
 from timely_spark.runtime.session import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-Parts = Sequence[tuple[int, pa.Table]]
-"""What is delivered at once: (epoch, rows), of one epoch, or with release="arrival" all of a batch."""
+Parts = Sequence[Delivery]
+"""What is delivered at once: one epoch, or with release="arrival" all that a batch put out, by epoch."""
 EPOCH = "epoch"
 #: The epoch in the files of captured deliveries, where a column of the stream's own may be called `epoch`.
 STAMP = "__timely_epoch"
@@ -51,22 +53,18 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """An output of the flow: which stream of which schema goes where, and when."""
+    """An output of the flow: which stream goes where, and when."""
 
     name: str
-    schema: pa.Schema
+    #: Knows the schema, and how the parts of an epoch are put together.
+    vertex: vertices.Output
     sink: Sink
     release: Literal["epoch", "arrival"] = "epoch"
 
-    #: Puts the parts of an epoch together, in the order in which the workers handed them out.
-    finish: Callable[[list[pa.Table]], pa.Table] | None = None
-
-    def read(self, payloads: Sequence[bytes]) -> pa.Table:
-        """The table of the parts, which are Arrow streams."""
-        tables = [pa.ipc.open_stream(payload).read_all() for payload in payloads]
-        if self.finish is not None:
-            return self.finish(tables)
-        return pa.concat_tables([self.schema.empty_table(), *tables])
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of what it delivers."""
+        return self.vertex.schema
 
 
 @dataclass
@@ -77,12 +75,14 @@ class SubscribeSink:
     on_complete: Callable[[], object] | None = None
 
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
-        """Nothing to make."""
+        """Tells `once` whose epochs it counts."""
+        if isinstance(self.on_epoch, Once):
+            self.on_epoch = self.on_epoch.of(identity)
 
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Calls `on_epoch` for each epoch."""
-        for epoch, table in parts:
-            self.on_epoch(epoch, table)
+        for part in parts:
+            self.on_epoch(part.epoch, part.table)
 
     def complete(self) -> None:
         """Calls `on_complete`."""
@@ -101,8 +101,8 @@ class ForeachEpochSink:
 
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Calls the function for each epoch."""
-        for epoch, table in parts:
-            self.function(to_frame(session, table), epoch)
+        for part in parts:
+            self.function(part.frame(session), part.epoch)
 
     def complete(self) -> None:
         """Nothing to tell."""
@@ -120,11 +120,11 @@ class InspectSink:
 
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Prints."""
-        for epoch, table in parts:
-            for record in table.slice(0, self.limit).to_pylist():
-                print(f"{self.name} @ {epoch}: {record}", flush=True)  # noqa: T201
-            if table.num_rows > self.limit:
-                print(f"{self.name} @ {epoch}: ... and {table.num_rows - self.limit} more")  # noqa: T201
+        for part in parts:
+            for record in part.table.slice(0, self.limit).to_pylist():
+                print(f"{self.name} @ {part.epoch}: {record}", flush=True)  # noqa: T201
+            if (more := part.table.num_rows - self.limit) > 0:
+                print(f"{self.name} @ {part.epoch}: ... and {more} more")  # noqa: T201
 
     def complete(self) -> None:
         """Nothing to tell."""
@@ -142,7 +142,8 @@ class CaptureSink:
 
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Writes one file, the same one if it is delivered again; also of an epoch without records."""
-        Files(self._folder).write_table(f"{version}.arrow", stamped(parts, STAMP))
+        tables = [stamped(part.table, part.epoch, STAMP) for part in parts]
+        Files(self._folder).write_table(f"{version}.arrow", pa.concat_tables(tables))
 
     def complete(self) -> None:
         """Nothing to tell."""
@@ -175,31 +176,16 @@ class MemorySink(CaptureSink):
 
 def captured_folder(checkpoint: str, name: str) -> str:
     """Where the deliveries of an output are kept."""
-    return os.path.join(checkpoint, "timely", "captured", name)
+    return Files(checkpoint).below(f"timely/captured/{quoted(name)}").location
 
 
-def stamped(parts: Parts, column: str = EPOCH) -> pa.Table:
-    """One table with the epoch as its first column."""
-    return pa.concat_tables(
-        [
-            table.add_column(0, column, pa.repeat(pa.scalar(e, pa.int64()), table.num_rows))
-            for e, table in parts
-        ]
-    )
+def stamped(table: pa.Table, epoch: int, column: str = EPOCH) -> pa.Table:
+    """The table with the epoch as its first column."""
+    return table.add_column(0, column, pa.repeat(pa.scalar(epoch, pa.int64()), table.num_rows))
 
 
 def with_epoch(where: str, schema: pa.Schema) -> tuple[StructType, list[str]]:
     """Spark's schema of an output with the epoch in front, and the stream's own columns."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     if EPOCH in schema.names:
         raise OutputMismatch.reserved(where, EPOCH)
-    full = schema.insert(0, pa.field(EPOCH, pa.int64()))
-    return from_arrow_schema(full, prefer_timestamp_ntz=True), list(schema.names)
-
-
-def to_frame(session: SparkSession, table: pa.Table) -> DataFrame:
-    """The table as a DataFrame; without a schema Spark takes a timestamp without a zone for one with."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return session.createDataFrame(table, schema=from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
+    return spark_schema(schema.insert(0, pa.field(EPOCH, pa.int64()))), list(schema.names)

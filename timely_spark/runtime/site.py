@@ -1,15 +1,17 @@
 """Where a flow runs: what the Python processes of one run must know to take their part in it.
 
-A task gets a new closure every time, so the closure holds only this small reference; the compiled plan lies
-in the checkpoint and is decoded once per Python process (modules outlive tasks, closures do not).
+A task gets a new closure every time, and with it the compiled plan, as bytes: it is decoded once per Python
+process (modules outlive tasks, closures do not). It holds the user's functions, so it is pickled, as Spark
+pickles functions, and like them it never lies in the checkpoint.
 """
 
 from __future__ import annotations
 
+import base64
 import gc
 import hashlib
 import json
-import logging
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -19,15 +21,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.errors import TimelyError, VertexError
 from timely_spark.runtime.blobs import Blobs
-from timely_spark.runtime.errors import LogDamaged
-from timely_spark.runtime.log import RoundLog
+from timely_spark.runtime.errors import QueryFailed
+from timely_spark.runtime.log import FIRST, RoundLog
 from timely_spark.worker import ROWS, Plan
 
-_log = logging.getLogger(__name__)
-
-#: The error that ended a run: (run, exception).
-FAILURE = "failure.pkl"
 #: `timely_spark.worker.ROWS`, as Spark says it.
 ROWS_DDL = "worker int, kind string, meta string, payload binary"
 #: A task of ours leaves far fewer behind; the modules it imports are more. What is frozen is never collected,
@@ -40,11 +39,13 @@ _plans: dict[str, Plan] = {}
 
 @dataclass(frozen=True)
 class Site:
-    """A run's place and its workers' labels; tiny, because it travels with every task."""
+    """A run's place, its plan and its workers' labels; small, because it travels with every task."""
 
     checkpoint: str
-    #: Name of the plan file, which is named by its content.
-    plan_file: str
+    #: The compiled flow, pickled.
+    packed: bytes
+    #: A short name for `packed`.
+    digest: str
     #: Spark's grouping key of each worker.
     labels: tuple[int, ...]
     #: Names of the inputs that handles feed.
@@ -53,6 +54,10 @@ class Site:
     name: str
     #: This start of it.
     run: str
+    #: Of the round log.
+    term: int | None = None
+    #: The first batch of this run.
+    first: int = FIRST
     #: How many batches back everything is kept for a rollback, as Spark does with its own log.
     keep: int = 100
     #: How many rounds a micro-batch may take; 1: each round is one.
@@ -62,35 +67,33 @@ class Site:
 
     def to_option(self) -> str:
         """As the text of a data source's option."""
-        return json.dumps(asdict(self))
+        return json.dumps(asdict(self) | {"packed": base64.b64encode(self.packed).decode()})
 
     @classmethod
     def from_option(cls, text: str) -> Site:
         """The reverse."""
         found: dict[str, Any] = json.loads(text)
-        return cls(**(found | {"labels": tuple(found["labels"]), "inputs": tuple(found["inputs"])}))
+        packed = base64.b64decode(found["packed"])
+        pairs = {name: tuple(found[name]) for name in ("labels", "inputs")}
+        return cls(**(found | pairs | {"packed": packed}))
 
     @cached_property
     def log(self) -> RoundLog:
         """The round log."""
-        return RoundLog(self.checkpoint)
+        return RoundLog(self.checkpoint, self.term, self.first)
 
     @cached_property
     def blobs(self) -> Blobs:
         """What is too large to travel otherwise."""
-        return Blobs(self.log.files)
+        return Blobs(self.log.files, self.term)
 
     @cached_property
     def plan(self) -> Plan:
         """The compiled flow."""
-        if (plan := _plans.get(self.plan_file)) is None:
-            from pyspark import cloudpickle
-
-            if (text := self.log.files.read(self.plan_file)) is None:
-                raise LogDamaged.no_plan(self.log.files.root, self.plan_file)
+        if (plan := _plans.get(self.digest)) is None:
             if len(_plans) >= 4:
                 _plans.pop(next(iter(_plans)), None)
-            plan = _plans[self.plan_file] = cloudpickle.loads(text)
+            plan = _plans[self.digest] = pickle.loads(self.packed)
         return plan
 
     def __getstate__(self) -> dict[str, object]:
@@ -111,35 +114,53 @@ class Site:
             raise
 
     def _report(self, error: Exception) -> None:
-        from pyspark import cloudpickle
+        found = self.log.read_json(self._failure)
+        if found is not None and found["rank"] > _rank(error):
+            return  # what a task has left says more than what Spark makes of it
+        vertex = error.encode() if isinstance(error, VertexError) else None
+        told = {"kind": type(error).__name__, "text": str(error), "vertex": vertex, "rank": _rank(error)}
+        self.log.write_json(self._failure, told)
 
-        try:
-            found = self.log.files.read(FAILURE)
-            if found is not None and cloudpickle.loads(found)[0] == self.run:
-                return  # what a task has left says more than what Spark makes of it
-            text = cloudpickle.dumps((self.run, error))  # type: ignore[no-untyped-call]
-        except Exception:  # noqa: BLE001 - a user's exception may hold anything; Spark's message remains
-            _log.debug("the error cannot be pickled", exc_info=True)
-        else:
-            self.log.files.write(FAILURE, text)
+    @property
+    def _failure(self) -> str:
+        return f"failures/{self.term}.json"
+
+    def failure(self) -> TimelyError | None:
+        """The error that `reporting` left in this run, as far as text can tell it."""
+        if (found := self.log.read_json(self._failure)) is None:
+            return None
+        if found["vertex"] is not None:
+            return VertexError.decode(found["vertex"])
+        kinds = {kind.__name__: kind for kind in _kinds(TimelyError)}
+        if (kind := kinds.get(found["kind"])) is None:
+            return QueryFailed.because(self.name, f"{found['kind']}: {found['text']}")
+        error: TimelyError = kind.__new__(kind)
+        Exception.__init__(error, found["text"])
+        error.where = None
+        return error
 
     def worker(self, label: int) -> int:
         """The index of the worker which has this label."""
         return self.labels.index(label)
 
 
-def store_plan(log: RoundLog, plan: Plan) -> str:
-    """Writes the plan where the workers find it and returns the file's name; older plans go."""
+def packed(plan: Plan) -> dict[str, Any]:
+    """The plan as a site holds it."""
     from pyspark import cloudpickle
 
-    text: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
-    name = f"plans/{hashlib.sha256(text).hexdigest()[:16]}.pkl"
-    for other in log.files.names("plans"):
-        if other != name:
-            log.files.remove(other)
-    log.files.write(name, text)
-    _plans.pop(name, None)
-    return name
+    found: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
+    return {"packed": found, "digest": hashlib.sha256(found).hexdigest()[:16]}
+
+
+def _rank(error: Exception) -> int:
+    """How much an error says: of a step, of ours, any."""
+    return isinstance(error, TimelyError) + isinstance(error, VertexError)
+
+
+def _kinds(kind: type[TimelyError]) -> Iterator[type[TimelyError]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _kinds(each)
 
 
 def labels(workers: int, partitions: int) -> tuple[int, ...]:

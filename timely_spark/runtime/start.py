@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import platform
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from timely_spark.errors import TimelyError
 from timely_spark.graph.schema import as_schema
+from timely_spark.runtime.adopt import adopt, check, newest_flow
 from timely_spark.runtime.driver import Driver, manifest_of
-from timely_spark.runtime.errors import NotStreaming, OtherFlow, SourceMismatch
+from timely_spark.runtime.errors import CheckpointInUse, NotStreaming, OtherFlow, SourceMismatch
+from timely_spark.runtime.files import Files
 from timely_spark.runtime.handle import Query
 from timely_spark.runtime.inputs import InputHandle
+from timely_spark.runtime.lock import Lock
 from timely_spark.runtime.log import FIRST, FORMAT, RoundLog
 from timely_spark.runtime.session import (
     FILE_MANAGER,
     PARTITIONS,
     active_session,
     applied,
+    on_one_machine,
     partitions_for,
     require_spark,
     same_python,
 )
 from timely_spark.runtime.sinks import Output
-from timely_spark.runtime.site import FAILURE, Site, labels, store_plan
+from timely_spark.runtime.site import Site, labels, packed
+from timely_spark.runtime.states import States
 from timely_spark.worker import Bound, Coordinator, Plan
+from timely_spark.worker.outline import outline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +87,9 @@ def start(
         NoSession: no session was given and none is active.
         NotStreaming: a source is no streaming DataFrame, or has none.
         SourceMismatch: a source's DataFrame has other columns than the flow declares.
-        OtherFlow: the checkpoint belongs to another flow.
+        CheckpointInUse: a living driver runs a query on the checkpoint.
+        OtherFlow: the checkpoint is not one of a flow, or of another format.
+        FlowChanged: the checkpoint is of a flow that this one cannot go on from.
         EpochClosed: something was sent before the start for an epoch that the checkpoint has closed.
         TableTaken: an output's table was written from another checkpoint.
     """
@@ -89,42 +101,47 @@ def start(
     _check_sources(plan, dataframes, inputs)
     same_python(session)
     if checkpoint is None:
+        if not on_one_machine(session):
+            msg = f"flow {plan.name!r}: no checkpoint is given, and the executors may be on other machines."
+            raise TimelyError(msg, hint="start(checkpoint=...): a directory or URI that all of them see.")
         checkpoint = tempfile.mkdtemp(prefix="timely-")
         _log.info("%s: no checkpoint given; %s holds it until somebody deletes it", plan.name, checkpoint)
     log = RoundLog(checkpoint)
-    flow = _claim(log, plan, partitions or partitions_for(session, plan.workers))
-    run = uuid.uuid4().hex
-    site = Site(
-        checkpoint=log.checkpoint,
-        plan_file=store_plan(log, plan),
-        labels=tuple(flow["labels"]),
-        inputs=tuple(handle.name for handle in inputs),
-        name=plan.name,
-        run=run,
-        keep=_retention(session),
-        rounds=rounds_per_batch or Bound().rounds,
-        record=record,
-    )
-    for output in outputs:
-        output.sink.prepare(session, output, log.checkpoint, flow["id"])
-    log.take(run)
-    log.files.remove(FAILURE)
-    log.align()
-    log.sweep()
-    if log.newest() is None:
-        coordinator = Coordinator(plan)
-        turn = coordinator.first()
-        log.write(replace(manifest_of(site, coordinator, turn, FIRST), rounds=0), turn.rows)
-    for handle in inputs:
-        handle.open(log)
-    confs = {PARTITIONS: str(flow["partitions"]), **FILE_MANAGER}
-    for output in outputs:
-        confs |= getattr(output.sink, "confs", {})
-    with applied(session, confs) as unset:
-        query = _run(session, site, dataframes, Driver(site, tuple(outputs)), _writing(trigger, name))
+    lock = Lock(log.files)
+    if not lock.acquire():
+        raise CheckpointInUse.by(log.checkpoint, log.owner())
+    if not log.files.exclusive:
+        _log.info("%s: of two starts on %s at the same instant both may win", plan.name, log.files.root)
+    try:
+        flow = _identified(log, plan, partitions or partitions_for(session, plan.workers))
+        check(log, plan)
+        for output in outputs:
+            output.sink.prepare(session, output, log.checkpoint, flow["id"])
+        rounds = rounds_per_batch or Bound().rounds
+        site = Site(
+            checkpoint=log.checkpoint,
+            **packed(plan),
+            labels=labels(plan.workers, flow["partitions"]),
+            inputs=tuple(handle.name for handle in inputs),
+            name=plan.name,
+            run=uuid.uuid4().hex,
+            keep=_retention(session),
+            rounds=rounds,
+            record=record,
+        )
+        site = _claimed(site, inputs)
+        confs = {PARTITIONS: str(flow["partitions"])} | (FILE_MANAGER if log.files.local else {})
+        for output in outputs:
+            confs |= getattr(output.sink, "confs", {})
+        with applied(session, confs) as unset:
+            query = _run(session, site, dataframes, Driver(site, tuple(outputs)), _writing(trigger, name))
+    except BaseException:
+        lock.release()
+        raise
+    lock.release_after(query)
     for line in unset:
         _log.warning("%s: not set: %s", plan.name, line)
-    return Query(query, site, inputs=inputs, unset=unset)
+    return Query(query, site, inputs=inputs, unset=unset, lock=lock)
 
 
 def default_workers(session: SparkSession | None, checkpoint: str | None = None) -> int:
@@ -133,8 +150,7 @@ def default_workers(session: SparkSession | None, checkpoint: str | None = None)
     More workers, more hops, more rounds.
     """
     require_spark()
-    found = None if checkpoint is None else RoundLog(checkpoint).read_json("flow.json")
-    if found is not None and found.get("format") == FORMAT:
+    if checkpoint is not None and (found := newest_flow(RoundLog(checkpoint))) is not None:
         return int(found["workers"])
     return partitions_for(active_session(session), 8)
 
@@ -149,7 +165,8 @@ def _run(
     from timely_spark.runtime.query import build
 
     writer = build(session, site, dataframes).writeStream.outputMode("append")
-    return settings(writer.option("checkpointLocation", site.checkpoint).foreachBatch(driver)).start()
+    place = Files(site.checkpoint).for_spark
+    return settings(writer.option("checkpointLocation", place).foreachBatch(driver)).start()
 
 
 def _writing(
@@ -198,48 +215,51 @@ def _columns(schema: pa.Schema) -> list[str]:
     return [f"{field.name} {field.type}" for field in schema]
 
 
-def _claim(log: RoundLog, plan: Plan, partitions: int) -> dict[str, Any]:
-    """What the checkpoint says of its flow; written if it is new, checked if it is not."""
+def _identified(log: RoundLog, plan: Plan, partitions: int) -> dict[str, Any]:
+    """What the checkpoint says of itself; written if it is new, checked if it is not."""
     found = log.read_json("flow.json")
     if found is None:
         if log.used_by_spark():
             raise OtherFlow.not_ours(log.checkpoint)
-        found = {
-            "format": FORMAT,
-            "id": str(uuid.uuid4()),
-            "name": plan.name,
-            "fingerprint": plan.fingerprint,
-            "flow": plan.described(),
-            "workers": plan.workers,
-            "partitions": partitions,
-            "labels": list(labels(plan.workers, partitions)),
-        }
+        found = {"format": FORMAT, "id": str(uuid.uuid4()), "name": plan.name, "partitions": partitions}
         log.write_json("flow.json", found)
     if found["format"] != FORMAT:
         raise OtherFlow.format_is(found["format"], FORMAT)
-    if found["fingerprint"] != plan.fingerprint:
-        raise OtherFlow.in_checkpoint(
-            log.checkpoint, found=_title(found), given=_title_of(plan), differ=_differ(found, plan)
-        )
     return found
 
 
-def _title(found: Mapping[str, Any]) -> str:
-    return f"flow {found['name']!r} ({found['fingerprint']}, {found['workers']} workers)"
-
-
-def _title_of(plan: Plan) -> str:
-    return f"flow {plan.name!r} ({plan.fingerprint}, {plan.workers} workers)"
-
-
-def _differ(found: Mapping[str, Any], plan: Plan) -> list[str]:
-    """The steps that are not the same in both, by name."""
-    old, new = found["flow"].get("stages", {}), plan.described().get("stages", {})
-    return sorted(step for step in {*old, *new} if old.get(step) != new.get(step))
+def _claimed(site: Site, inputs: Sequence[InputHandle]) -> Site:
+    """Takes the checkpoint over: from here on the run before, if it lives, has lost it."""
+    plan = site.plan
+    run = {"run": site.run, "host": platform.node(), "pid": os.getpid()}
+    try:
+        log = RoundLog(site.checkpoint).claim(run | {"started": datetime.now(timezone.utc).isoformat()})
+    except FileExistsError:
+        raise CheckpointInUse.by(site.checkpoint, RoundLog(site.checkpoint).owner()) from None
+    site = replace(site, term=log.term)
+    for failure in log.files.names("failures"):
+        log.files.remove(failure)
+    newest = log.align()
+    log.sweep()
+    log.write_json(
+        f"flows/{plan.fingerprint}.json", {"described": plan.described(), "outline": outline(plan)}
+    )
+    if newest is None:
+        coordinator = Coordinator(plan)
+        turn = coordinator.first()
+        newest = FIRST
+        log.write(replace(manifest_of(site, coordinator, turn, States()), rounds=0), turn.rows)
+    else:
+        adopt(log, site, newest)
+    manifest, _ = log.newest_before(newest + 1)
+    for handle in inputs:
+        handle.open(log, manifest.coordinator["inputs"][handle.name])
+    return replace(site, first=log.first)
 
 
 def _retention(session: SparkSession) -> int:
-    try:
-        return max(100, int(session.conf.get("spark.sql.streaming.minBatchesToRetain", "100") or 100))
-    except Exception:  # noqa: BLE001 - an internal conf, which a platform may hide
-        return 100
+    """As many batches as Spark retains; the oldest reads the manifest before it, while the next one runs."""
+    retained = 100
+    with contextlib.suppress(Exception):  # an internal conf, which a platform may hide
+        retained = int(session.conf.get("spark.sql.streaming.minBatchesToRetain", "100") or 100)
+    return max(100, retained) + 2

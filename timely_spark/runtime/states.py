@@ -1,7 +1,8 @@
-"""Where each worker's state is after a batch, and what of it the stateful operator has yet to adopt."""
+"""Where each worker's state is after a batch."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,8 @@ class State:
 
     reference: bytes
     kept: tuple[bytes, ...] = ()
+    #: bytes by step
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -37,54 +40,52 @@ class State:
 
     def row(self, worker: int, kind: str = "state", **meta: Any) -> Row:
         """As a row to or from the driver."""
-        return worker, kind, {**meta, "kept": as_text(self.kept)}, self.reference
+        said = {"kept": as_text(self.kept), "sizes": dict(self.sizes)}
+        return worker, kind, {**meta, **said}, self.reference
 
     @classmethod
     def of(cls, meta: Mapping[str, Any], payload: pa.Buffer) -> State:
         """The reverse."""
-        return cls(payload.to_pybytes(), tuple(from_text(meta["kept"])))
+        return cls(payload.to_pybytes(), tuple(from_text(meta["kept"])), meta["sizes"])
 
 
 @dataclass
 class States:
-    """Where the workers' states are.
+    """Where the workers' states are: the manifests say so.
 
-    The operator's own state row holds the reference that it wrote last. Further rounds of a batch leave a
-    newer one behind: it is carried in the manifests until the operator runs that worker again, and takes it.
+    Spark's state row holds what the operator wrote last, which further rounds of a batch leave behind, and a
+    driver that was given up for dead may still write. So the manifest before a batch has the last word.
     """
 
     known: dict[int, State] = field(default_factory=dict)
-    carried: set[int] = field(default_factory=set)
     #: files that nothing after this batch refers to
     gone: list[str] = field(default_factory=list)
+    #: how long each worker took for its part of this batch, in milliseconds
+    took: Counter[int] = field(default_factory=Counter)
 
-    def written(self, rows: pa.Table) -> pa.Table:
-        """Enters what the operator wrote, and gives its other rows."""
+    def enter(self, rows: pa.Table) -> pa.Table:
+        """Enters the states that the operator wrote, or further rounds of the batch, and gives other rows."""
         mine = pc.equal(rows.column("kind"), "state")
         for worker, _, meta, payload in read_rows(rows.filter(mine)):
-            self._enter(worker, State.of(meta, payload))
-            self.carried.discard(worker)
+            old, state = self.known.get(worker), State.of(meta, payload)
+            if old is not None:
+                self.gone += sorted(old.files - state.files)
+            self.known[worker] = state
+            self.took[worker] += meta["ms"]
         return rows.filter(pc.invert(mine))
 
-    def carry(self, changed: Mapping[int, State]) -> None:
-        """Enters what further rounds of the batch led to."""
-        for worker, state in changed.items():
-            self._enter(worker, state)
-            self.carried.add(worker)
-
-    def _enter(self, worker: int, state: State) -> None:
-        old, self.known[worker] = self.known.get(worker), state
-        if old is not None:
-            self.gone += sorted(old.files - state.files)
+    @property
+    def sizes(self) -> Counter[str]:
+        """Bytes of state by step, of all workers together."""
+        total: Counter[str] = Counter()
+        for state in self.known.values():
+            total.update(state.sizes)
+        return total
 
     def rows(self, woken: set[int]) -> pa.Table:
-        """For the manifest: carried states of the woken workers go to them, all others are kept."""
+        """For the manifest: those of the woken workers go to them."""
         return as_rows(
-            state.row(
-                worker,
-                "state" if worker in self.carried and worker in woken else KEPT,
-                carried=worker in self.carried,
-            )
+            state.row(worker, "state" if worker in woken else KEPT)
             for worker, state in sorted(self.known.items())
         )
 
@@ -95,15 +96,13 @@ class States:
         mine = pc.is_in(rows.column("kind"), pa.array(["state", KEPT]))
         for worker, _, meta, payload in read_rows(rows.filter(mine)):
             found.known[worker] = State.of(meta, payload)
-            if meta["carried"]:
-                found.carried.add(worker)
         return found
 
 
-def written(blobs: Blobs, worker: Worker, batch: int, before: bytes | None) -> State:
+def write_state(blobs: Blobs, worker: Worker, batch: int, before: bytes | None) -> State:
     """Writes a worker's state after a batch, or one of its rounds: what has changed since `before`."""
     what = f"{worker.worker}-{batch}"
     data = worker.checkpoint(what)
     if before is None or size_of(before) != len(data) or blobs.get(before) != data:
         before = blobs.put(what, data)
-    return State(before, tuple(sorted(worker.kept)))
+    return State(before, tuple(sorted(worker.kept)), worker.sizes)

@@ -39,6 +39,10 @@ class Progress:
     pending_notifications: int
     #: Rows that came after their epoch was over, per input, since the flow began.
     late: Mapping[str, int]
+    #: Bytes of state by step, of all workers together.
+    state_bytes: Mapping[str, int]
+    #: The worker that took longest for its part of the micro-batch, and how many milliseconds.
+    slowest: tuple[int, float] | None
     #: How long the micro-batch took; None where Spark has forgotten it.
     duration_ms: int | None
 
@@ -116,6 +120,7 @@ class Watch:
         manifest = self.newest() if batch == self.newest().batch else self.log.read(batch)
         if manifest is None:
             return None
+        slowest = manifest.stats.get("slowest")
         return Progress(
             epoch=manifest.batch,
             rounds=manifest.rounds,
@@ -123,6 +128,8 @@ class Watch:
             rows_in_flight=int(manifest.stats.get("rows_in_flight", 0)),
             pending_notifications=int(manifest.stats.get("pending_notifications", 0)),
             late=manifest.late,
+            state_bytes=manifest.stats.get("state_bytes", {}),
+            slowest=None if slowest is None else (int(slowest[0]), float(slowest[1])),
             duration_ms=duration_ms,
         )
 

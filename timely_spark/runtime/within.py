@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import VertexError
 from timely_spark.runtime.site import ROWS_DDL, Site, spare_collector
-from timely_spark.runtime.states import State, written
+from timely_spark.runtime.states import State, write_state
 from timely_spark.worker import OUTPUTS, ROWS, Bound, Coordinator, Turn, as_rows, go_on, read_rows
 from timely_spark.worker.coordinator import as_outputs
 
@@ -27,7 +27,7 @@ def further(
     turn: Turn,
     states: Mapping[int, State],
     bound: Bound,
-) -> tuple[Coordinator, Turn, dict[int, State]]:
+) -> tuple[Coordinator, Turn, pa.Table]:
     """Takes the batch that has led to `turn` on as far as `bound` allows.
 
     Args:
@@ -39,13 +39,13 @@ def further(
         bound: how far to go.
 
     Returns:
-        The coordinator, what all of the batch has led to, and the states that changed.
+        The coordinator, what all of the batch has led to, and rows of the states that changed.
 
     Raises:
         VertexError: a vertex failed.
     """
     if not bound.allows(turn) or sum(state.size for state in states.values()) > bound.states:
-        return coordinator, turn, {}
+        return coordinator, turn, ROWS.empty_table()
     start = replace(turn, outputs=OUTPUTS.empty_table(), released=[])
     references = {worker: state.reference for worker, state in states.items()}
     task = _task(site, coordinator.encode(), start, references, bound)
@@ -70,14 +70,17 @@ def _task(
 def _run(
     site: Site, snapshot: dict[str, Any], turn: Turn, states: dict[int, bytes], bound: Bound
 ) -> pa.Table:
-    coordinator = Coordinator.decode(site.plan, snapshot)
-    read = {worker: site.blobs.get(reference) for worker, reference in states.items()}
+    coordinator, blobs = Coordinator.decode(site.plan, snapshot), site.blobs
+    read = {worker: blobs.get(reference) for worker, reference in states.items()}
+    turn = replace(turn, rows=blobs.resolve(turn.rows))
     folder = site.record
     watch = None if folder is None else lambda recorded: recorded.write(folder)
     try:
-        turn, workers = go_on(coordinator, turn, read, bound, blobs=site.blobs, watch=watch)
+        turn, workers = go_on(coordinator, turn, read, bound, blobs=blobs, watch=watch)
         changed = [
-            written(site.blobs, worker, coordinator.batch, states.get(index)).row(index)
+            write_state(blobs, worker, coordinator.batch, states.get(index)).row(
+                index, ms=1000 * worker.seconds
+            )
             for index, worker in workers.items()
         ]
     except VertexError as error:
@@ -91,7 +94,8 @@ def _run(
         "late": turn.late,
         "stats": turn.stats,
     }
-    return pa.concat_tables([turn.rows, _as_rows(turn.outputs), as_rows([(0, "turn", told, None), *changed])])
+    out = blobs.refer(f"further-{coordinator.batch}", pa.concat_tables([turn.rows, _as_rows(turn.outputs)]))
+    return pa.concat_tables([out, as_rows([(0, "turn", told, None), *changed])])
 
 
 def _as_rows(outputs: pa.Table) -> pa.Table:
@@ -103,9 +107,7 @@ def _as_rows(outputs: pa.Table) -> pa.Table:
     )
 
 
-def _decoded(
-    site: Site, batch: int, turn: Turn, answer: pa.Table
-) -> tuple[Coordinator, Turn, dict[int, State]]:
+def _decoded(site: Site, batch: int, turn: Turn, answer: pa.Table) -> tuple[Coordinator, Turn, pa.Table]:
     kind = answer.column("kind")
     rows = {name: answer.filter(pc.equal(kind, name)) for name in ("error", "turn", "state")}
     for _, _, meta, _ in read_rows(rows["error"]):
@@ -118,5 +120,4 @@ def _decoded(
         outputs=pa.concat_tables([turn.outputs, as_outputs(answer)]),
         **told,
     )
-    states = {worker: State.of(meta, payload) for worker, _, meta, payload in read_rows(rows["state"])}
-    return coordinator, further, states
+    return coordinator, further, rows["state"]

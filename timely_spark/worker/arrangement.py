@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,8 @@ import pyarrow as pa
 from timely_spark.worker.keys import Hashes, Indices, exact, flat, hashes, in_order, same
 
 _HASH = "__timely_hash"
+EPOCH = "__timely_epoch"
+"""A column of rows that end: the epoch from which on their time is counted."""
 Compact = Callable[[Hashes, pa.Table], tuple[Hashes, pa.Table]]
 
 
@@ -37,6 +40,13 @@ class Batch:
         """The batch of what `stored` gave."""
         hashed = flat(table.column(_HASH)).to_numpy()
         return cls(hashed, table.drop_columns([_HASH]), distinct)
+
+    @cached_property
+    def half_past(self) -> int:
+        """The epoch of a row in the middle: once it has ended, so have half of them."""
+        epochs = flat(self.table.column(EPOCH)).to_numpy()
+        middle = (len(epochs) - 1) // 2
+        return int(np.partition(epochs, middle)[middle])
 
 
 class Arrangement:
@@ -73,14 +83,30 @@ class Arrangement:
         h = hashes(table, self.keys) if hashed is None else hashed
         order = in_order(h)
         self.parts.append(Batch.of(h[order], table.take(order).combine_chunks()))
-        while len(self.parts) > 1 and len(self.parts[-2].hashes) < 2 * len(self.parts[-1].hashes):
-            one, two = self.parts[-2:]
+        # all pairs: a batch that `expire` dropped rows from may be anywhere
+        for at in range(len(self.parts) - 1, 0, -1):
+            one, two = self.parts[at - 1 : at + 1]
+            if len(one.hashes) >= 2 * len(two.hashes):
+                continue
             h, table = np.concatenate([one.hashes, two.hashes]), pa.concat_tables([one.table, two.table])
             order = np.argsort(h, kind="stable")  # two sorted runs: linear
             h, table = h[order], table.take(order)
             if compact is not None:
                 h, table = compact(h, table)
-            self.parts[-2:] = [Batch.of(h, table.combine_chunks())]
+            self.parts[at - 1 : at + 1] = [Batch.of(h, table.combine_chunks())]
+
+    def expire(self, before: int) -> None:
+        """Drop rows whose `EPOCH` is before an epoch: all of them where they are half of a batch.
+
+        What lies in the rest is dropped in its turn, so no more than half of the rows have ended; and to drop
+        a row costs what it cost to insert it (amortised), however large the state is.
+        """
+        for place, part in enumerate(self.parts):
+            if len(part.hashes) and part.half_past < before:
+                keep = flat(part.table.column(EPOCH)).to_numpy() >= before
+                table = part.table.filter(pa.array(keep)).combine_chunks()
+                self.parts[place] = Batch.of(part.hashes[keep], table)
+        self.parts = [part for part in self.parts if len(part.hashes)]
 
     def lookup(
         self, probe: pa.Table, on: Sequence[str], hashed: Hashes | None = None

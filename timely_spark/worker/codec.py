@@ -1,14 +1,19 @@
-"""State as bytes: plain values as tagged JSON, tables and arrays as Arrow beside it. Nothing is unpickled."""
+"""State as bytes: plain values as tagged JSON, tables and arrays as Arrow beside it.
+
+Nothing is unpickled, but for vertices that opt in and say why (`Vertex.pickles`).
+"""
 
 from __future__ import annotations
 
 import base64
 import json
+import pickle
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 from zoneinfo import ZoneInfo
 
@@ -49,8 +54,36 @@ def from_text(texts: Iterable[str]) -> list[bytes]:
     return [text.encode("latin-1") for text in texts]
 
 
-#: so large a batch of an arrangement is kept by itself
+#: so large a part of a state is kept by itself
 KEPT_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Bytes that are kept apart."""
+
+    reference: bytes
+    size: int
+
+    def encode(self) -> list[Any]:
+        """As plain JSON."""
+        return [*as_text([self.reference]), self.size]
+
+    @classmethod
+    def decode(cls, said: Sequence[Any]) -> Kept:
+        """The reverse."""
+        text, size = said
+        (reference,) = from_text([text])
+        return cls(reference, size)
+
+
+Piece: TypeAlias = bytes | memoryview | Kept
+"""Bytes of a state: at hand, or kept apart."""
+
+
+def size_of(piece: Piece) -> int:
+    """Bytes of a piece."""
+    return piece.size if isinstance(piece, Kept) else len(piece)
 
 
 class Codec:
@@ -61,7 +94,10 @@ class Codec:
     scalars, Arrow tables and record batches, pandas frames and series, and `Arrangement`s.
 
     With `blobs`, a large batch of an arrangement is put there once, and only referred to from then on: so
-    what is written is what has changed. `kept` has the references in what was last written.
+    what is written is what has changed. `kept` has the references in what was last written, and their sizes.
+
+    Any other value is refused, or, where a vertex says why it `pickles`, pickled. Unpickling runs code that
+    the bytes name: so it is left to the reader's own word too, whatever the bytes say.
 
     Example:
         >>> from timely_spark.times import PRODUCT, Time
@@ -75,26 +111,65 @@ class Codec:
 
     def __init__(self, times: Times, blobs: Blobs | None = None) -> None:
         self.times, self.blobs = times, blobs
-        self.kept: list[bytes] = []
+        self.kept: dict[bytes, int] = {}
         #: where the batches lie that were written or read here
-        self._references: WeakKeyDictionary[Batch, bytes] = WeakKeyDictionary()
-        #: what new blobs are called; with a number behind it
-        self.what = ""
+        self._references: WeakKeyDictionary[Batch, Kept] = WeakKeyDictionary()
+        #: what new blobs are called, and how many are called so
+        self._what, self._number = "", 0
         #: whether to write all in one piece, even so
         self.whole = False
         self.time_type = type(times.epoch(0))
+        #: why what is being written or read may be pickled
+        self._pickles = ""
 
-    def write(self, value: Any) -> bytes:
-        """The bytes of one value."""
+    def call_blobs(self, what: str) -> None:
+        """New blobs are called `what` from now on, with a number behind it."""
+        self._what, self._number = what, 0
+
+    def write(self, value: Any, *, pickles: str = "") -> bytes:
+        """The bytes of one value. `pickles`: why what is of another type may be pickled; empty: it may not.
+
+        Raises:
+            StateError: a part is of another type and may not be pickled, or cannot.
+        """
+        self._pickles = pickles
         blobs: list[bytes] = []
-        self.kept = []
+        self.kept = {}
         head = json.dumps(self._encode(value, blobs), separators=(",", ":"))
         return pack_parts([head.encode(), *blobs])
 
-    def read(self, data: Any) -> Any:
-        """The value of bytes that `write` gave."""
+    def read(self, data: Any, *, pickles: str = "") -> Any:
+        """The value of bytes that `write` gave.
+
+        Raises:
+            StateError: a part is pickled, and nothing says why it might be.
+        """
+        self._pickles = pickles
         head, *blobs = unpack_parts(data)
         return self._decode(json.loads(bytes(head)), blobs)
+
+    def put(self, piece: Piece) -> Piece:
+        """The same bytes, kept apart if they are many and may be."""
+        if isinstance(piece, Kept) or self.blobs is None or self.whole or len(piece) < KEPT_BYTES:
+            return piece
+        return self._put(self.blobs, bytes(piece))
+
+    def get(self, piece: Piece) -> Any:
+        """The bytes of a piece, as a buffer.
+
+        Raises:
+            StateError: they are kept apart, and there is no place to look.
+        """
+        if not isinstance(piece, Kept):
+            return piece
+        if self.blobs is None:
+            msg = "state refers to blobs, and none are at hand. Hint: read it where it was written."
+            raise StateError(msg)
+        return self.blobs.get(piece.reference)
+
+    def _put(self, blobs: Blobs, data: bytes) -> Kept:
+        self._number += 1
+        return Kept(blobs.put(f"{self._what}-{self._number}", data), len(data))
 
     def _encode(self, value: Any, blobs: list[bytes]) -> Any:  # noqa: C901, PLR0911, PLR0912 - a case per type
         if isinstance(value, self.time_type):
@@ -108,7 +183,7 @@ class Codec:
             return {"table": self._blob(to_bytes(table), blobs)}
         if isinstance(value, Arrangement):
             return {"arrangement": [list(value.keys), [self._part(part, blobs) for part in value.parts]]}
-        if isinstance(value, np.ndarray):
+        if type(value) in (np.ndarray, np.memmap) and value.dtype.kind != "V":
             if value.dtype.hasobject:
                 return {
                     "array": [
@@ -126,17 +201,11 @@ class Codec:
             }
         if isinstance(value, np.datetime64 | np.timedelta64):
             return {"moment": [value.dtype.str, int(value.astype(np.int64))]}
-        if isinstance(value, np.generic):
+        if isinstance(value, np.generic) and type(value.item()) in (*_PLAIN, bytes):
             return self._encode(value.item(), blobs)
         if isinstance(value, bytes):
             return {"bytes": base64.b64encode(value).decode()}
-        if isinstance(value, tuple):
-            if type(value) is not tuple:
-                msg = (
-                    f"a {type(value).__name__} cannot be kept as state: it would come back as a plain tuple. "
-                    "Hint: keep tuple(value), or write checkpoint() and restore() for the vertex."
-                )
-                raise StateError(msg)
+        if type(value) is tuple:
             return {"tuple": [self._encode(item, blobs) for item in value]}
         if isinstance(value, deque):
             return {"deque": [value.maxlen, [self._encode(item, blobs) for item in value]]}
@@ -159,40 +228,60 @@ class Codec:
             and hasattr(value, "to_numpy")
             and hasattr(value, "iloc")
         ):
-            frame = value if hasattr(value, "columns") else value.to_frame(name="value")
-            return {
-                "pandas": [
-                    hasattr(value, "columns"),
-                    self._blob(to_bytes(pa.Table.from_pandas(frame)), blobs),
-                ]
-            }
-        msg = (
-            f"a value of type {type(value).__name__} cannot be kept as state. "
-            "Hint: keep plain values, times, numpy arrays or Arrow tables, "
-            "or write checkpoint() and restore() for the vertex."
-        )
-        raise StateError(msg)
+            if hasattr(value, "columns"):
+                return {"frame": self._blob(to_bytes(pa.Table.from_pandas(value)), blobs)}
+            table = pa.Table.from_pandas(value.to_frame(name="value"))
+            return {"series": [self._encode(value.name, blobs), self._blob(to_bytes(table), blobs)]}
+        return {"pickle": self._blob(self._pickled(value), blobs)}
+
+    def _pickled(self, value: Any) -> bytes:
+        kind = type(value).__name__
+        if not self._pickles:
+            plain = (
+                "tuple(value)"
+                if isinstance(value, tuple)
+                else "plain values, times, numpy arrays or Arrow tables"
+            )
+            msg = (
+                f"a value of type {kind} cannot be kept as state. "
+                f"Hint: keep {plain}, or write checkpoint() and restore() for the vertex; or say in its "
+                "attribute `pickles` why it must be pickled."
+            )
+            raise StateError(msg)
+        try:
+            return pickle.dumps(value, protocol=5)
+        except Exception as error:
+            msg = (
+                f"a value of type {kind} cannot be pickled: {error}. "
+                "Hint: leave it out of what checkpoint() gives, and make it anew in restore()."
+            )
+            raise StateError(msg) from error
+
+    def _unpickled(self, data: Any) -> Any:
+        if not self._pickles:
+            msg = (
+                "the state holds something pickled, and the vertex does not say why it might. "
+                "Hint: unpickling runs the code that the bytes name; if you trust whoever can write to the "
+                "checkpoint, say why you need it in the vertex's attribute `pickles`."
+            )
+            raise StateError(msg)
+        return pickle.loads(data)
 
     def _part(self, part: Batch, blobs: list[bytes]) -> Any:
         if self.blobs is None or self.whole or part.table.nbytes < KEPT_BYTES:
             return {"table": self._blob(to_bytes(part.table), blobs)}
-        if (reference := self._references.get(part)) is None:
-            reference = self.blobs.put(f"{self.what}-{len(self.kept)}", to_bytes(part.stored()))
-            self._references[part] = reference
-        self.kept.append(reference)
-        return {"kept": [*as_text([reference]), part.distinct]}
+        if (kept := self._references.get(part)) is None:
+            kept = self._references[part] = self._put(self.blobs, to_bytes(part.stored()))
+        self.kept[kept.reference] = kept.size
+        return {"kept": kept.encode(), "distinct": part.distinct}
 
     def _read_part(self, value: Any, keys: tuple[str, ...], blobs: list[memoryview]) -> Batch:
         if "kept" not in value:
             table = self._decode(value, blobs)
             return Batch.of(hashes(table, keys), table)
-        if self.blobs is None:
-            msg = "state refers to blobs, and none are at hand. Hint: read it where it was written."
-            raise StateError(msg)
-        text, distinct = value["kept"]
-        (reference,) = from_text([text])
-        part = Batch.restored(from_bytes(self.blobs.get(reference)), distinct=distinct)
-        self._references[part] = reference
+        kept = Kept.decode(value["kept"])
+        part = Batch.restored(from_bytes(self.get(kept)), distinct=value["distinct"])
+        self._references[part] = kept
         return part
 
     def _items(self, pairs: Any, blobs: list[memoryview]) -> dict[Any, Any]:
@@ -253,9 +342,13 @@ class Codec:
                 return Counter(self._items(content, blobs))
             case "defaultdict":
                 return defaultdict(_FACTORIES[content[0]], self._items(content[1], blobs))
-            case "pandas":
-                frame = from_bytes(blobs[content[1]]).to_pandas()
-                return frame if content[0] else frame["value"]
+            case "frame":
+                return from_bytes(blobs[content]).to_pandas()
+            case "series":
+                series = from_bytes(blobs[content[1]]).to_pandas()["value"]
+                return series.rename(self._decode(content[0], blobs))
+            case "pickle":
+                return self._unpickled(blobs[content])
         msg = f"state holds an unknown form {tag!r}. Hint: the checkpoint was written by a newer version."
         raise StateError(msg)
 
@@ -276,7 +369,7 @@ def _moment(value: Any) -> Any:
     return {"decimal": str(value)} if type(value) is Decimal else None
 
 
-def pack_parts(parts: list[bytes]) -> bytes:
+def pack_parts(parts: Sequence[bytes | memoryview]) -> bytes:
     """Several byte strings as one, each on an 8-byte boundary, so that Arrow can read them in place."""
     sizes = [len(part) for part in parts]
     head = len(parts).to_bytes(8, "little") + b"".join(size.to_bytes(8, "little") for size in sizes)

@@ -195,6 +195,7 @@ class Coordinator:
         wake = set(messages.column("worker").to_pylist()) | self.left | set(self._deliverable(header))
         stats["rounds"] = 1
         stats["rows_in_flight"] = messages.num_rows
+        stats["bytes_in_flight"] = stats.pop("bytes_sent", 0)
         stats["pending_notifications"] = self.waits
         stats["left"] = len(self.left)
         return Turn(
@@ -336,6 +337,6 @@ class Coordinator:
 
 
 #: counts of what is open, not of what was done
-_OPEN = frozenset({"rows_in_flight", "pending_notifications", "left"})
+_OPEN = frozenset({"rows_in_flight", "bytes_in_flight", "pending_notifications", "left"})
 _RELEASED = frozenset({"output"})
 _WATCHED = frozenset({"output", "probe", "inspect"})

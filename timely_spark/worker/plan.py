@@ -25,6 +25,7 @@ from timely_spark.graph import Edge, Forward, Graph, Partition, Scope, Stage, St
 from timely_spark.progress import Edge as Path
 from timely_spark.progress import Reachability
 from timely_spark.times import PathSummary, Times
+from timely_spark.worker.dealt import ANYWHERE, places
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,29 +132,51 @@ class Plan:
                 time = self.times.enter(depth).results_in(time)
             yield time
 
+    @cached_property
+    def lies(self) -> dict[tuple[str, int], Partition | None]:
+        """By step and input, how the records that arrive there lie on the workers; None: nobody can tell."""
+        lies = places(self.edges, self.exchanged, self.saved)
+        return {(edge.target.name, edge.input): lies.get(edge.index) for edge in self.edges}
+
     def described(self) -> dict[str, Any]:
-        """What must be the same for a checkpoint to be continued, as plain JSON."""
+        """All by which a checkpoint of this plan can be judged, and gone on from, as plain JSON.
+
+        Steps, nodes and channels by their names; nothing of where in the user's code they stand.
+        """
+        into: dict[Stage, list[Edge]] = defaultdict(list)
+        for edge in sorted(self.edges, key=lambda edge: edge.input):
+            into[edge.target].append(edge)
         return {
             "flow": self.name,
             "workers": self.workers,
-            "times": type(self.times).__name__,
-            "stages": {
-                stage.name: {
-                    "operator": stage.operator,
-                    "detail": stage.detail,
-                    "outputs": [describe(schema) for schema in stage.outputs],
-                }
-                for stage in self.stages
-            },
+            "times": type(self.times.epoch(0)).__name__,
+            "inputs": [[s.name, s.epochs, "handle" if s.stage.handle else "source"] for s in self.inputs],
+            "stages": {stage.name: self._said(stage, into[stage]) for stage in self.stages},
+            "nodes": [node.name for node in self.nodes],
             "channels": [
                 [
-                    self.nodes[channel.source].name if channel.source is not None else "",
+                    channel.edges[0].source.name,
                     self.nodes[channel.target].name,
                     channel.input,
-                    str(channel.exchange or ""),
+                    repr(channel.summary),
+                    _dealt(channel.exchange),
                 ]
                 for channel in self.channels
             ],
+        }
+
+    def _said(self, stage: Stage, inputs: list[Edge]) -> dict[str, Any]:
+        node = self.by_name.get(stage.name)
+        return {
+            "operator": stage.operator,
+            "detail": stage.detail,
+            "vertex": type(stage.vertex).__name__ if stage.vertex is not None else "",
+            "refines": str(getattr(stage.vertex, "refines", "")),
+            "loops": [loop.name for loop in stage.scope.path[1:]],
+            "laps that do not matter": sorted(node.forget) if node is not None else [],
+            "inputs": [describe(edge.schema) for edge in inputs],
+            "dealt": [_how(self.lies[stage.name, edge.input]) for edge in inputs],
+            "outputs": [describe(schema) for schema in stage.outputs],
         }
 
     @cached_property
@@ -165,6 +188,16 @@ class Plan:
         """The place of work at (node, time) in (time, topological) order: behind what can lead to it."""
         counters = time.order_key()
         return tuple(part for pair in zip(counters, node.path, strict=True) for part in pair)
+
+
+def _dealt(exchange: Partition | None) -> list[str] | str | None:
+    if exchange is None:
+        return None
+    return "broadcast" if exchange.broadcast else list(exchange.columns)
+
+
+def _how(lies: Partition | None) -> str:
+    return "as nobody can tell" if lies is None else "anywhere" if lies == ANYWHERE else str(lies)
 
 
 class Ahead(Stateless):
@@ -280,6 +313,11 @@ class _Compiler:
         if stage.keeps is None or not all(column in stage.keeps for column in columns):
             return False
         before = tuple(stage.keeps[column] for column in columns)
+        if not stage.is_stateless and stage.requires == (None,):
+            # it takes records wherever they are: what is dealt in front of it need not be behind it
+            self._chosen[stage] = columns
+            self._require(self.into[stage][0], Partition(before))
+            return True
         return all(
             edge.index not in self.exchanged and self._dealt(edge.source, before) for edge in self.into[stage]
         )

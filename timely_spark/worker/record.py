@@ -11,7 +11,7 @@ import pyarrow as pa
 from timely_spark.worker.codec import pack_parts, unpack_parts
 from timely_spark.worker.keys import from_bytes, to_bytes
 from timely_spark.worker.plan import Plan
-from timely_spark.worker.round import step
+from timely_spark.worker.round import Worker, step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,8 @@ class Recorded:
 
     def again(self, plan: Plan) -> tuple[bytes, pa.Table]:
         """Run the same round here, under a debugger perhaps: the new state, and the rows that come out."""
-        return step(plan, self.state, self.batch, self.worker, self.rows, lambda: self.header)
+        state, out = step(plan, self.state, self.batch, self.worker, self.rows, lambda: self.header)
+        return Worker(plan, state, self.worker).checkpoint(whole=True), out
 
 
 def recorded(folder: str) -> list[Recorded]:

@@ -8,30 +8,29 @@ used up.
 
 from __future__ import annotations
 
-import copy
 import functools
 import heapq
 import itertools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, is_dataclass
-from operator import methodcaller
+from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from timely_spark.errors import CapabilityError, SchemaError, VertexError
-from timely_spark.graph import Stateless, Vertex, as_table, describe
-from timely_spark.worker.codec import Blobs, Codec, as_text, from_text, pack_parts, unpack_parts
-from timely_spark.worker.keys import deal, from_bytes, to_bytes
+from timely_spark.errors import StateError, VertexError
+from timely_spark.graph import Vertex
+from timely_spark.worker.codec import Blobs, Codec, Kept, Piece, pack_parts, unpack_parts
+from timely_spark.worker.context import Live, Muted, at_fault
+from timely_spark.worker.keys import from_bytes, to_bytes
 from timely_spark.worker.notify import Agenda, Blockers, Pending, blocking, standing
-from timely_spark.worker.pack import apply_stage
 from timely_spark.worker.plan import Node, Plan
 from timely_spark.worker.rows import Row, as_rows, read_rows
+from timely_spark.worker.saved import Called, Saved, changed, decode_piece, encode_piece, instance
 
-FORMAT = 2
+FORMAT = 3
 """Version of the state's form."""
 
 
@@ -101,17 +100,21 @@ class Worker:
     def __init__(self, plan: Plan, state: Any | None, worker: int, blobs: Blobs | None = None) -> None:
         self.plan, self.worker, self.workers = plan, worker, plan.workers
         self.codec = Codec(plan.times, blobs)
-        #: per vertex the references of what its state keeps apart
-        self.references: dict[str, list[bytes]] = {}
         #: what waits for delivery; `order` holds each of its keys once
         self.queue: dict[tuple[int, int, Any], list[pa.Table]] = defaultdict(list)
         self.order: list[tuple[Any, int, int, int, Any]] = []
+        #: large batches of the queue, and where they are kept
+        self.laid: dict[tuple[int, int, Any], tuple[pa.Table, Kept]] = {}
         self.tie = itertools.count()
         self.pending = Agenda(plan)
-        #: states as they were read; a vertex is built when first called, others are written back as they are
-        self.saved: dict[str, Any] = {}
+        #: states as they were written last; a vertex is built when first called
+        self.saved: dict[str, Saved] = {}
         self.vertices: dict[int, Vertex] = {}
-        self.call = _Call(self)
+        #: by vertex, those with state, the calls since then; of vertices that are not logged none is listed
+        self.called: dict[int, list[Called]] = {}
+        #: spent in `step`; of interest to people only
+        self.seconds = 0.0
+        self.live = Live(self)
         self._read(state)
 
     def step(
@@ -122,6 +125,7 @@ class Worker:
         Raises:
             VertexError: a vertex failed.
         """
+        started = perf_counter()
         self.batch_id, self.budget = batch_id, budget or self.plan.budget or Budget()
         self.outbox: dict[tuple[int, Any, int], list[pa.Table]] = defaultdict(list)
         self.outputs: dict[tuple[int, Any], list[pa.Table]] = defaultdict(list)
@@ -132,7 +136,9 @@ class Worker:
         self.pending.begin()
         self.take(read_rows(rows), read_header)
         self.run()
-        return self._rows()
+        made = self._rows()
+        self.seconds += perf_counter() - started
+        return made
 
     # -- in --------------------------------------------------------------------------------------------------
 
@@ -144,11 +150,21 @@ class Worker:
             return
         head_part, *parts = unpack_parts(state)
         head = json.loads(bytes(head_part))
+        if head["format"] != FORMAT:
+            msg = f"a worker's state has format {head['format']}, this version reads {FORMAT}"
+            raise StateError(msg, hint="go on with the version that wrote it, or start with a new checkpoint")
         decode, by_name = self.plan.times.decode, self.plan.by_name
-        self.saved = dict(zip(head["vertices"], parts, strict=False))
-        self.references = {name: from_text(texts) for name, texts in head["kept"].items()}
-        for (name, input_, time), part in zip(head["queue"], parts[len(self.saved) :], strict=True):
-            self.enqueue(by_name[name], input_, decode(time), from_bytes(part))
+        self.saved = {
+            name: Saved.decode(said, parts)
+            for name, said in head["vertices"].items()
+            if name in by_name  # a step that the flow has no more leaves nothing behind
+        }
+        for (name, input_, time), said in zip(head["queue"], head["batches"], strict=True):
+            node, piece = by_name[name], decode_piece(said, parts)
+            table, time_ = from_bytes(self.codec.get(piece)), decode(time)
+            self.enqueue(node, input_, time_, table)
+            if isinstance(piece, Kept):
+                self.laid[node.index, input_, time_] = table, piece
         for name, guarantee, capability in head["pending"]:
             held = decode(capability) if capability is not None else None
             self.pending.add(Pending(by_name[name].index, decode(guarantee), held))
@@ -187,6 +203,7 @@ class Worker:
                 row[1].get("from", row[1].get("shard", 0)),
                 row[1].get("seq", 0),
                 row[1].get("time", ()),
+                row[1].get("epoch", -1),
             )
         )
         for kind, meta, payload in data:
@@ -247,23 +264,41 @@ class Worker:
                 batch = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
                 self.stats["bytes"] += batch.nbytes
                 self.stats["records"] += batch.num_rows
-                self.call.run(node, time, time, methodcaller("on_recv", input_, time, batch))
+                self._call(node, Called(time, self.header["oldest"], input_, batch), time)
             elif (pending := self.pending.first(blockers)) is not None:
                 self.pending.remove(pending)
-                node, time = self.plan.nodes[pending.node], pending.guarantee
                 self.stats["notifications"] += 1
-                self.call.run(node, time, pending.capability, methodcaller("on_notify", time))
+                called = Called(pending.guarantee, self.header["oldest"])
+                self._call(self.plan.nodes[pending.node], called, pending.capability)
             else:
                 return
             self.stats["steps"] += 1
 
+    def _call(self, node: Node, called: Called, capability: Any | None) -> None:
+        if not node.stage.is_stateless:
+            calls = self.called.setdefault(node.index, [])
+            if node.template.logged:
+                calls.append(called)
+        self.live.run(node, called, capability)
+
     def vertex(self, node: Node) -> Vertex:
-        """The node's vertex on this worker, with its state."""
+        """The node's vertex on this worker, with its state.
+
+        Raises:
+            VertexError: it cannot be restored.
+        """
         if node.index not in self.vertices:
-            vertex = _instance(node.template)
-            if node.name in self.saved:
-                vertex.restore(self.codec.read(self.saved[node.name]))
-            vertex._context = self.call  # noqa: SLF001 - lent by the worker alone
+            vertex, saved = instance(node.template), self.saved.get(node.name, Saved())
+            if saved.full is not None:
+                with at_fault(node):
+                    data = self.codec.get(saved.full)
+                    vertex.restore(self.codec.read(data, pickles=vertex.pickles))
+            muted = Muted(self)
+            vertex._context = muted  # noqa: SLF001 - lent by the worker alone
+            for called in saved.calls(self.codec):
+                with at_fault(node, called.time):
+                    muted.call(node, vertex, called, None)
+            vertex._context = self.live  # noqa: SLF001
             self.vertices[node.index] = vertex
         return self.vertices[node.index]
 
@@ -285,8 +320,10 @@ class Worker:
             node = self.plan.nodes[self.plan.channels[index].target]
             deltas[node.arrives, time] += 1
             meta = {"channel": index, "time": time.encode(), "from": self.worker}
-            rows.append((to, "message", meta, to_bytes(table)))
+            payload = to_bytes(table)
+            rows.append((to, "message", meta, payload))
             self.stats["sent"] += 1
+            self.stats["bytes_sent"] += len(payload)
             self.stats["records_sent"] += table.num_rows
         for (index, time), tables in self.outputs.items():
             meta = {"sink": self.plan.nodes[index].name, "time": time.encode(), "epoch": time.epoch}
@@ -322,216 +359,84 @@ class Worker:
             latest = functools.reduce(lambda a, b: a.join(b), [time for time, _ in parts])
             yield index, latest, to, table if combine is None else combine(table)
 
+    # -- state -----------------------------------------------------------------------------------------------
+
     @property
     def kept(self) -> frozenset[bytes]:
         """The blobs that the last `checkpoint` refers to."""
-        return frozenset(itertools.chain.from_iterable(self.references.values()))
+        states = itertools.chain.from_iterable(saved.references for saved in self.saved.values())
+        return frozenset([*states, *(kept.reference for _, kept in self.laid.values())])
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """By step the bytes of its state in the last `checkpoint`, blobs included; none without state."""
+        return {name: saved.full_size + saved.log_size for name, saved in self.saved.items()}
 
     def checkpoint(self, what: str = "", *, whole: bool = False) -> bytes:
-        """All there is, between two rounds (Naiad section 3.4).
+        """All there is, between two rounds (Naiad section 3.4): what was called is written, the rest is kept.
 
         Args:
             what: how blobs that are new are called.
-            whole: in one piece, with no reference to blobs.
+            whole: a copy in one piece, each state in full and with no reference to blobs; nothing changes.
 
         Raises:
             VertexError: a vertex keeps what cannot be written.
         """
         self.codec.whole = whole
-        if whole:
-            for name in self.saved:  # those not yet called may refer to blobs
-                self.vertex(self.plan.by_name[name])
-        written, references = dict(self.saved), dict(self.references)
-        for index, vertex in self.vertices.items():
-            node = self.plan.nodes[index]
-            if node.stage.is_stateless:
-                continue
-            try:
-                references.pop(node.name, None)
-                self.codec.what = f"{what}-{index}"
-                if state := _changed(vertex, node.template):
-                    written[node.name] = self.codec.write(state)
-                    if self.codec.kept:
-                        references[node.name] = self.codec.kept
-                else:  # all is as the template has it, or has become so again
-                    written.pop(node.name, None)
-            except Exception as error:
-                raise VertexError.from_exception(node.name, node.stage.where, error) from error
-        queue = list(self.queue.items())
-        nodes = self.plan.nodes
+        nodes, written = self.plan.nodes, {}
+        for index in sorted({*self.called, *(self.plan.by_name[name].index for name in self.saved)}):
+            self.codec.call_blobs(f"{what}-{index}")
+            with at_fault(nodes[index]):
+                if saved := self._written(nodes[index]):
+                    written[nodes[index].name] = saved
+        self.codec.call_blobs(f"{what}-queue")
+        laid, batches = self._laid()
+        if not whole:
+            self.saved, self.laid = written, laid
+            self.called.clear()
+        parts: list[Any] = []
         head = {
             "format": FORMAT,
-            "vertices": list(written),
-            "kept": {name: as_text(kept) for name, kept in references.items()},
-            "queue": [[nodes[index].name, input_, time.encode()] for (index, input_, time), _ in queue],
+            "vertices": {name: saved.encode(parts) for name, saved in written.items()},
+            "queue": [[nodes[index].name, input_, time.encode()] for index, input_, time in self.queue],
+            "batches": [encode_piece(piece, parts) for piece in batches],
             "pending": [
                 [nodes[p.node].name, p.guarantee.encode(), p.capability and p.capability.encode()]
                 for p in self.pending
             ],
         }
-        if not whole:
-            self.references = references
-        tables = [to_bytes(pa.concat_tables(tables)) for _, tables in queue]
-        return pack_parts(
-            [json.dumps(head, separators=(",", ":")).encode(), *map(bytes, written.values()), *tables]
-        )
+        return pack_parts([json.dumps(head, separators=(",", ":")).encode(), *parts])
 
+    def _written(self, node: Node) -> Saved | None:
+        """A vertex's state as it is to be written; None: all is as the template has it, or has become so."""
+        saved, calls, codec = self.saved.get(node.name, Saved()), self.called.get(node.index), self.codec
+        if codec.whole:
+            if calls is None and not saved.log and not saved.references:
+                return saved
+        elif calls is None:
+            return saved.apart(codec)
+        elif calls and (logged := saved.logged(calls, codec)) is not None:
+            return logged
+        vertex = self.vertex(node)
+        if not (state := changed(vertex, node.template)):
+            return None
+        full: Piece = codec.write(state, pickles=vertex.pickles)
+        # what is not logged is likely to be written in full again, and a file of its own would be for nothing
+        return Saved(codec.put(full) if calls else full, codec.kept)
 
-def _changed(vertex: Vertex, template: Vertex) -> dict[str, Any]:
-    """What `checkpoint` gives, less what is still the template's very object: functions and settings.
-
-    Where the user wrote `restore` himself it gets all that his `checkpoint` gave.
-    """
-    state, initial = dict(vertex.checkpoint()), vars(template)
-    if type(vertex).restore is not Vertex.restore or type(vertex).checkpoint is not Vertex.checkpoint:
-        return state
-    return {name: value for name, value in state.items() if name not in initial or value is not initial[name]}
-
-
-_ATOMS = (
-    str,
-    bytes,
-    int,
-    float,
-    complex,
-    type(None),
-    pa.Schema,
-    pa.DataType,
-    pa.Field,
-    pa.Table,
-    pc.Expression,
-)
-
-
-def _is_setting(value: Any) -> bool:
-    """Whether a value never changes: all workers may share it, and the very same object is no state."""
-    if isinstance(value, tuple | frozenset):
-        return all(map(_is_setting, value))
-    kind: Any = type(value)
-    return isinstance(value, _ATOMS) or callable(value) or (is_dataclass(kind) and _frozen(kind))
-
-
-def _frozen(kind: Any) -> bool:
-    frozen: bool = kind.__dataclass_params__.frozen
-    return frozen
-
-
-def _instance(template: Vertex) -> Vertex:
-    """A copy of a template with state of its own."""
-    vertex = copy.copy(template)
-    if isinstance(template, Stateless):
-        return vertex
-    for name, value in vars(template).items():
-        if not _is_setting(value):
-            setattr(vertex, name, copy.deepcopy(value))
-    return vertex
-
-
-class _Call:
-    """What a vertex sees of the worker that calls it: the context of `Vertex`, and the keeper of its laws."""
-
-    def __init__(self, here: Worker) -> None:
-        self.round, self.worker, self.workers, self.times = here, here.worker, here.workers, here.plan.times
-
-    def run(self, node: Node, time: Any, capability: Any | None, call: Callable[[Vertex], None]) -> None:
-        """Call a vertex at `time`, with the right to send from `capability` on."""
-        self.node, self.time, self.capability = node, time, capability
-        try:
-            call(self.round.vertex(node))
-        except VertexError:
-            raise
-        except Exception as error:
-            raise VertexError.from_exception(node.name, node.stage.where, error, time=str(time)) from error
-        finally:
-            self.capability = None  # it ends with the call
-
-    def send(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Send by an output: over each of its channels, here at once, to others at the end of the round."""
-        node = self.node
-        if self.capability is None or not self.capability.less_equal(time):
-            msg = (
-                f"step {node.name!r} sends at {time} while it may send from {self.capability} on. "
-                "Hint: send at the time of what is processed or later; "
-                "a notification without capability cannot send."
-            )
-            raise CapabilityError(msg)
-        if not 0 <= edge < len(node.stage.outputs):
-            msg = (
-                f"step {node.name!r} sends by output {edge}, it has {len(node.stage.outputs)}. "
-                "Hint: declare the output."
-            )
-            raise CapabilityError(msg)
-        declared = node.stage.outputs[edge]
-        if not isinstance(batch, pa.Table) or batch.schema != declared:
-            batch = _fit(node, batch, declared)
-        for index in node.out[edge] if batch.num_rows else ():
-            self._over(index, time, batch)
-
-    def _over(self, index: int, time: Any, batch: pa.Table) -> None:
-        round_ = self.round
-        channel = round_.plan.channels[index]
-        onward = channel.summary.results_in(time)
-        if onward is None:
-            return
-        for stage, port in channel.through:
-            batch = apply_stage(stage, batch)[port]
-            if not batch.num_rows:
-                return
-        if channel.exchange is None:
-            parts = {self.worker: batch}
-        elif channel.exchange.broadcast:
-            parts = dict.fromkeys(range(self.workers), batch)
-        else:
-            parts = deal(batch, channel.exchange.columns, self.workers)
-        for to, part in parts.items():
-            if to == self.worker:
-                round_.enqueue(round_.plan.nodes[channel.target], channel.input, onward, part)
-            else:
-                round_.outbox[index, onward, to].append(part)
-
-    def notify(self, time: Any, capability: Any | None) -> None:
-        """Ask for a notification."""
-        node = self.node
-        if not node.waits:
-            msg = (
-                f"step {node.name!r} asks for a notification and has no on_notify. "
-                "Hint: write on_notify(self, time)."
-            )
-            raise CapabilityError(msg)
-        if not self.time.less_equal(time) or (
-            capability is not None
-            and (
-                self.capability is None
-                or not self.capability.less_equal(capability)
-                or not time.less_equal(capability)
-            )
-        ):
-            msg = (
-                f"step {node.name!r} at {self.time} (capability {self.capability}) asks to be notified of "
-                f"{time} with capability {capability}. "
-                "Hint: ask for the present time or a later one, with a capability no earlier than it."
-            )
-            raise CapabilityError(msg)
-        self.round.pending.add(Pending(node.index, time, capability))
-
-    def output(self, time: Any, batch: pa.Table) -> None:
-        """Hand a batch to the driver."""
-        self.round.outputs[self.node.index, time].append(batch)
-
-    def coarse(self, time: Any) -> Any:
-        """The time as far as it matters to what is accumulated here."""
-        return self.round.plan.times.coarse(time, self.node.forget) if self.node.forget else time
-
-    def since(self) -> int:
-        """An epoch: nothing will arrive anywhere at an earlier one."""
-        oldest: int = self.round.header["oldest"]
-        return oldest
-
-
-def _fit(node: Node, batch: Any, declared: pa.Schema) -> pa.Table:
-    try:
-        return as_table(batch, declared)
-    except SchemaError as error:
-        got = describe(batch.schema) if hasattr(batch, "schema") else type(batch).__name__
-        msg = f"step {node.name!r} sends ({got}) by an output declared as ({describe(declared)}): {error}"
-        raise SchemaError(msg) from error
+    def _laid(self) -> tuple[dict[tuple[int, int, Any], tuple[pa.Table, Kept]], list[Piece]]:
+        """The batches of the queue as they are to be written, and those of them that are kept apart."""
+        laid: dict[tuple[int, int, Any], tuple[pa.Table, Kept]] = {}
+        batches: list[Piece] = []
+        for key, tables in self.queue.items():
+            known = None if self.codec.whole else self.laid.get(key)
+            if known is not None and len(tables) == 1 and tables[0] is known[0]:
+                laid[key] = known
+                batches.append(known[1])
+                continue
+            table = pa.concat_tables(tables)
+            batches.append(piece := self.codec.put(to_bytes(table)))
+            if isinstance(piece, Kept):
+                self.queue[key] = [table]
+                laid[key] = table, piece
+        return laid, batches

@@ -41,10 +41,12 @@ class Bound:
 
     def allows(self, turn: Turn) -> bool:
         """Whether the batch that has led to `turn` goes on."""
-        if not turn.rows.num_rows or turn.stats["rounds"] >= self.rounds:
-            return False
-        exchanged = pc.sum(pc.binary_length(turn.rows.column("payload"))).as_py() or 0
-        return exchanged <= self.exchanged and turn.stats.get("bytes", 0) <= self.delivered
+        return (
+            turn.rows.num_rows > 0
+            and turn.stats["rounds"] < self.rounds
+            and turn.stats["bytes_in_flight"] <= self.exchanged
+            and turn.stats.get("bytes", 0) <= self.delivered
+        )
 
 
 def go_on(

@@ -1,0 +1,137 @@
+"""The real runtime over a real checkpoint, without Spark: what crashes do to it, and what is left behind."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import engine
+import pytest
+from engine import World, check_seed, difference, files
+
+import timely_spark as ts
+from timely_spark.runtime.log import RoundLog
+from timely_spark.runtime.states import States
+
+
+def test_random_crashes_change_no_output_and_leave_no_files(capsys: pytest.CaptureFixture[str]) -> None:
+    assert engine.main(["--cases", "6"]) == 0
+    printed = capsys.readouterr().out
+
+    assert printed.endswith("no differences\n")
+    for what in ("kills", "tasks lost", "batches"):
+        assert what in printed
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(3600)
+def test_random_crashes_change_no_output_in_many_cases() -> None:
+    assert engine.main(["--cases", "2000", "--first", "100"]) == 0
+
+
+# -- what is left behind -------------------------------------------------------------------------------------
+
+
+def endless(checkpoint: Path, batches: int) -> World:
+    """A loop over few keys, its state bounded; every round is a micro-batch."""
+    flow = ts.Dataflow("endless")
+
+    def lap(each: ts.Stream) -> ts.Stream:
+        counted = each.group_by("k").aggregate(v=("sum", "v"), per="time")
+        return counted.map(lambda row: ((row.k + 1) % 5, row.v + 1), "k long, v long")
+
+    laps = flow.input("x", "k long, v long").loop(lap, max_iterations=3)
+    laps.group_by("k").aggregate(v=("max", "v")).capture("out")
+    draw = random.Random(0)
+    said = [
+        ("send", ([(draw.randint(0, 9), draw.randint(0, 9)) for _ in range(30)],)) for _ in range(batches)
+    ]
+    return World(flow, str(checkpoint), {"x": said}, rounds=1, workers=2)
+
+
+def bounded(world: World) -> None:
+    """Runs it all, and looks at the files after each batch."""
+    counts: list[tuple[int, int, int]] = []
+
+    def look(batch: int) -> None:
+        if batch % 5:
+            return
+        log = RoundLog(world.checkpoint)
+        kept = [path for path in Path(log.files.root).rglob("*") if "captured" not in path.parts]
+        sizes = [path.stat().st_size for path in kept if path.is_file()]
+        counts.append((batch, len(sizes), sum(sizes)))
+        if batch % 50 == 0:
+            live, gone, there = files(log)
+            assert live <= there <= live | gone
+
+    world.committed = look
+    world.live()
+    half = len(counts) // 2
+    for what in (1, 2):
+        early, late = (max(each[what] for each in part) for part in (counts[3:half], counts[half:]))
+        assert late <= 1.2 * early, (what, early, late)
+
+
+def test_files_and_bytes_stay_bounded(tmp_path: Path) -> None:
+    world = endless(tmp_path, 100)
+    bounded(world)
+    assert world.count["batches"] > 100
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(3600)
+def test_files_and_bytes_stay_bounded_over_ten_thousand_rounds(tmp_path: Path) -> None:
+    world = endless(tmp_path, 10_500)
+    bounded(world)
+    assert world.count["batches"] > 10_000
+
+
+def test_the_oldest_retained_batch_can_be_run_again(tmp_path: Path) -> None:
+    world = endless(tmp_path, 25)
+    world.live()
+    assert difference(world) is None
+    oldest, *_, newest = world.files.numbers("commits")
+    assert newest - oldest == world.keep
+    for batch in range(oldest + 1, newest + 1):
+        for name in (f"offsets/{batch}", f"commits/{batch}", f"timely/captured/out/{batch}.arrow"):
+            world.files.remove(name)
+        del world.taken[batch]
+    world.live()
+
+    assert difference(world) is None
+
+
+# -- the campaign has teeth ----------------------------------------------------------------------------------
+
+
+def caught(seeds: range = range(40)) -> bool:
+    return any(check_seed(seed, Counter()) for seed in seeds)
+
+
+def test_a_replay_that_reads_its_own_manifest_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = RoundLog.newest_before
+    monkeypatch.setattr(RoundLog, "newest_before", lambda self, batch: real(self, batch + self.has(batch)))
+    assert caught()
+
+
+def test_a_sweep_that_forgets_a_kind_of_file_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(States, "of", classmethod(lambda cls, rows: cls()))
+    assert caught()
+
+
+def test_files_that_go_too_early_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = RoundLog.prune
+    monkeypatch.setattr(RoundLog, "prune", lambda self, manifest, keep: real(self, manifest, keep=keep - 2))
+    assert caught()
+
+
+def test_an_operator_that_takes_an_older_state_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = RoundLog.left
+
+    def left(log: RoundLog, batch: int, worker: int) -> Any:
+        return real(log, batch, worker)[0], real(log, max(batch - 1, 0), worker)[1]
+
+    monkeypatch.setattr(RoundLog, "left", left)
+    assert caught(range(8, 11))  # in others the flow then never comes to its end

@@ -1,0 +1,78 @@
+"""kill -9 anywhere, and a restart, as if nothing had happened: a sample of the campaign."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import verdict
+from campaign import CLUSTER, RETRYING, Campaign, Chain, Params, Unfailed, unfailed
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+SEED = 7 if os.environ.get("CI") else int(time.time()) % 100_000
+KILLS = 8
+LOOPING = Params("looping", workers=2, rounds=1)
+SAMPLE = [
+    LOOPING,
+    Params("manual", workers=2, rounds=3),
+    Params("delta", workers=2),
+    Params("acyclic", workers=2),
+    Params("nested", workers=3, rounds=3, partitions=2),
+]
+
+
+@pytest.fixture(scope="module")
+def base() -> Iterator[Path]:
+    """A folder for all."""
+    folder = Path(tempfile.mkdtemp(prefix="timely-chaos-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def known(base: Path) -> dict[Params, Unfailed]:
+    """The unfailed runs."""
+    return unfailed(SAMPLE, base)
+
+
+def test_a_driver_killed_anywhere_loses_nothing_and_repeats_nothing(
+    base: Path, known: dict[Params, Unfailed]
+) -> None:
+    campaign = Campaign(SEED, base / "drivers", kills=KILLS, length=3)
+
+    campaign.go(SAMPLE, jobs=2, known=known)
+
+    print(campaign.told())
+    assert campaign.failures == []
+    assert sum(len(chain.kills) for chain in campaign.chains) >= KILLS
+
+
+def test_python_workers_killed_in_the_middle_of_their_tasks(
+    base: Path, known: dict[Params, Unfailed]
+) -> None:
+    chain = Chain(replace(LOOPING, master=RETRYING), base / "workers")
+
+    # a task that was killed runs again whole: its operator runs twice for one partition
+    assert chain.start(
+        [("operator.before", 5, "python"), ("blobs.temp", 8, "python"), ("operator.made", 14, "python")]
+    )
+
+    assert len(chain.kills) == 3
+    assert verdict.differences(known[LOOPING].outcome, verdict.outcome(chain.home)) == []
+
+
+def test_executors_killed_and_a_task_that_is_done_twice(base: Path, known: dict[Params, Unfailed]) -> None:
+    chain = Chain(replace(LOOPING, master=CLUSTER, partitions=2), base / "executors")
+
+    assert chain.start([("operator.before", 6, "twice"), ("operator.made", 14, "executor")])
+
+    assert chain.doubles == 1
+    assert [victim for _, victim in chain.kills] == ["twice", "executor"]
+    assert verdict.differences(known[LOOPING].outcome, verdict.outcome(chain.home)) == []

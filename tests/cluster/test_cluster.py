@@ -1,0 +1,198 @@
+"""The jobs by spark-submit on a standalone cluster whose machines have Spark's Python and nothing of ours."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sysconfig
+import venv
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import networkx as nx
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyspark
+import pytest
+
+ROOT = Path(__file__).parents[2]
+#: What a process that lives for seconds does better without.
+YOUNG = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def standalone() -> ModuleType:
+    """The script, which is no module of a package."""
+    spec = importlib.util.spec_from_file_location("standalone", Path(__file__).with_name("standalone.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def cluster(standalone: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with standalone.Cluster(tmp_path_factory.mktemp("cluster"), daemons=YOUNG) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter with all that Spark needs, and without this package.
+
+    Our libraries are lent to it by a .pth line. In a folder lent so Python reads no .pth files, and the
+    editable install of this project is one.
+    """
+    home = tmp_path_factory.mktemp("bare")
+    venv.create(home, with_pip=False, symlinks=True)
+    (site,) = home.glob("lib/python*/site-packages")
+    lent = dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
+    (site / "lent.pth").write_text("\n".join(lent), encoding="utf-8")
+    python = home / "bin" / "python"
+    code = "import importlib.util, pyarrow; assert importlib.util.find_spec('timely_spark') is None"
+    subprocess.run([python, "-I", "-c", code], check=True)
+    return python
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """timely_spark.zip, as the README says."""
+    folder = tmp_path_factory.mktemp("package")
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "timely_spark", folder / "sources" / "timely_spark", ignore=ignore)
+    return Path(shutil.make_archive(str(folder / "timely_spark"), "zip", folder / "sources"))
+
+
+@pytest.fixture
+def submit(
+    cluster: Any, standalone: ModuleType, bare_python: Path, tmp_path: Path
+) -> Iterator[Callable[..., Any]]:
+    """spark-submit in client mode to the cluster; what still runs when the test ends is ended."""
+    started: list[Any] = []
+
+    def start(job: str, *args: Any, shipped: list[Any], path: str = "") -> Any:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment |= {"PYTHONPATH": path} if path else {}
+        environment |= dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(bare_python))
+        confs = {
+            "spark.cores.max": 2,
+            "spark.scheduler.minRegisteredResourcesRatio": 1,  # nothing runs before both executors are there
+            "spark.executor.memory": "512m",
+            "spark.driver.memory": "512m",
+            "spark.executor.defaultJavaOptions": YOUNG,
+            "spark.driver.defaultJavaOptions": YOUNG,
+        }
+        local = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(tmp_path / "local")}
+        options = [option for name, value in confs.items() for option in ("--conf", f"{name}={value}")]
+        spark_submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+        command = [
+            *standalone.TIED, "bash", spark_submit, "--master", cluster.url,
+            "--properties-file", ROOT / "conf" / "timely.properties", *options, *shipped,
+            ROOT / "jobs" / f"{job}.py", *args,
+        ]  # fmt: skip
+        with (tmp_path / "stderr").open("wb") as errors:
+            running = subprocess.Popen(
+                list(map(str, command)), cwd=ROOT, env=environment | local,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
+                start_new_session=True,
+            )  # fmt: skip
+        started.append(running)
+        return running
+
+    yield start
+    for running in started:
+        standalone.end_session(running.pid)
+        running.stdout.close()
+        running.wait()
+
+
+def finished(running: Any, folder: Path) -> str:
+    """What it printed until it ended well."""
+    printed = running.communicate()[0]
+    assert running.returncode == 0, printed + (folder / "stderr").read_text(encoding="utf-8")[-5000:]
+    return printed
+
+
+def delta_rows(table: Path) -> list[dict[str, Any]]:
+    """The rows of a Delta table to which files were only added."""
+    commits = sorted((table / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for commit in commits for line in commit.read_text().splitlines()]
+    assert not any("remove" in action for action in actions)
+    files = [table / action["add"]["path"] for action in actions if "add" in action]
+    return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+
+
+def in_order(folder: Path) -> None:
+    """Give the files times by which Spark takes them in the order of their names."""
+    for number, file in enumerate(sorted(folder.iterdir())):
+        os.utime(file, (1_600_000_000 + number,) * 2)
+
+
+def test_word_count_with_the_package_in_py_files(submit: Any, package: Path, tmp_path: Path) -> None:
+    texts = ["To be, or not to be", "that is the question", "the question is not to be"]
+    (tmp_path / "in").mkdir()
+    for number, text in enumerate(texts):
+        (tmp_path / "in" / f"{number}.txt").write_text(text, encoding="utf-8")
+    in_order(tmp_path / "in")
+
+    args = ["--input", tmp_path / "in", "--output", tmp_path / "out", "--checkpoint", tmp_path / "ck"]
+    printed = finished(
+        submit("wordcount", *args, "--files-per-epoch", 1, shipped=["--py-files", package]), tmp_path
+    )
+
+    assert re.findall(r"^epoch (\d+):", printed, re.MULTILINE) == ["0", "1", "2"]
+    total: Counter[str] = Counter()
+    expected = []
+    for epoch, text in enumerate(texts):
+        new = re.findall(r"\w+", text.lower())
+        total.update(new)
+        expected += [(epoch, word, total[word]) for word in set(new)]
+    assert sorted(tuple(row.values()) for row in delta_rows(tmp_path / "out")) == sorted(expected)
+
+
+def test_components_from_an_archive_while_a_worker_is_killed(
+    submit: Any, cluster: Any, package: Path, tmp_path: Path
+) -> None:
+    draw = random.Random(7)
+    edges = [[(draw.randrange(80), draw.randrange(80)) for _ in range(20)] for _ in range(5)]
+    (tmp_path / "in").mkdir()
+    for number, drawn in enumerate(edges):
+        table = pa.table(dict(zip(("src", "dst"), zip(*drawn, strict=True), strict=True)))
+        pq.write_table(table, tmp_path / "in" / f"{number}.parquet")
+    in_order(tmp_path / "in")
+    before = cluster.executors("worker-0")
+    # unpacked on each executor, beside which its Python looks; the driver has to be told by itself
+    shipped = ["--archives", f"{package}#package", "--conf", "spark.executorEnv.PYTHONPATH=package"]
+    args = ["--edges", tmp_path / "in", "--output", tmp_path / "out", "--checkpoint", tmp_path / "ck"]
+
+    running = submit(
+        "connected_components", *args, "--files-per-epoch", 1, shipped=shipped, path=str(package)
+    )
+    first = running.stdout.readline()
+    worked = cluster.executors("worker-0") != before
+    cluster.kill("worker-0")
+    printed = finished(running, tmp_path)
+
+    assert worked, "no executor was lost"
+    assert "Lost executor" in (tmp_path / "stderr").read_text(encoding="utf-8"), "it was over already"
+    assert re.findall(r"^epoch (\d+):", first + printed, re.MULTILINE) == ["0", "1", "2", "3", "4"]
+    changes = delta_rows(tmp_path / "out")
+    for epoch in range(5):
+        graph = nx.Graph([edge for drawn in edges[: epoch + 1] for edge in drawn])
+        expected = {(node, min(part)): 1 for part in nx.connected_components(graph) for node in part}
+        answer: Counter[tuple[int, int]] = Counter()
+        for row in changes:
+            if row["epoch"] <= epoch:
+                answer[row["node"], row["component"]] += row["diff"]
+        assert {record: times for record, times in answer.items() if times} == expected

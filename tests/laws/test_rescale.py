@@ -1,0 +1,329 @@
+"""A flow goes on with another number of workers, wherever it was stopped, and its answer is the same."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import timely_spark as ts
+from timely_spark.testing import Simulation
+from timely_spark.worker import codec
+from timely_spark.worker.codec import unpack_parts
+from timely_spark.worker.migrate import Migration, migrate
+
+Inputs = dict[str, list[list[Any]]]
+Rows = dict[str, dict[int, list[tuple[Any, ...]]]]
+
+
+def plain(value: Any) -> Any:
+    """As a checkpoint has it."""
+    return json.loads(json.dumps(value))
+
+
+def move(simulation: Simulation, flow: ts.Dataflow, workers: int) -> Migration:
+    """Let the simulation go on with another number of workers."""
+    plan = flow.compile(workers)
+    before, messages = plain(simulation.plan.described()), pa.concat_tables(simulation.waiting)
+    snapshot = plain(simulation.coordinator.encode())
+    made = migrate(before, plan, snapshot, simulation.states, messages, simulation.blobs)
+    states = [worker.checkpoint(f"moved-{i}") for i, worker in enumerate(made.workers)]
+    counted = {key: n for key, n in made.coordinator.tracker.active.items() if n}
+    assert counted == recount(made, states)
+    assert min(counted.values(), default=1) > 0
+    assert made.turn.frontier == simulation.turn.frontier
+    assert (made.turn.released, made.turn.outputs.num_rows) == ([], 0)
+    simulation.plan, simulation.coordinator, simulation.turn = plan, made.coordinator, made.turn
+    simulation.states, simulation.waiting = list(states), [made.turn.rows]
+    return made
+
+
+def recount(made: Migration, states: list[bytes]) -> dict[Any, int]:
+    """The pointstamps there are, from what the states say of themselves."""
+    plan, counts = made.coordinator.plan, Counter[Any]()
+    for state in states:
+        head = json.loads(bytes(unpack_parts(state)[0]))
+        for name, _, time in head["queue"]:
+            counts[plan.by_name[name].arrives, plan.times.decode(time)] += 1
+        for name, _, capability in head["pending"]:
+            if capability is not None:
+                counts[plan.by_name[name].leaves, plan.times.decode(capability)] += 1
+    return dict(counts)
+
+
+class Moving:
+    """A simulation that is moved to the next of some numbers of workers, in turn, at each of `stops`."""
+
+    def __init__(
+        self,
+        flow: ts.Dataflow,
+        workers: list[int],
+        stops: Callable[[int], bool],
+        *,
+        seed: int | None = None,
+        blobs: Any = None,
+    ) -> None:
+        self.flow, self.workers, self.stops = flow, itertools.cycle(workers), stops
+        self.simulation = Simulation(flow, workers=next(self.workers), seed=seed, blobs=blobs)
+        self.batches = 0
+
+    def stop(self) -> None:
+        if self.stops(self.batches):
+            move(self.simulation, self.flow, next(self.workers))
+
+    def step(self) -> bool:
+        self.batches += 1
+        return self.simulation.step()
+
+    def run(self) -> None:
+        while self.step():
+            self.stop()
+
+
+def answers(
+    flow: ts.Dataflow,
+    inputs: Inputs,
+    workers: list[int],
+    *,
+    stops: Callable[[int], bool] = lambda _: False,
+    together: bool = False,
+    **how: Any,
+) -> tuple[Rows, int]:
+    """What each output says of each epoch, and how many batches it took."""
+    moving = Moving(flow, workers, stops, **how)
+    simulation = moving.simulation
+    manual = all(source.epochs == "manual" for source in simulation.plan.inputs)
+    named: dict[int, int] = {}
+    for epoch in range(max(map(len, inputs.values()))):
+        moving.stop()
+        named[epoch if manual else simulation.batch] = epoch
+        for name, of in inputs.items():
+            simulation.send(name, of[epoch] if epoch < len(of) else [], epoch=epoch if manual else None)
+            if manual:
+                simulation.advance_to(name, epoch + 1)
+        moving.step() if together else moving.run()
+    moving.stop()
+    for name in inputs:
+        simulation.close(name)
+    moving.run()
+    assert simulation.coordinator.tracker.active == {}
+    assert simulation.coordinator.tracker.inputs == {}
+    assert simulation.turn.complete
+    said = {name: captured.rows() for name, captured in simulation.captured.items()}
+    return {name: {named.get(e, -1): of for e, of in rows.items() if of} for name, rows in said.items()}, (
+        moving.batches
+    )
+
+
+# -- flows ---------------------------------------------------------------------------------------------------
+
+
+def reachability() -> ts.Dataflow:
+    flow = ts.Dataflow("reachability")
+    edges = flow.input("edges", "src long, dst long", epochs="manual")
+    roots = flow.input("roots", "node long", epochs="manual")
+
+    def hop(near: ts.Stream) -> ts.Stream:
+        onward = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
+        return onward.concat(near).distinct(name="near")
+
+    roots.loop(hop).capture("out")
+    return flow
+
+
+def components() -> ts.Dataflow:
+    """Provisional minima in a loop, and whoever waits for the last word behind it."""
+    flow = ts.Dataflow("components")
+    edges = flow.input("edges", "src long, dst long", epochs="manual")
+    both = edges.concat(edges.select(src="dst", dst="src"))
+
+    def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
+        least = proposed.min("label", keys=["node"], name="least")
+        links = proposed.scope.enter(both)
+        return least.join(links, left=["node"], right=["src"]).select(node="dst", label="label"), least
+
+    labels = both.select(node="src", label="src").loop(spread)
+    labels.to_delta("nowhere", diff="diff", name="out")
+    labels.group_by("label").aggregate(nodes="count", largest=("max", "node")).capture("sizes")
+    return flow
+
+
+def settled() -> ts.Dataflow:
+    """Laps kept in step: everything in the loop waits."""
+    flow = ts.Dataflow("settled")
+    edges = flow.input("edges", "src long, dst long", epochs="manual")
+
+    def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
+        least = proposed.min("label", keys=["node"]).settle()
+        links = proposed.scope.enter(edges)
+        return least.join(links, left=["node"], right=["src"]).select(node="dst", label="label"), least
+
+    edges.select(node="src", label="src").loop(spread).group_by("node").count().capture("out")
+    return flow
+
+
+def nested() -> ts.Dataflow:
+    """Outer: add 100 up to 300; inner: halve until odd."""
+    flow = ts.Dataflow("nested")
+
+    def inner(n: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
+        seen = n.distinct(name="seen")
+        parts = seen.branch(lambda row: row.n % 2 == 0)
+        return parts.trues.map(lambda row: row.n // 2 if row.n else 1, "n long").exchange("n"), parts.falses
+
+    def outer(n: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
+        odd = n.loop(inner, name="inner")
+        return odd.where(pc.field("n") < 300).map(lambda row: row.n + 100, "n long"), odd
+
+    pairs = flow.input("edges", "src long, dst long", epochs="manual")
+    starts = pairs.select(n=pc.add(pc.multiply(pc.field("src"), 7), pc.field("dst")))
+    starts.loop(outer, name="outer").distinct(name="all").capture("out")
+    return flow
+
+
+def keyed() -> ts.Dataflow:
+    """All that keeps state by key, behind an exchange of its own, so that epochs come in pieces."""
+    flow = ts.Dataflow("keyed")
+    edges = flow.input("edges", "src long, dst long", epochs="manual")
+    far = edges.exchange("dst").map(lambda row: (row.src, row.dst), "k long, v long")
+    other = edges.exchange("src", "dst").map(lambda row: (row.dst, row.src), "k long, w long")
+    far.join(other, on="k").capture("pairs")
+    far.join(other, on="k", per="time", name="now").capture("pairs now")
+    far.join(other, on="k", expire=1, name="close").capture("pairs close")
+    far.group_by("k").aggregate(n="count", low=("min", "v"), all=("collect", "v")).capture("values")
+    far.group_by("k").aggregate(n="count", per="time", name="each").capture("each time")
+    far.group_by("k").aggregate(n="count", expire=1, name="run").capture("runs")
+    far.distinct().capture("once")
+    far.distinct(expire=1, name="again").capture("again and again")
+    far.max("v", keys="k").to_delta("nowhere", diff="diff", name="greatest")
+    far.exchange("k").expire(after=1, name="window").group_by("k").aggregate(
+        n=("sum", "diff"), name="sums"
+    ).capture("window sums")
+    size = lambda time, batch: [(k, time.epoch) for k in sorted(set(batch["k"].to_pylist()))]  # noqa: E731
+    far.unary_notify(size, "k long, e long", by="k").capture("keys")
+    both = lambda time, left, right: [(left.num_rows > 0, right.num_rows > 0)]  # noqa: E731
+    far.select("k", "v", all=pc.scalar(0)).binary_notify(
+        other.select("k", "w", all=pc.scalar(0)), both, "left boolean, right boolean", by=("all", "all")
+    ).capture("sides")
+    return flow
+
+
+FLOWS = {made.__name__: made for made in (reachability, components, settled, nested, keyed)}
+NODES = st.integers(0, 7)
+EDGES = st.lists(st.lists(st.tuples(NODES, NODES), max_size=7), min_size=1, max_size=3)
+SOME = [[(0, 1), (1, 2), (5, 6), (2, 3)], [(6, 7), (3, 5), (0, 0)], [(2, 3), (7, 1)]]
+WORKERS = st.lists(st.sampled_from([1, 2, 3, 5]), min_size=2, max_size=4)
+
+
+def inputs(flow: str, edges: list[Any]) -> Inputs:
+    return {"edges": edges} | ({"roots": [[0], [6], []]} if flow == "reachability" else {})
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+@pytest.mark.parametrize(("workers", "together"), [([2, 3], True), ([3, 1], False)], ids=str)
+def test_wherever_a_flow_is_stopped_it_goes_on_with_other_workers(
+    flow: str, workers: list[int], *, together: bool
+) -> None:
+    given_ = inputs(flow, SOME)
+    expected, batches = answers(FLOWS[flow](), given_, workers[:1], together=together)
+    assert batches > 3
+    assert any(expected.values())
+    for stop in range(batches):
+        got, _ = answers(
+            FLOWS[flow](), given_, workers, stops=lambda at, stop=stop: at == stop, together=together
+        )
+        assert got == expected
+
+
+@settings(max_examples=settings().max_examples // 3)
+@given(
+    flow=st.sampled_from(sorted(FLOWS)),
+    edges=EDGES,
+    workers=WORKERS,
+    stops=st.sets(st.integers(0, 12), min_size=1, max_size=4),
+    seed=st.one_of(st.none(), st.integers(0, 10**6)),
+    together=st.booleans(),
+)
+def test_the_answer_depends_on_no_number_of_workers_at_any_time(
+    flow: str, edges: list[Any], workers: list[int], *, stops: set[int], seed: int | None, together: bool
+) -> None:
+    """Also several times, in random schedules, with rounds cut short and messages that take longer."""
+    given_ = inputs(flow, edges)
+    expected, _ = answers(FLOWS[flow](), given_, [1])
+
+    got, _ = answers(FLOWS[flow](), given_, workers, stops=stops.__contains__, seed=seed, together=together)
+
+    assert got == expected
+
+
+def test_by_the_clock_too() -> None:
+    def counts() -> ts.Dataflow:
+        flow = ts.Dataflow("counts")
+        x = flow.input("x", "k long, v long")
+        far = x.exchange("v").map(lambda row: row, "k long, v long")
+        far.group_by("k").count().capture("out")
+        return flow
+
+    given_ = {"x": [[(i % 5, i) for i in range(20)], [(1, 1)], [(2, 7), (9, 9)]]}
+    expected, batches = answers(counts(), given_, [3])
+    assert expected["out"][1] == [(1, 5)]
+    for stop in range(batches):
+        got, _ = answers(counts(), given_, [3, 2], stops=lambda at, stop=stop: at == stop)
+        assert got == expected
+
+
+def test_with_epochs_from_a_column_too() -> None:
+    """Two epochs at once, the later one closing the earlier; and rows that come too late."""
+
+    def counts() -> ts.Dataflow:
+        flow = ts.Dataflow("counts")
+        x = flow.source("x", "epoch long, k long, v long", epoch="epoch")
+        far = x.exchange("v").map(lambda row: row, "epoch long, k long, v long")
+        far.group_by("k").count().capture("out")
+        x.late.capture("late")
+        return flow
+
+    def said(stop: int) -> tuple[Any, int]:
+        moving = Moving(counts(), [3, 2], lambda at: at == stop)
+        for rows in ([(0, 1, 1), (0, 2, 2), (1, 1, 3)], [(0, 9, 9), (1, 2, 4), (3, 1, 5)], [(4, 4, 4)]):
+            moving.stop()
+            moving.simulation.send("x", rows)
+            moving.run()
+        return {name: it.rows() for name, it in moving.simulation.captured.items()}, moving.batches
+
+    expected, batches = said(-1)
+    assert expected["out"] == {0: [(1, 1), (2, 1)], 1: [(1, 2), (2, 2)], 3: [(1, 3)]}
+    assert expected["late"][1] == [(0, 9, 9)]
+    for stop in range(batches):
+        assert said(stop) == (expected, batches)
+
+
+def test_state_that_is_kept_apart_is_dealt_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Memory(dict[bytes, bytes]):
+        def put(self, what: str, data: bytes) -> bytes:
+            self[reference := f"{what}-{len(self)}".encode()] = data
+            return reference
+
+        def get(self, reference: bytes) -> bytes:
+            return self[reference]
+
+    monkeypatch.setattr(codec, "KEPT_BYTES", 200)
+    random = np.random.default_rng(0)
+    epochs = [[tuple(map(int, pair)) for pair in random.integers(0, 40, (60, 2))] for _ in range(3)]
+    expected, batches = answers(components(), {"edges": epochs}, [2])
+    for stop in range(1, batches, 2):
+        blobs = Memory()
+        got, _ = answers(
+            components(), {"edges": epochs}, [2, 3], stops=lambda at, stop=stop: at == stop, blobs=blobs
+        )
+        assert got == expected
+        assert any(key.startswith(b"moved") for key in blobs)

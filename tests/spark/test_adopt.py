@@ -1,0 +1,107 @@
+"""Going on from a checkpoint with another number of workers, or another flow, on Spark."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import timely_spark as ts
+from timely_spark.runtime.log import RoundLog
+from timely_spark.runtime.start import default_workers
+from timely_spark.worker.migrate import FlowChanged
+
+HOPS = 30
+
+
+def paths(*, parity: bool = False, node: str = "node") -> ts.Dataflow:
+    """Which nodes are reached; and, if asked for, how many of them are odd."""
+    flow = ts.Dataflow("paths")
+    edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", f"{node} long")
+
+    def hop(reached: Any) -> Any:
+        onward = reached.join(reached.scope.enter(edges), left=[node], right=["src"], name="links")
+        return onward.select(**{node: "dst"}).concat(reached).distinct(name="near")
+
+    near = roots.loop(hop, name="hops")
+    near.capture("out")
+    if parity:
+        odd = near.map(lambda row: row[0] % 2, "odd long")
+        odd.group_by("odd").count(name="counts").capture("parity")
+    return flow
+
+
+def begun(spark: SparkSession, checkpoint: str) -> None:
+    """A flow of two workers that was stopped in the middle of its loop."""
+    flow = paths()
+    flow.handle("edges").send([(i, i + 1) for i in range(HOPS)])
+    flow.handle("roots").send([0])
+    with flow.start(spark, checkpoint=checkpoint, workers=2, rounds_per_batch=1) as query:
+        while query.rounds < 4:
+            query.step(timeout=60)
+    assert query.last_progress is None or query.last_progress.frontier["out"] == [[0]], "in mid-loop"
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_another_number_of_workers_in_the_middle_of_a_loop(
+    spark: SparkSession, checkpoint: str, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun(spark, checkpoint)
+    assert default_workers(spark, checkpoint) == 2
+    again = paths()
+    with caplog.at_level(logging.WARNING):
+        query = again.start(spark, checkpoint=checkpoint, workers=workers, trigger="available_now")
+    assert f"goes on with {workers} workers instead of 2" in caplog.text
+    assert query.await_termination(100)
+    assert query.exception() is None
+    assert query.captured("out").rows()[0] == [(i,) for i in range(HOPS + 1)]
+
+    last = paths()
+    last.handle("edges").send([(HOPS, HOPS + 1)])
+    with last.start(spark, checkpoint=checkpoint, workers=2) as query:
+        assert query.wait_for(timeout=60)
+        assert [row for rows in query.captured("out").rows().values() for row in rows][-1] == (HOPS + 1,)
+        blobs = set(RoundLog(checkpoint).files.names("blobs"))
+        assert len(blobs) < 50
+
+
+def test_steps_may_be_added_and_go(
+    spark: SparkSession, checkpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun(spark, checkpoint)
+    flow = paths(parity=True)
+    with (
+        caplog.at_level(logging.WARNING),
+        flow.start(spark, checkpoint=checkpoint, workers=2, trigger="available_now") as query,
+    ):
+        assert query.await_termination(100)
+        assert query.exception() is None
+        assert "counts" in caplog.text
+        assert query.captured("out").rows()[0] == [(i,) for i in range(HOPS + 1)]
+        counted = query.captured("parity").rows()
+        assert sum(n for rows in counted.values() for _, n in rows) <= HOPS + 1, "from here on"
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        query = paths().start(spark, checkpoint=checkpoint, workers=2, trigger="available_now")
+    assert query.await_termination(100)
+    assert "step counts is gone; dropped: state" in caplog.text
+    assert query.exception() is None
+
+
+def test_what_is_no_longer_the_same_is_refused_and_nothing_is_touched(
+    spark: SparkSession, checkpoint: str
+) -> None:
+    begun(spark, checkpoint)
+    before = {file: file.stat().st_mtime_ns for file in Path(checkpoint).rglob("*.arrow")}
+    with pytest.raises(FlowChanged, match=r"(?s)'hops.near' .*test_adopt.py:\d+.*Hint") as error:
+        paths(node="vertex").start(spark, checkpoint=checkpoint, workers=2)
+    assert "node int64" in str(error.value)
+    assert "vertex int64" in str(error.value)
+    assert {file: file.stat().st_mtime_ns for file in Path(checkpoint).rglob("*.arrow")} == before
+
+    query = paths().start(spark, checkpoint=checkpoint, workers=2, trigger="available_now")
+    assert query.await_termination(100)
+    assert query.captured("out").rows()[0] == [(i,) for i in range(HOPS + 1)]

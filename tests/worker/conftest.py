@@ -1,0 +1,71 @@
+"""What tests of states share: blobs in memory, and values in a form in which any two can be compared."""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from timely_spark.worker import Arrangement
+
+
+class Memory:
+    """Blobs in a dictionary: what is put again under the same name has the same reference."""
+
+    def __init__(self, content: Mapping[bytes, bytes] | None = None) -> None:
+        self.content = dict(content or {})
+        self.written = 0
+        #: the references that were looked up
+        self.read: set[bytes] = set()
+
+    def put(self, what: str, data: bytes) -> bytes:
+        reference = f"{what}-{len(data)}-{zlib.crc32(data):08x}".encode()
+        self.content[reference] = data
+        self.written += len(data)
+        return reference
+
+    def get(self, reference: bytes) -> bytes:
+        self.read.add(reference)
+        return self.content[reference]
+
+
+@pytest.fixture(scope="session")
+def memory() -> type[Memory]:
+    return Memory
+
+
+def _plain(value: Any) -> Any:  # noqa: PLR0911 - a case per type
+    if isinstance(value, pa.RecordBatch):
+        value = pa.Table.from_batches([value])
+    if isinstance(value, pa.Table):
+        return "table", value.schema, value.to_pylist()
+    if isinstance(value, Arrangement):
+        return "arrangement", value.keys, [_plain(batch) for batch in value.batches()]
+    if isinstance(value, pd.DataFrame):
+        return "frame", value.to_dict("tight")
+    if isinstance(value, pd.Series):
+        return "series", _plain(value.name), value.dtype, value.to_dict()
+    if isinstance(value, np.ndarray):
+        # bytes, as a NaN does not equal itself
+        content = [_plain(item) for item in value.ravel()] if value.dtype.hasobject else value.tobytes()
+        return "array", value.dtype, value.shape, content
+    if isinstance(value, Mapping):
+        factory = value.default_factory if isinstance(value, defaultdict) else None
+        return type(value), factory, [(_plain(key), _plain(item)) for key, item in value.items()]
+    if isinstance(value, set | frozenset):
+        return type(value), sorted((_plain(item) for item in value), key=repr)
+    if isinstance(value, list | tuple | deque):
+        return type(value), getattr(value, "maxlen", None), [_plain(item) for item in value]
+    return type(value), repr(value)
+
+
+@pytest.fixture(scope="session")
+def plain() -> Callable[[Any], Any]:
+    """A value with the types of all its parts, so that 1, 1.0 and True differ; equal ones are equal."""
+    return _plain

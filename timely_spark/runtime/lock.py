@@ -1,0 +1,99 @@
+"""One living driver per checkpoint: a lock that its process holds, and that dies with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from timely_spark.runtime.files import Files
+from timely_spark.runtime.stores import make_folder
+
+try:
+    import fcntl
+except ImportError:  # Windows: only the terms of the round log keep two drivers apart
+    fcntl = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+#: Held by this process. The kernel's lock is one of processes: it would be given to the same one again.
+_held: dict[str, Lock] = {}
+_one_at_a_time = threading.RLock()
+
+
+class Lock:
+    """A checkpoint's lock, on a local file system; elsewhere there is none, and `acquire` always succeeds.
+
+    The kernel frees it when the process ends, however it ends, so a dead process never blocks a restart.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self.path = os.path.realpath(files.path("lock")) if files.local and fcntl is not None else None
+        self._file: int | None = None
+        self.query: StreamingQuery | None = None
+
+    def acquire(self) -> bool:
+        """Takes the lock; False if a living process, this one included, has a running query under it."""
+        if self.path is None:
+            return True
+        with _one_at_a_time:
+            return self._acquire(self.path)
+
+    def _acquire(self, path: str) -> bool:
+        if (holder := _held.get(path)) is not None:
+            if holder.query is None or holder.query.isActive:
+                return False
+            holder.release()
+        make_folder(os.path.dirname(path))
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o660)
+        for _ in range(20):  # `is_held` has it for a moment
+            if _try(file):
+                self._file = file
+                _held[path] = self
+                return True
+            time.sleep(0.01)
+        os.close(file)
+        return False
+
+    def is_held(self) -> bool | None:
+        """Whether a living process has the lock; None where there are none."""
+        if self.path is None or not os.path.exists(self.path):
+            return None if self.path is None else False
+        with _one_at_a_time:
+            if self.path in _held:
+                return True
+            file = os.open(self.path, os.O_RDWR)
+            try:
+                return not _try(file)
+            finally:
+                os.close(file)
+
+    def release(self) -> None:
+        """Gives it back; again does nothing."""
+        with _one_at_a_time:
+            if self._file is not None and self.path is not None:
+                _held.pop(self.path, None)
+                file, self._file = self._file, None
+                os.close(file)
+
+    def release_after(self, query: StreamingQuery) -> None:
+        """Gives it back when the query ends, by itself or not."""
+        self.query = query
+        threading.Thread(target=self._wait, name="timely-lock", daemon=True).start()
+
+    def _wait(self) -> None:
+        with contextlib.suppress(Exception):  # how it ended is told by the query itself
+            assert self.query is not None
+            self.query.awaitTermination()
+        self.release()
+
+
+def _try(file: int) -> bool:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

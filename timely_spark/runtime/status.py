@@ -1,0 +1,159 @@
+"""What a checkpoint tells of its flow, without Spark and without the flow's code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow.compute as pc
+
+from timely_spark.runtime.blobs import size_of
+from timely_spark.runtime.errors import OtherFlow
+from timely_spark.runtime.lock import Lock
+from timely_spark.runtime.log import FORMAT, RoundLog
+from timely_spark.worker.outline import Held, Outline
+
+_MOST = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """A flow as its newest manifest shows it.
+
+    Example:
+        >>> Status.of("/no/such/checkpoint")
+        Traceback (most recent call last):
+            ...
+        timely_spark.runtime.errors.OtherFlow: /no/such/checkpoint holds no checkpoint of a flow...
+    """
+
+    checkpoint: str
+    flow: str
+    workers: int
+    #: who started it last
+    owner: Mapping[str, Any]
+    #: whether that process lives; None: it cannot be told on this file system
+    running: bool | None
+    #: the last micro-batch, and the rounds since the checkpoint was made
+    batch: int
+    rounds: int
+    complete: bool
+    #: epochs that were begun and are not complete
+    epochs: list[int]
+    #: where each input stands, None: closed; and the user's line
+    inputs: dict[str, tuple[int | None, str]]
+    #: per step the least times that may still come there; none: it is complete
+    frontier: dict[str, list[Any]]
+    #: in flight
+    messages: int
+    message_bytes: int
+    notifications: int
+    #: workers with work left over
+    left: list[int]
+    late: Mapping[str, int]
+    state_bytes: Mapping[str, int]
+    #: what keeps the oldest epoch open
+    held: list[Held]
+    #: the inputs that keep it open
+    held_by_inputs: list[str]
+
+    @classmethod
+    def of(cls, checkpoint: str) -> Status:
+        """Reads a checkpoint; one of a running flow, too.
+
+        Raises:
+            OtherFlow: there is none, or none of this format.
+        """
+        log = RoundLog(checkpoint)
+        identity, batch = log.read_json("flow.json"), log.newest()
+        if identity is not None and identity["format"] != FORMAT:
+            raise OtherFlow.format_is(identity["format"], FORMAT)
+        found = None if batch is None else log.read_whole(batch)
+        said = None if found is None else log.read_json(f"flows/{found[0].plan}.json")
+        if identity is None or found is None or said is None:
+            raise OtherFlow.no_flow(log.checkpoint)
+        manifest, rows = found
+        snapshot, outline = manifest.coordinator, Outline(said["outline"])
+        epochs = sorted({epoch for epochs in snapshot["unreleased"].values() for epoch in epochs})
+        messages = rows.filter(pc.equal(rows.column("kind"), "message")).column("payload").to_pylist()
+        stands = snapshot["inputs"]
+        oldest = epochs[0] if epochs else None
+        late = [
+            name
+            for name, at in stands.items()
+            if oldest is not None and at is not None and at <= oldest and outline.inputs[name][0] != "clock"
+        ]
+        return cls(
+            checkpoint=log.checkpoint,
+            flow=identity["name"],
+            workers=said["described"]["workers"],
+            owner=log.owner(),
+            running=Lock(log.files).is_held(),
+            batch=manifest.batch,
+            rounds=manifest.rounds,
+            complete=manifest.complete,
+            epochs=epochs,
+            inputs={name: (at, outline.inputs[name][1]) for name, at in stands.items()},
+            frontier=outline.frontier(snapshot) or manifest.frontier,
+            messages=len(messages),
+            message_bytes=sum(map(size_of, messages)),
+            notifications=sum(n for pending in snapshot["pending"] for _, _, n in pending),
+            left=snapshot["left"],
+            late=manifest.late,
+            state_bytes=manifest.stats.get("state_bytes", {}),
+            held=[] if oldest is None else outline.held(snapshot, oldest),
+            held_by_inputs=late,
+        )
+
+    def json(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self), indent=1)
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        alive = {True: "running", False: "not running", None: "perhaps running"}[self.running]
+        owner = f"process {self.owner.get('pid')} on {self.owner.get('host')}"
+        yield f"flow {self.flow!r}, {self.workers} workers, {self.checkpoint}"
+        yield f"  {alive}; started {self.owner.get('started')} by {owner}"
+        yield f"  after micro-batch {self.batch}, {self.rounds} rounds" + ", complete" * self.complete
+        yield f"inputs  {_listed(f'{n}: {_at(at)} ({where})' for n, (at, where) in self.inputs.items())}"
+        if self.late:
+            yield f"late rows  {_listed(f'{name}: {n}' for name, n in self.late.items())}"
+        yield f"epochs in flight  {_listed(map(str, self.epochs))}"
+        left = f", work left over on workers {self.left}" if self.left else ""
+        waits = f"{self.notifications} notifications asked for"
+        yield f"pending  {self.messages} messages ({self.message_bytes:,} bytes), {waits}{left}"
+        yield "frontier: what may still come"
+        width = max(map(len, self.frontier), default=0)
+        for name, times in self.frontier.items():
+            size = f"   {self.state_bytes[name]:,} bytes of state" if name in self.state_bytes else ""
+            yield f"  {name:{width}}  {_listed(map(_time, times))}{size}"
+        if self.epochs:
+            yield f"epoch {self.epochs[0]} is held back by"
+        for name in self.held_by_inputs:
+            at, where = self.inputs[name]
+            yield f"  input {name} ({where}), which stands at epoch {at}: advance or close it"
+        for held in self.held[:_MOST]:
+            kinds = [(held.messages, "messages"), (held.notifications, "notifications")]
+            what = " and ".join(f"{n} {kind}" for n, kind in kinds if n)
+            yield f"  {what} at {_time(held.time)}, step {held.step} ({held.where})"
+            if len(held.path) > 1:
+                yield f"    on the way to {' -> '.join(held.path[1:])}"
+        if len(self.held) > _MOST:
+            yield f"  and {len(self.held) - _MOST} more"
+
+
+def _listed(parts: Iterator[str] | map[str]) -> str:
+    return ", ".join(parts) or "none"
+
+
+def _at(stands: int | None) -> str:
+    return "closed" if stands is None else f"epoch {stands}"
+
+
+def _time(time: list[int]) -> str:
+    return f"({', '.join(map(str, time))})"

@@ -1,0 +1,115 @@
+"""The outline of a plan as JSON: enough to tell, without the flow's code, where its times stand and why."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from timely_spark.progress import Edge, Reachability, Tracker
+from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Times
+from timely_spark.worker.plan import Plan
+
+_TIMES: Mapping[str, Any] = {type(times.epoch(0)).__name__: times for times in (PRODUCT, LEXICOGRAPHIC)}
+
+
+def outline(plan: Plan) -> dict[str, Any]:
+    """The steps that receive, with the lines that built them, and what the ways between them do to times.
+
+    With times of one's own these ways are left out: their summaries are code.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("hello")
+        >>> _ = flow.input("x", "n long").distinct(name="once").capture("out")
+        >>> [name for name, *_ in outline(flow.compile(2))["steps"]]
+        ['once', 'out']
+    """
+    own = _TIMES.get(type(plan.times.epoch(0)).__name__) != plan.times
+    return {
+        "times": type(plan.times.epoch(0)).__name__,
+        "steps": [[n.name, n.stage.operator, str(n.stage.where), n.stage.scope.depth] for n in plan.nodes],
+        "inputs": {source.name: [source.epochs, str(source.stage.where)] for source in plan.inputs},
+        "edges": None
+        if own
+        else [[edge.source, edge.target, edge.exchange, _encoded(edge.summary)] for edge in plan.reach.edges],
+    }
+
+
+def _encoded(summary: Any) -> list[list[int]]:
+    return [list(getattr(summary, each.name)) for each in fields(summary) if each.init]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A pointstamp that keeps an epoch open: something at a time, at a step, and the way on from it."""
+
+    time: list[int]
+    step: str
+    #: the user's line
+    where: str
+    #: messages that wait there; or notifications that are asked for, with the right to send
+    messages: int
+    notifications: int
+    #: the steps it leads over to the nearest output or probe, the first included
+    path: list[str]
+
+
+class Outline:
+    """What `outline` gave, to be asked about a coordinator's snapshot."""
+
+    def __init__(self, found: Mapping[str, Any]) -> None:
+        self.steps: list[tuple[str, str, str, int]] = [tuple(step) for step in found["steps"]]
+        self.inputs: Mapping[str, tuple[str, str]] = found["inputs"]
+        self.times: Times | None = _TIMES[found["times"]] if found["edges"] is not None else None
+        self.reach: Reachability | None = None
+        if self.times is not None:
+            kind: Any = self.times
+            edges = [Edge(a, b, kind.summary(*map(tuple, s)), exchange=x) for a, b, x, s in found["edges"]]
+            self.reach = Reachability(2 * len(self.steps), edges)
+
+    def frontier(self, snapshot: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """Per step the least times that may still come there; empty with times of one's own."""
+        if self.reach is None or self.times is None:
+            return {}
+        tracker = Tracker.decode(self.reach, self.times, snapshot["tracker"])
+        return {
+            name: [time.encode() for time in tracker.frontier(2 * index)]
+            for index, (name, *_) in enumerate(self.steps)
+        }
+
+    def held(self, snapshot: Mapping[str, Any], epoch: int) -> list[Held]:
+        """What stands at an epoch, or before it, by time."""
+        found: dict[tuple[tuple[int, ...], int], list[int]] = {}
+        for location, time, n in snapshot["tracker"]["counts"]:
+            if time[0] <= epoch:
+                found.setdefault((tuple(time), location // 2), [0, 0])[location % 2] += n
+        return [
+            Held(list(time), self.steps[index][0], self.steps[index][2], messages, waits, self._path(index))
+            for (time, index), (messages, waits) in sorted(found.items())
+        ]
+
+    def _path(self, start: int) -> list[str]:
+        """The steps on the shortest way from one to an output or a probe."""
+        before: dict[int, int | None] = {start: None}
+        todo = deque([start])
+        while todo:
+            index = todo.popleft()
+            if self.steps[index][1] in {"output", "probe", "inspect"}:
+                way = []
+                at: int | None = index
+                while at is not None:
+                    way.append(self.steps[at][0])
+                    at = before[at]
+                return way[::-1]
+            for onward in self._onward(index):
+                if onward not in before:
+                    before[onward] = index
+                    todo.append(onward)
+        return [self.steps[start][0]]
+
+    def _onward(self, index: int) -> Iterable[int]:
+        if self.reach is not None:
+            for edge in self.reach.out[2 * index + 1]:
+                yield edge.target // 2
