@@ -139,6 +139,7 @@ def in_order(folder: Path) -> None:
         os.utime(file, (1_600_000_000 + number,) * 2)
 
 
+@pytest.mark.campaign
 def test_word_count_with_the_package_in_py_files(submit: Any, package: Path, tmp_path: Path) -> None:
     texts = ["To be, or not to be", "that is the question", "the question is not to be"]
     (tmp_path / "in").mkdir()

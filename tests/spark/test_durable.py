@@ -96,7 +96,7 @@ from pyspark.sql import SparkSession
 sys.path.insert(0, sys.argv[2])
 import timely_spark as ts
 from test_durable import growing
-builder = ts.configure(SparkSession.builder.master("local[1]")).config("spark.log.level", "OFF")
+builder = SparkSession.builder.master("local[1]").config("spark.log.level", "OFF")  # as nobody tuned it
 flow = growing()
 flow.handle("x").send([0, 1])
 query = flow.start(builder.getOrCreate(), checkpoint=sys.argv[1], workers=2)

@@ -294,6 +294,7 @@ spark.stop()
 """
 
 
+@pytest.mark.campaign
 def test_two_executors_and_a_session_that_nobody_tuned(checkpoint: str) -> None:
     command = [sys.executable, "-c", PLAIN, checkpoint, str(Path(__file__).parent), "local-cluster[2,1,1024]"]
     path = os.pathsep.join([str(Path(ts.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
