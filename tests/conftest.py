@@ -20,7 +20,7 @@ os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executa
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 # No deadline: the machine is small and shared. A campaign looks at many more examples, new ones each time.
-settings.register_profile("timely", deadline=None, max_examples=30, derandomize=bool(os.environ.get("CI")))
+settings.register_profile("timely", deadline=None, max_examples=20, derandomize=bool(os.environ.get("CI")))
 settings.register_profile("campaign", deadline=None, max_examples=5_000, derandomize=False)
 
 

@@ -83,6 +83,7 @@ def expected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> v
     return verdict.outcome(home)
 
 
+@pytest.mark.campaign
 def test_a_batch_that_runs_again_changes_nothing(
     spark: SparkSession, expected: verdict.Outcome, tmp_path: Path
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_batch_that_runs_again_changes_nothing(
     assert chain.differences(expected) == []
 
 
+@pytest.mark.campaign
 def test_a_sink_that_ignores_its_version_is_found_out(
     spark: SparkSession, expected: verdict.Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +109,7 @@ def test_a_sink_that_ignores_its_version_is_found_out(
     assert any(line.startswith("captured/near/10") for line in chain.differences(expected))
 
 
+@pytest.mark.campaign
 def test_a_restart_from_an_older_manifest_is_found_out(
     spark: SparkSession, expected: verdict.Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +122,7 @@ def test_a_restart_from_an_older_manifest_is_found_out(
     assert any(line.startswith(("progress/", "rounds")) for line in chain.differences(expected))
 
 
+@pytest.mark.campaign
 def test_a_manifest_that_is_not_written_whole_is_found_out(
     spark: SparkSession, expected: verdict.Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +137,7 @@ def test_a_manifest_that_is_not_written_whole_is_found_out(
     assert any(line.startswith("workers with state") for line in chain.differences(expected))
 
 
+@pytest.mark.campaign
 def test_files_that_nothing_refers_to_are_found(
     spark: SparkSession, expected: verdict.Outcome, tmp_path: Path
 ) -> None:

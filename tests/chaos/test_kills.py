@@ -17,13 +17,12 @@ from campaign import CLUSTER, RETRYING, Campaign, Chain, Params, Unfailed, unfai
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 SEED = 7 if os.environ.get("CI") else int(time.time()) % 100_000
-KILLS = 5
+KILLS = 3
 LOOPING = Params("looping", workers=2, rounds=1)
 SAMPLE = [
     LOOPING,
     Params("manual", workers=2, rounds=3),
     Params("delta", workers=2),
-    Params("nested", workers=3, rounds=3, partitions=2),
 ]
 
 
@@ -67,6 +66,7 @@ def test_python_workers_killed_in_the_middle_of_their_tasks(
     assert verdict.differences(known[LOOPING].outcome, verdict.outcome(chain.home)) == []
 
 
+@pytest.mark.campaign  # tests/cluster kills one on a cluster
 def test_executors_killed_and_a_task_that_is_done_twice(base: Path, known: dict[Params, Unfailed]) -> None:
     chain = Chain(replace(LOOPING, master=CLUSTER, partitions=2), base / "executors")
 

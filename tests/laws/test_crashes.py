@@ -26,7 +26,7 @@ SIMULATE = runpy.run_path(str(Path(__file__).parents[1] / "chaos" / "simulate.py
 Case, FLOWS, check, difference = (SIMULATE[name] for name in ("Case", "FLOWS", "check", "difference"))
 SEEDS = st.integers(0, 10**9)
 #: a part of the examples that a profile asks for
-FEW = settings(max_examples=settings().max_examples // 10)
+FEW = settings(max_examples=settings().max_examples // 6)
 
 
 # -- the law -------------------------------------------------------------------------------------------------
