@@ -63,8 +63,8 @@ class Lock:
         if self.path is None or not os.path.exists(self.path):
             return None if self.path is None else False
         with _one_at_a_time:
-            if self.path in _held:
-                return True
+            if (holder := _held.get(self.path)) is not None:
+                return holder.query is None or bool(holder.query.isActive)
             file = os.open(self.path, os.O_RDWR)
             try:
                 return not _try(file)
