@@ -13,6 +13,7 @@ import pyarrow as pa
 from timely_spark.runtime.delivery import arrow_schema
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.files import Files
+from timely_spark.runtime.query import portions
 from timely_spark.runtime.sinks import EPOCH, Output, Parts, stamped, with_epoch
 
 if TYPE_CHECKING:
@@ -106,21 +107,8 @@ class _Writer:
 
     def as_task(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same for what comes from Spark, in many small batches."""
-        rows = self(_groups(batches))
+        rows = self(portions(batches, _GROUP, lambda batch: batch.num_rows))
         yield pa.RecordBatch.from_pydict({"rows": [rows]})
-
-
-def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        held.append(batch)
-        rows += batch.num_rows
-        if rows >= _GROUP:
-            yield pa.Table.from_batches(held)
-            held, rows = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
 
 
 def _open(format: Format, sink: Any, schema: pa.Schema) -> Any:

@@ -46,9 +46,6 @@ class Ledger:
             payloads += _parts(self._file(file), output.name, epoch)
         payloads += _parts(self.now, output.name, epoch)
         self.taken.add((output.name, epoch))
-        return self._delivery(output, epoch, payloads)
-
-    def _delivery(self, output: Output, epoch: int, payloads: list[bytes]) -> Delivery:
         return Delivery(epoch, payloads, self.blobs, output.vertex)
 
     def _file(self, name: str) -> pa.Table:

@@ -307,8 +307,9 @@ class RoundLog:
         until = min(max(manifest.batch - keep, manifest.kept_from), manifest.kept_from + 4)
         for batch in range(manifest.kept_from, until):
             gone = old.gone if (old := self.read(batch)) is not None else []
-            manifests = [f"rounds/{term}/{batch}.arrow" for term in (self.term, self._earlier.get(batch))]
-            for name in (*gone, *manifests):  # stopped in between, it is done again
+            terms = {self.term, self._earlier.get(batch, self.term)}
+            # stopped in between, it is done again
+            for name in (*gone, *(f"rounds/{term}/{batch}.arrow" for term in terms)):
                 self.files.remove(name)
         return replace(manifest, kept_from=until)
 

@@ -72,7 +72,7 @@ def _pack(site: Site, source: str, batches: Iterator[pa.RecordBatch]) -> Iterato
     context = TaskContext.get()
     shard = context.partitionId() if context is not None else 0
     seq = 0
-    for table in _portions(batches):
+    for table in portions(batches, PORTION_BYTES, lambda batch: batch.nbytes):
         yield from site.labelled(pack(site.plan, source, table, shard, seq)).to_batches()
         seq += 1
     if not seq:  # Spark runs us on partitions without rows, too: an epoch filtered away still ticks, and ends
@@ -80,13 +80,16 @@ def _pack(site: Site, source: str, batches: Iterator[pa.RecordBatch]) -> Iterato
         yield from site.labelled(pack(site.plan, source, empty, shard)).to_batches()
 
 
-def _portions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+def portions(
+    batches: Iterator[pa.RecordBatch], most: int, size_of: Callable[[pa.RecordBatch], int]
+) -> Iterator[pa.Table]:
+    """The batches as tables, each as soon as it comes to the size `most`."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
         held.append(batch)
-        size += batch.nbytes
-        if size >= PORTION_BYTES:
+        size += size_of(batch)
+        if size >= most:
             yield pa.Table.from_batches(held)
             held, size = [], 0
     if held:

@@ -117,7 +117,6 @@ def start(
         check(log, plan)
         for output in outputs:
             output.sink.prepare(session, output, log.checkpoint, flow["id"])
-        rounds = rounds_per_batch or Bound().rounds
         site = Site(
             checkpoint=log.checkpoint,
             **packed(plan),
@@ -126,7 +125,7 @@ def start(
             name=plan.name,
             run=uuid.uuid4().hex,
             keep=_retention(session),
-            rounds=rounds,
+            rounds=rounds_per_batch or Bound().rounds,
             record=record,
         )
         site = _claimed(site, inputs)
