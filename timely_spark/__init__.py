@@ -6,6 +6,7 @@
 - `worker`: one worker's round, and the driver's turn between rounds.
 - `operators`: what streams can do.
 - `dataflow`: the handles a user holds.
+- `differential`: incremental collections.
 - `testing`: the whole of it on simulated workers, without Spark.
 - `show`: a flow as text and pictures.
 - `runtime`: the only part that knows Spark.
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from timely_spark import testing
 from timely_spark.dataflow import Dataflow, Input, Scope, Stream, Variable
+from timely_spark.differential import Collection, snapshot
 from timely_spark.errors import TimelyError
 from timely_spark.graph import Vertex
 from timely_spark.operators import Probe
@@ -32,6 +34,7 @@ __version__ = "0.1.0"
 __all__ = [
     "LEXICOGRAPHIC",
     "PRODUCT",
+    "Collection",
     "Dataflow",
     "Input",
     "Probe",
@@ -44,6 +47,7 @@ __all__ = [
     "Vertex",
     "configure",
     "once",
+    "snapshot",
     "testing",
     "tune",
 ]

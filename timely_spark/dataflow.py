@@ -30,6 +30,7 @@ from timely_spark.worker import Plan, compile_plan
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from timely_spark.differential import Collection
     from timely_spark.runtime.handle import Query
     from timely_spark.runtime.inputs import InputHandle
 
@@ -86,6 +87,16 @@ class Stream:
     foreach_epoch = operators.foreach_epoch
     to_delta = operators.to_delta
     to_files = operators.to_files
+
+    def collection(self, diff: str | None = None) -> Collection:
+        """Its records as a collection, which is kept up to date incrementally: see `Collection`.
+
+        Args:
+            diff: a column that says how many of a record there are more (or, negative, less).
+        """
+        from timely_spark.differential import collection
+
+        return collection(self, diff)
 
     @property
     def schema(self) -> pa.Schema:

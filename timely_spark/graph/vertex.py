@@ -27,6 +27,13 @@ class Context(Protocol):
     def output(self, time: Timestamp, batch: pa.Table) -> None:
         """Hand a batch to the driver."""
 
+    def feeds(self, edge: int) -> Vertex | None:
+        """The vertex on this worker whose output comes to input `edge` as it is; None: there is none.
+
+        Its state may be read. It may be ahead of what has come from it.
+        """
+        ...
+
     def coarse(self, time: Timestamp) -> Timestamp:
         """The time as far as it matters to what is accumulated: laps that do not matter set to 0."""
         ...

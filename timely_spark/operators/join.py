@@ -33,7 +33,7 @@ class Join(Vertex):
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Keep the batch, and send its pairs with the other side."""
-        batch = _with_keys(batch, self.on[edge])
+        batch = with_keys(batch, self.on[edge])
         if batch.num_rows:
             self.keep(edge, time, batch)
 
@@ -130,12 +130,56 @@ class JoinPerTime(Join):
         self.held.pop(time, None)
 
 
-def _with_keys(batch: pa.Table, keys: Sequence[str]) -> pa.Table:
+def with_keys(batch: pa.Table, keys: Sequence[str]) -> pa.Table:
     """The rows with no null among the keys: null equals nothing in a join, as in Spark."""
     for key in keys:
         if batch.column(key).null_count:
             batch = batch.filter(pc.is_valid(batch.column(key)))
     return batch
+
+
+def matching_keys(
+    operator: str,
+    ours: pa.Schema,
+    theirs: pa.Schema,
+    *,
+    on: str | Sequence[str] | None,
+    left: str | Sequence[str] | None,
+    right: str | Sequence[str] | None,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The key columns of both sides, as a user gave them.
+
+    Raises:
+        SchemaError: they are missing or differ in number or type.
+    """
+    where = caller()
+    if on is not None and (left is not None or right is not None):
+        msg = (
+            f"{operator} ({where}): on={on!r} and left={left!r}, right={right!r}. "
+            "Hint: give on= for keys of one name on both sides, else left= and right=."
+        )
+        raise SchemaError(msg)
+    keys = (
+        names(operator, left if on is None else on),
+        names(operator, right if on is None else on),
+    )
+    if not keys[0] or len(keys[0]) != len(keys[1]):
+        msg = (
+            f"{operator} ({where}): keys {list(keys[0])} and {list(keys[1])}. "
+            "Hint: give on=[...], or left=[...] and right=[...] of equal length."
+        )
+        raise SchemaError(msg)
+    check_columns(operator, ours, keys[0], keys=True)
+    check_columns(operator, theirs, keys[1], keys=True)
+    for a, b in zip(*keys, strict=True):
+        kinds = ours.field(a).type, theirs.field(b).type
+        if kinds[0] != kinds[1] and not all(pa.types.is_integer(kind) for kind in kinds):
+            msg = (
+                f"{operator} ({where}): left key {a!r} is {kinds[0]}, right key {b!r} is {kinds[1]}. "
+                "Hint: cast one of them first."
+            )
+            raise SchemaError(msg)
+    return keys
 
 
 def join(
@@ -181,33 +225,8 @@ def join(
             same name.
     """
     stream.check_others("join", [other])
+    keys = matching_keys("join", stream.schema, other.schema, on=on, left=left, right=right)
     where = caller()
-    if on is not None and (left is not None or right is not None):
-        msg = (
-            f"join ({where}): on={on!r} and left={left!r}, right={right!r}. "
-            "Hint: give on= for keys of one name on both sides, else left= and right=."
-        )
-        raise SchemaError(msg)
-    keys = (
-        names("join", left if on is None else on),
-        names("join", right if on is None else on),
-    )
-    if not keys[0] or len(keys[0]) != len(keys[1]):
-        msg = (
-            f"join ({where}): keys {list(keys[0])} and {list(keys[1])}. "
-            "Hint: give on=[...], or left=[...] and right=[...] of equal length."
-        )
-        raise SchemaError(msg)
-    check_columns("join", stream.schema, keys[0], keys=True)
-    check_columns("join", other.schema, keys[1], keys=True)
-    for a, b in zip(*keys, strict=True):
-        kinds = stream.schema.field(a).type, other.schema.field(b).type
-        if kinds[0] != kinds[1] and not all(pa.types.is_integer(kind) for kind in kinds):
-            msg = (
-                f"join ({where}): left key {a!r} is {kinds[0]}, right key {b!r} is {kinds[1]}. "
-                "Hint: cast one of them first."
-            )
-            raise SchemaError(msg)
     extra = [column for column in other.schema.names if column not in keys[1]]
     both = sorted(set(extra) & set(stream.schema.names))
     if both:

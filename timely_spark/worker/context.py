@@ -130,6 +130,15 @@ class Live:
         """Hand a batch to the driver."""
         self.round.outputs[self.node.index, time].append(batch)
 
+    def feeds(self, edge: int) -> Vertex | None:
+        """The vertex here whose output comes to an input as it is."""
+        plan = self.round.plan
+        into = [c for c in plan.channels if c.target == self.node.index and c.input == edge]
+        (channel,) = into if len(into) == 1 else (None,)
+        if channel is None or channel.source is None or channel.exchange is not None or channel.through:
+            return None
+        return self.round.vertex(plan.nodes[channel.source])
+
     def coarse(self, time: Any) -> Any:
         """The time as far as it matters to what is accumulated here."""
         return self.round.plan.times.coarse(time, self.node.forget) if self.node.forget else time

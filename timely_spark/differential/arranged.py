@@ -1,0 +1,97 @@
+"""A collection indexed by key, once for many readers (differential's shared arrangements)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from timely_spark.differential.trace import SEQUENCE, insert
+from timely_spark.graph import Partition, Vertex, check_columns, names
+from timely_spark.worker.arrangement import Arrangement
+from timely_spark.worker.dealt import repartition as dealt_anew
+
+if TYPE_CHECKING:
+    from timely_spark.differential.collection import Collection
+
+
+class Arrange(Vertex):
+    """Keep the history of a collection, and pass each change on when it is in it.
+
+    Readers on the same worker look into the history itself, so it may be ahead of the changes that have come
+    to them. The sequence number of a change tells them which they met there before it came.
+    """
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self.state = Arrangement(keys)
+        #: of the change that came last
+        self.sequence = 0
+        #: by epoch the first that came in it; epochs that are over are dropped
+        self.first: dict[int, int] = {}
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Into the history, and on."""
+        since = self._context.since()
+        self.sequence += 1
+        self.first = {epoch: first for epoch, first in self.first.items() if epoch >= since}
+        self.first.setdefault(time.epoch, self.sequence)
+        insert(self.state, batch, time, since)
+        self.send_by(0, time, numbered(batch, self.sequence))
+
+    def settled(self, since: int) -> int:
+        """Changes up to this one have come to every reader."""
+        return (
+            min((one for epoch, one in self.first.items() if epoch >= since), default=self.sequence + 1) - 1
+        )
+
+    def repartition(
+        self,
+        states: Sequence[Mapping[str, Any]],
+        workers: int,
+        deal: Callable[[int, pa.Table], list[pa.Table]],
+    ) -> list[dict[str, Any]]:
+        """Equal keys were on one worker, so numbers of theirs stay in order; new ones are above all."""
+        last = max(state.get("sequence", 0) for state in states)
+        epochs = [item for state in states for item in state.get("first", {}).items()]
+        first = {epoch: min(one for at, one in epochs if at == epoch) for epoch, _ in epochs}
+        held = dealt_anew(self, [{"state": s["state"]} for s in states if "state" in s], workers, deal)
+        return [{**state, "sequence": last, "first": dict(first)} for state in held]
+
+
+def numbered(batch: pa.Table, sequence: int) -> pa.Table:
+    """The rows with a sequence number."""
+    return batch.append_column(SEQUENCE, pa.array(np.full(batch.num_rows, sequence, np.int64)))
+
+
+def arrange(collection: Collection, keys: str | Sequence[str], *, name: str | None = None) -> Collection:
+    """Keep a collection indexed by key, for many operators to share.
+
+    An epoch writes what it changed (amortised), however large the index is; times that no reader can tell
+    apart become one.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("shared")
+        >>> edges = flow.input("edges", "src long, dst long").collection().arrange("src")
+        >>> roots = flow.input("roots", "src long").collection()
+        >>> _ = roots.join(edges, on="src").changes().capture("near")
+        >>> _ = edges.count().changes().capture("degrees")
+        >>> made = ts.testing.run(flow, {"edges": [[(1, 2), (1, 3)]], "roots": [[1]]})
+        >>> made["near"].rows(), made["degrees"].rows()
+        ({0: [(1, 2, 1), (1, 3, 1)]}, {0: [(1, 2, 1)]})
+    """
+    listed = names("arrange", keys)
+    check_columns("arrange", collection.schema, listed, keys=True)
+    stream = collection.stream
+    made = stream.then(
+        "arrange",
+        [stream.schema.append(pa.field(SEQUENCE, pa.int64()))],
+        name=name,
+        vertex=Arrange(listed),
+        requires=[Partition(listed)],
+        guarantees=listed,
+        detail=", ".join(listed),
+    )[0]
+    return type(collection)(made, listed)

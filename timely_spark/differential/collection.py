@@ -1,0 +1,245 @@
+"""The handle of a collection: records with multiplicities that change with time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from timely_spark.differential import arranged, joins, linear, loops, reductions
+from timely_spark.differential.trace import DIFF
+from timely_spark.errors import GraphError, SchemaError
+from timely_spark.graph import caller, describe
+from timely_spark.times import PRODUCT
+
+if TYPE_CHECKING:
+    from timely_spark.dataflow import Scope, Stream
+
+
+class Collection:
+    """A multiset of records that changes with time, as the stream of its changes.
+
+    The law: at every time, what an operator's output has come to (the changes at times earlier than or equal
+    to it, added up) is what a batch program would compute of what the inputs have come to. So operators may
+    be put into loops, and inputs may be changed at will, insertions and deletions alike.
+
+    Made by `Stream.collection` and by operators on collections. Source: McSherry et al., Differential
+    dataflow, CIDR 2013.
+
+    **Columns:** `stream` has those of the records, then `DIFF`, a long: how many of the record there are more
+    from the time of the change on.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("degrees")
+        >>> edges = flow.input("edges", "src long, dst long, diff long").collection(diff="diff")
+        >>> _ = edges.count(keys="src").changes().capture("degrees")
+        >>> ts.testing.run(flow, {"edges": [[(1, 2, 1), (1, 3, 1)], [(1, 2, -1)]]})["degrees"].rows()
+        {0: [(1, 2, 1)], 1: [(1, 1, 1), (1, 2, -1)]}
+    """
+
+    __slots__ = ("_plain", "index", "keys")
+
+    def __init__(self, stream: Stream, keys: tuple[str, ...] | None = None) -> None:
+        #: the columns by which it is arranged, None if it is not
+        self.keys = keys
+        #: where its readers find the arrangement
+        self.index = stream
+        self._plain = stream if keys is None else None
+
+    select = linear.select
+    where = filter = linear.where
+    map = linear.map
+    map_batches = linear.map_batches
+    flat_map = linear.flat_map
+    concat = linear.concat
+    negate = linear.negate
+    consolidate = linear.consolidate
+    join = joins.join
+    semijoin = joins.semijoin
+    antijoin = joins.antijoin
+    reduce = reductions.reduce
+    reduce_batches = reductions.reduce_batches
+    count = reductions.count
+    sum = reductions.sum
+    min = reductions.min
+    max = reductions.max
+    top_k = reductions.top_k
+    distinct = reductions.distinct
+    threshold = reductions.threshold
+    arrange = arranged.arrange
+    iterate = loops.iterate
+    enter_at = loops.enter_at
+
+    @property
+    def stream(self) -> Stream:
+        """The changes as they come: the records' columns and `DIFF`."""
+        if self._plain is None:
+            self._plain = self.index.select(*self.schema.names, DIFF)
+        return self._plain
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the records."""
+        return pa.schema([field for field in self.index.schema if not field.name.startswith("__timely_")])
+
+    @property
+    def scope(self) -> Scope:
+        """The loop context it lives in."""
+        return self.index.scope
+
+    def like(self, stream: Stream) -> Collection:
+        """A collection of a stream of changes."""
+        return Collection(stream)
+
+    def enter(self, scope: Scope) -> Collection:
+        """This collection inside a loop, the same in every lap.
+
+        Operators enter what comes from outside their loop by themselves.
+        """
+        return Collection(scope.enter(self.index), self.keys)
+
+    def variable(self, scope: Scope) -> Variable:
+        """A variable of a loop, that begins as this collection."""
+        return Variable(self, scope)
+
+    def leave(self) -> Collection:
+        """This collection one loop further out: what it has come to when the loop has ended.
+
+        Raises:
+            GraphError: it is in no loop.
+        """
+        return Collection(self.stream.leave())
+
+    def changes(self, diff: str = "diff", *, name: str | None = None) -> Stream:
+        """The collection as a stream of its changes: per time each record that changed once.
+
+        Added up to an epoch, changes give the collection as it was then: see `snapshot`.
+
+        **Columns:** the records', then `diff`, a long that is not 0.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> flow = ts.Dataflow("changes")
+            >>> _ = flow.input("x", "n long").collection().distinct().changes().capture("out")
+            >>> ts.testing.run(flow, {"x": [[1, 1], [1, 2]]})["out"].rows()
+            {0: [(1, 1)], 1: [(2, 1)]}
+
+        Raises:
+            SchemaError: the records have a column `diff`.
+        """
+        if diff in self.schema.names:
+            msg = (
+                f"changes ({caller()}): diff={diff!r} is a column already ({describe(self.schema)}). "
+                "Hint: choose another name."
+            )
+            raise SchemaError(msg)
+        return self.consolidate(name=name).stream.select(*self.schema.names, {diff: DIFF})
+
+    def check(self, operator: str, *others: Any) -> None:
+        """Check that an operator may read `others` beside this collection.
+
+        Raises:
+            GraphError: one is no collection, or of another flow.
+        """
+        for other in others:
+            if not isinstance(other, Collection):
+                msg = (
+                    f"{operator} ({caller()}) got a {type(other).__name__}, not a collection. "
+                    "Hint: make a stream one with stream.collection()."
+                )
+                raise GraphError(msg)
+            if other.index.flow is not self.index.flow:
+                self.index.check_others(operator, [other.index])
+
+    def together(self, operator: str, *others: Collection) -> list[Collection]:
+        """This collection and others in one scope: what is of an outer one is entered.
+
+        Raises:
+            GraphError: one is no collection, or of another flow, or in a loop that is not around the other's.
+        """
+        self.check(operator, *others)
+        every = [self, *others]
+        scope = max((one.scope for one in every), key=lambda one: one.graph_scope.depth)
+        return [one if one.scope == scope else one.enter(scope) for one in every]
+
+    def __repr__(self) -> str:
+        return f"Collection({self.index.name}: {describe(self.schema)})"
+
+
+class Variable(Collection):
+    """A collection in a loop that is read before what it becomes is known; `set` says what.
+
+    In lap 0 it is what it was made of, and in each further lap what the collection given to `set` had come to
+    in the lap before. Several of them in one loop make a mutual recursion. Source: differential's Variable.
+
+    Example:
+        >>> import pyarrow.compute as pc, timely_spark as ts
+        >>> flow = ts.Dataflow("halves")
+        >>> loop = flow.scope.inner(name="loop")
+        >>> n = flow.input("x", "n long").collection().variable(loop)
+        >>> n.set(n.concat(n.select(n=pc.shift_right(pc.field("n"), 1))).distinct())
+        >>> _ = n.leave().changes().capture("out")
+        >>> ts.testing.run(flow, {"x": [[5]]})["out"].rows()
+        {0: [(0, 1), (1, 1), (2, 1), (5, 1)]}
+    """
+
+    __slots__ = ("_initial",)
+
+    def __init__(self, initial: Collection, scope: Scope) -> None:
+        self._initial = initial.enter(scope)
+        super().__init__(scope.variable(initial.stream))
+
+    def set(self, result: Any, *, consolidate: bool = True) -> None:
+        """Let the variable become `result` in the next lap; once.
+
+        Args:
+            result: of the loop's scope, or one around it.
+            consolidate: add up what goes round (see `iterate`).
+
+        Raises:
+            GraphError: it is set already, or `result` is no collection, or of another loop.
+            SchemaError: `result` has other columns.
+        """
+        self.check("set", result)
+        if result.schema != self.schema:
+            msg = (
+                f"set ({caller()}): the variable has ({describe(self.schema)}), what it is to become "
+                f"({describe(result.schema)}). Hint: select the variable's columns, in its order."
+            )
+            raise SchemaError(msg)
+        if result.scope != self.scope:
+            result = result.enter(self.scope)
+        fed = result.concat(self._initial.negate())
+        stream: Any = self.index
+        stream.feed((fed.consolidate() if consolidate else fed).stream)
+
+
+def collection(stream: Stream, diff: str | None = None) -> Collection:
+    """A stream's records as a collection: each is there once more from its time on, or as `diff` says.
+
+    Args:
+        stream: any.
+        diff: a column of whole numbers: how many of the record there are more, or (negative) less.
+
+    **Columns:** the stream's, without `diff`; flat ones.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("deletions")
+        >>> names = flow.input("names", "name string, diff int").collection(diff="diff")
+        >>> _ = names.changes().capture("out")
+        >>> ts.testing.run(flow, {"names": [[("Ann", 1)], [("Ann", -1), ("Bo", 1)]]})["out"].rows()
+        {0: [('Ann', 1)], 1: [('Ann', -1), ('Bo', 1)]}
+
+    Raises:
+        SchemaError: `diff` is no column of whole numbers.
+        GraphError: the flow's times are not ordered coordinate by coordinate.
+    """
+    if stream.flow.graph.times is not PRODUCT:
+        msg = (
+            f"collection ({caller()}): flow {stream.flow.name!r} has times of its own kind. "
+            "Hint: collections need the product order, Dataflow's default."
+        )
+        raise GraphError(msg)
+    return Collection(linear.changed_by(stream, diff))

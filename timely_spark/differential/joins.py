@@ -1,0 +1,246 @@
+"""Join of collections: bilinear, so a change on either side is matched with the other's history, at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from timely_spark.differential.arranged import Arrange, numbered
+from timely_spark.differential.trace import DIFF, SEQUENCE, by_time, consolidate, insert, numbers, times_of
+from timely_spark.errors import SchemaError
+from timely_spark.graph import Partition, Vertex, caller, describe
+from timely_spark.operators.join import matching_keys, with_keys
+from timely_spark.worker.arrangement import Arrangement
+from timely_spark.worker.dealt import repartition
+
+if TYPE_CHECKING:
+    from timely_spark.differential.collection import Collection
+
+Columns = str | Sequence[str] | None
+
+
+class Join(Vertex):
+    """Send for each change on one side its products with the other side's history, at the joins of times.
+
+    Either side's history is its own, or that of an `Arrange` in front of it; not both.
+    """
+
+    repartition = repartition
+
+    def __init__(
+        self, on: tuple[tuple[str, ...], tuple[str, ...]], columns: tuple[str, ...], shared: int | None
+    ) -> None:
+        self.on, self.columns = on, columns
+        #: the side whose history is that of the `Arrange` in front
+        self.shared = shared
+        self.sides = [Arrangement(keys) for keys in on]
+
+    def combine(self, batch: pa.Table) -> pa.Table:
+        """Changes add up."""
+        return consolidate(batch)
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Match a change with all that is known of the other side, and keep it for what comes there."""
+        batch = with_keys(batch, self.on[edge])
+        if not batch.num_rows:
+            return
+        other = 1 - edge
+        history = self._index(other).state if other == self.shared else self.sides[other]
+        probe, found = history.lookup(batch, self.on[edge])
+        if len(probe):
+            self._send(edge, time, batch.take(probe), found)
+        if edge == self.shared:
+            return
+        since = self._context.since()
+        if self.shared is None:
+            insert(self.sides[edge], batch, time, since)
+        else:
+            index = self._index(self.shared)
+            insert(self.sides[edge], numbered(batch, index.sequence), time, since, index.settled(since))
+
+    def _index(self, side: int) -> Arrange:
+        index = self._context.feeds(side)
+        assert isinstance(index, Arrange)
+        return index
+
+    def _send(self, edge: int, time: Any, mine: pa.Table, found: pa.Table) -> None:
+        if edge == self.shared:  # what met this change in the index when it came has been matched with it
+            unmet = numbers(found, SEQUENCE) < numbers(mine, SEQUENCE)
+            mine, found = mine.filter(unmet), found.filter(unmet)
+        times, found = times_of(found, len(time.encode()))
+        diffs = numbers(mine, DIFF) * numbers(found, DIFF)
+        left, right = (mine, found) if edge == 0 else (found, mine)
+        pairs = pa.table(
+            {c: left.column(c) if c in left.schema.names else right.column(c) for c in self.columns}
+            | {DIFF: diffs}
+        )
+        for moment, members in by_time(times, time):
+            part = pairs if members is None else pairs.filter(members)
+            self.send_by(0, self._context.times.decode(moment), part)
+
+
+def join(
+    collection: Collection,
+    other: Collection,
+    on: Columns = None,
+    *,
+    left: Columns = None,
+    right: Columns = None,
+    name: str | None = None,
+) -> Collection:
+    """Every pair of records with equal keys; multiplicities multiply. A null key joins nothing.
+
+    Matched as changes come, with nothing to wait for. Where a side is arranged by the very keys, its index is
+    read, and nothing of that side is kept here.
+
+    Args:
+        collection: the left side.
+        other: the right side; of an outer scope it is entered.
+        on: the key column, or columns, of one name on both sides; or
+        left: key columns of the left side, and
+        right: as many of the right side, of the same types (integers of any width).
+        name: the step's name.
+
+    **Columns:** out: all of the left, then those of the right that are no keys.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("join")
+        >>> left = flow.input("l", "k long, a long").collection()
+        >>> right = flow.input("r", "k long, b string").collection()
+        >>> _ = left.join(right, on="k").changes().capture("out")
+        >>> inputs = {"l": [[(0, 0), (1, 2)], []], "r": [[(0, "a")], [(1, "B")]]}
+        >>> ts.testing.run(flow, inputs)["out"].rows()
+        {0: [(0, 0, 'a', 1)], 1: [(1, 2, 'B', 1)]}
+
+    Raises:
+        SchemaError: keys are missing or differ in number or type, or both sides have another column of the
+            same name.
+    """
+    keys = _keys("join", collection, other, on=on, left=left, right=right)
+    extra = [column for column in other.schema.names if column not in keys[1]]
+    if both := sorted(set(extra) & set(collection.schema.names)):
+        msg = (
+            f"join ({caller()}): both sides have {both}; left ({describe(collection.schema)}), "
+            f"right ({describe(other.schema)}). "
+            "Hint: rename with select(new='old') on one side."
+        )
+        raise SchemaError(msg)
+    return _join("join", collection, other, keys, extra=extra, name=name)
+
+
+def semijoin(
+    collection: Collection,
+    other: Collection,
+    on: Columns = None,
+    *,
+    left: Columns = None,
+    right: Columns = None,
+    unique: bool = False,
+    name: str | None = None,
+) -> Collection:
+    """The records whose key the other side has, each as often as it was: SQL's ``LEFT SEMI JOIN``.
+
+    Args:
+        collection: whose records are kept.
+        other: whose keys decide; of an outer scope it is entered.
+        on: the key column, or columns, of one name on both sides; or
+        left: key columns of the left side, and
+        right: as many of the right side.
+        unique: the other side has no key twice, ever, so need not be made distinct.
+        name: the step's name.
+
+    **Columns:** out as in.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("semijoin")
+        >>> words = flow.input("words", "id long, word string").collection()
+        >>> ids = flow.input("ids", "id long, diff long").collection(diff="diff")
+        >>> _ = words.semijoin(ids, on="id").changes().capture("out")
+        >>> inputs = {"words": [[(0, "a"), (1, "b")], []], "ids": [[(0, 1), (0, 1)], [(0, -2), (1, 1)]]}
+        >>> ts.testing.run(flow, inputs)["out"].rows()
+        {0: [(0, 'a', 1)], 1: [(0, 'a', -1), (1, 'b', 1)]}
+    """
+    keys = _keys("semijoin", collection, other, on=on, left=left, right=right)
+    return _semijoin("semijoin", collection, other, keys, unique=unique, name=name)
+
+
+def antijoin(
+    collection: Collection,
+    other: Collection,
+    on: Columns = None,
+    *,
+    left: Columns = None,
+    right: Columns = None,
+    unique: bool = False,
+    name: str | None = None,
+) -> Collection:
+    """The records whose key the other side has not: SQL's ``LEFT ANTI JOIN``. As `semijoin` otherwise.
+
+    **Columns:** out as in.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("antijoin")
+        >>> words = flow.input("words", "id long, word string").collection()
+        >>> ids = flow.input("ids", "id long").collection()
+        >>> _ = words.antijoin(ids, on="id").changes().capture("out")
+        >>> ts.testing.run(flow, {"words": [[(0, "a"), (1, "b")]], "ids": [[0]]})["out"].rows()
+        {0: [(1, 'b', 1)]}
+    """
+    keys = _keys("antijoin", collection, other, on=on, left=left, right=right)
+    without = _semijoin("antijoin", collection, other, keys, unique=unique, name=name)
+    return collection.concat(without.negate())
+
+
+def _semijoin(
+    operator: str,
+    collection: Collection,
+    other: Collection,
+    keys: tuple[tuple[str, ...], tuple[str, ...]],
+    *,
+    unique: bool,
+    name: str | None,
+) -> Collection:
+    if not unique:
+        other = other.select(*keys[1]).distinct()
+    return _join(operator, collection, other, keys, name=name)
+
+
+def _join(
+    operator: str,
+    collection: Collection,
+    other: Collection,
+    keys: tuple[tuple[str, ...], tuple[str, ...]],
+    *,
+    extra: Sequence[str] = (),
+    name: str | None,
+) -> Collection:
+    sides = collection.together(operator, other)
+    indexed = [side.keys == on for side, on in zip(sides, keys, strict=True)]
+    shared = 1 if indexed[1] else 0 if indexed[0] else None
+    streams = [side.index if i == shared else side.stream for i, side in enumerate(sides)]
+    fields = [*collection.schema, *(other.schema.field(column) for column in extra)]
+    schema = pa.schema([*fields, pa.field(DIFF, pa.int64())])
+    return collection.like(
+        streams[0].then(
+            operator,
+            [schema],
+            others=[streams[1]],
+            name=name,
+            vertex=Join(keys, tuple(field.name for field in fields), shared),
+            requires=[Partition(keys[0]), Partition(keys[1])],
+            guarantees=keys[0],
+            detail=" and ".join(a if a == b else f"{a} = {b}" for a, b in zip(*keys, strict=True)),
+        )[0]
+    )
+
+
+def _keys(
+    operator: str, collection: Collection, other: Collection, *, on: Columns, left: Columns, right: Columns
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    collection.check(operator, other)
+    return matching_keys(operator, collection.schema, other.schema, on=on, left=left, right=right)

@@ -1,0 +1,309 @@
+"""What treats each change by itself, and so keeps nothing and never waits; and `consolidate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.differential.trace import DIFF
+from timely_spark.differential.trace import consolidate as added_up
+from timely_spark.errors import SchemaError
+from timely_spark.graph import (
+    Graph,
+    Partition,
+    SchemaLike,
+    Stage,
+    Stateless,
+    Vertex,
+    as_schema,
+    as_table,
+    caller,
+)
+from timely_spark.operators.rows import Expression, check_function, records
+from timely_spark.worker.dealt import repartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from timely_spark.dataflow import Stream
+    from timely_spark.differential.collection import Collection
+
+
+class _Weigh(Stateless):
+    """Takes the difference of each record from a column."""
+
+    def __init__(self, column: str) -> None:
+        self.column = column
+
+    def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        diffs = batch.column(self.column)
+        if diffs.null_count:
+            msg = (
+                f"{diffs.null_count} records have no {self.column!r}, which says how many of each there are "
+                "more. Hint: fill it, or leave such records out before."
+            )
+            raise SchemaError(msg)
+        return (batch.drop_columns([self.column]).append_column(DIFF, diffs.cast(pa.int64())),)
+
+
+class _Each(Stateless):
+    """Applies a function of whole batches that gives a record for each."""
+
+    def __init__(self, function: Callable[[pa.Table], Any], schema: pa.Schema) -> None:
+        self.function, self.schema = function, schema
+
+    def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        made = as_table(self.function(batch.drop_columns([DIFF])), self.schema)
+        if made.num_rows != batch.num_rows:
+            msg = (
+                f"the function made {made.num_rows} records of {batch.num_rows}. "
+                "Hint: map gives one for each; flat_map any number."
+            )
+            raise SchemaError(msg)
+        return (made.append_column(DIFF, batch.column(DIFF)),)
+
+
+class _Many(Stateless):
+    """Applies a function of one record that gives any number of them."""
+
+    def __init__(self, function: Callable[[Any], Iterable[Any]], schema: pa.Schema) -> None:
+        self.function, self.schema = function, schema
+
+    def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        made = [list(self.function(row)) for row in records(batch.drop_columns([DIFF]))]
+        of = np.repeat(np.arange(batch.num_rows), [len(one) for one in made])
+        table = as_table(list(chain.from_iterable(made)), self.schema)
+        return (table.append_column(DIFF, batch.column(DIFF).take(pa.array(of))),)
+
+
+class Consolidate(Vertex):
+    """Say each time's changes once, added up, when it is complete."""
+
+    repartition = repartition
+
+    def __init__(self) -> None:
+        self.waiting: dict[Any, list[pa.Table]] = {}
+
+    def combine(self, batch: pa.Table) -> pa.Table:
+        """Changes add up."""
+        return added_up(batch)
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Wait for the rest."""
+        self.waiting.setdefault(time, []).append(batch)
+        self.notify_at(time)
+
+    def on_notify(self, time: Any) -> None:
+        """Send what is left."""
+        if came := self.waiting.pop(time, None):
+            self.send_by(0, time, added_up(pa.concat_tables(came)))
+
+
+def changed_by(stream: Stream, diff: str | None) -> Stream:
+    """A stream's records as changes: each counts once, or as its column `diff` says.
+
+    Raises:
+        SchemaError: there is no such column, or it has no whole numbers.
+    """
+    if diff is None:
+        return stream.select(*stream.schema.names, {DIFF: pc.scalar(1)})
+    if diff not in stream.schema.names or not pa.types.is_integer(stream.schema.field(diff).type):
+        has = ", ".join(f"{field.name} {field.type}" for field in stream.schema)
+        msg = (
+            f"collection ({caller()}): diff={diff!r}; {stream.name!r} has ({has}). "
+            "Hint: name a column of whole numbers, or leave diff out to count each record once."
+        )
+        raise SchemaError(msg)
+    kept = [field for field in stream.schema if field.name != diff]
+    return stream.then(
+        "collection",
+        [pa.schema([*kept, pa.field(DIFF, pa.int64())])],
+        vertex=_Weigh(diff),
+        keeps={field.name: field.name for field in kept},
+        detail=diff,
+    )[0]
+
+
+def select(
+    collection: Collection,
+    *columns: str | Mapping[str, str | Expression],
+    name: str | None = None,
+    **named: str | Expression,
+) -> Collection:
+    """Choose, rename and compute columns, as `Stream.select`.
+
+    Example:
+        >>> import pyarrow.compute as pc, timely_spark as ts
+        >>> flow = ts.Dataflow("select")
+        >>> numbers = flow.input("x", "n long").collection()
+        >>> _ = numbers.select(half=pc.shift_right(pc.field("n"), 1)).changes().capture("out")
+        >>> ts.testing.run(flow, {"x": [[2, 3, 4]]})["out"].rows()
+        {0: [(1, 2), (2, 1)]}
+    """
+    return collection.like(collection.stream.select(*columns, named, {DIFF: DIFF}, name=name))
+
+
+def where(
+    collection: Collection, predicate: Expression | Callable[[Any], bool], *, name: str | None = None
+) -> Collection:
+    """Keep the records that pass an expression, or a function of one record. `filter` is the same.
+
+    Example:
+        >>> import pyarrow.compute as pc, timely_spark as ts
+        >>> flow = ts.Dataflow("where")
+        >>> _ = flow.input("x", "n long").collection().where(pc.field("n") > 2).changes().capture("out")
+        >>> ts.testing.run(flow, {"x": [[2, 3]]})["out"].rows()
+        {0: [(3, 1)]}
+    """
+    return collection.like(collection.stream.where(predicate, name=name))
+
+
+def map(
+    collection: Collection, function: Callable[[Any], Any], schema: SchemaLike, *, name: str | None = None
+) -> Collection:
+    """Make one record of each, by a function of one record: handy, and slower than `select`.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("map")
+        >>> words = flow.input("x", "s string").collection()
+        >>> _ = words.map(lambda row: len(row.s), "n long").changes().capture("out")
+        >>> ts.testing.run(flow, {"x": [["to", "be"]]})["out"].rows()
+        {0: [(2, 2)]}
+    """
+    check_function("map", function)
+    made = as_schema(schema)
+    return _each(
+        collection, "map", _Each(lambda table: [function(row) for row in records(table)], made), made, name
+    )
+
+
+def map_batches(
+    collection: Collection,
+    function: Callable[[pa.Table], Any],
+    schema: SchemaLike,
+    *,
+    name: str | None = None,
+) -> Collection:
+    """Make one record of each, by a function of whole batches, which depends on each record alone.
+
+    **Columns:** the function gets the collection's, and gives those of `schema`, row by row.
+
+    Example:
+        >>> import pyarrow.compute as pc, timely_spark as ts
+        >>> flow = ts.Dataflow("map_batches")
+        >>> words = flow.input("x", "s string").collection()
+        >>> upper = lambda batch: pa.table({"s": pc.utf8_upper(batch["s"])})
+        >>> _ = words.map_batches(upper, "s string").changes().capture("out")
+        >>> ts.testing.run(flow, {"x": [["a", "A"]]})["out"].rows()
+        {0: [('A', 2)]}
+    """
+    check_function("map_batches", function)
+    made = as_schema(schema)
+    return _each(collection, "map_batches", _Each(function, made), made, name)
+
+
+def flat_map(
+    collection: Collection,
+    function: Callable[[Any], Iterable[Any]],
+    schema: SchemaLike,
+    *,
+    name: str | None = None,
+) -> Collection:
+    """Make any number of records of each, by a function of one record.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("flat_map")
+        >>> lines = flow.input("x", "line string").collection()
+        >>> _ = lines.flat_map(lambda row: row.line.split(), "word string").changes().capture("out")
+        >>> ts.testing.run(flow, {"x": [["to be or", "be"]]})["out"].rows()
+        {0: [('be', 2), ('or', 1), ('to', 1)]}
+    """
+    check_function("flat_map", function)
+    made = as_schema(schema)
+    return _each(collection, "flat_map", _Many(function, made), made, name)
+
+
+def _each(
+    collection: Collection, operator: str, vertex: Stateless, made: pa.Schema, name: str | None
+) -> Collection:
+    schema = made.append(pa.field(DIFF, pa.int64()))
+    return collection.like(collection.stream.then(operator, [schema], name=name, vertex=vertex)[0])
+
+
+def concat(collection: Collection, *others: Collection, name: str | None = None) -> Collection:
+    """All records of several collections, their multiplicities added. Those of outer scopes are entered.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("concat")
+        >>> a, b = flow.input("a", "n long").collection(), flow.input("b", "n long").collection()
+        >>> _ = a.concat(b).changes().capture("out")
+        >>> ts.testing.run(flow, {"a": [[1, 2]], "b": [[2]]})["out"].rows()
+        {0: [(1, 1), (2, 2)]}
+    """
+    first, *rest = collection.together("concat", *others)
+    return collection.like(first.stream.concat(*(one.stream for one in rest), name=name))
+
+
+def negate(collection: Collection, *, name: str | None = None) -> Collection:
+    """The same records, each as often less as it was more.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("negate")
+        >>> numbers = flow.input("x", "n long").collection()
+        >>> _ = numbers.concat(numbers.negate()).changes().capture("out")
+        >>> ts.testing.run(flow, {"x": [[1, 2]]})["out"].rows()
+        {0: []}
+    """
+    columns = collection.schema.names
+    return collection.like(collection.stream.select(*columns, {DIFF: pc.negate(pc.field(DIFF))}, name=name))
+
+
+def consolidate(collection: Collection, *, name: str | None = None) -> Collection:
+    """The same collection, each time's changes of a record as one, when the time is complete.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("once")
+        >>> numbers = flow.input("x", "n long, d long").collection(diff="d")
+        >>> _ = numbers.consolidate().stream.capture("out")
+        >>> ts.testing.run(flow, {"x": [[(1, 1), (1, 1), (2, 1), (2, -1)]]})["out"].rows()
+        {0: [(1, 2)]}
+    """
+    stream = collection.stream
+    by = lies(stream.flow.graph, stream.stage)
+    if by is None or not set(by) <= set(collection.schema.names):
+        by = tuple(collection.schema.names)
+    return collection.like(
+        stream.then(
+            "consolidate",
+            [stream.schema],
+            name=name,
+            vertex=Consolidate(),
+            requires=[Partition(by)],
+            guarantees=by,
+        )[0]
+    )
+
+
+def lies(graph: Graph, stage: Stage) -> tuple[str, ...] | None:
+    """The columns by which a stage's records are dealt, as far as one on the way to it says; None: unknown.
+
+    Equal records lie together then, and need not be dealt by all their columns to be added up.
+    """
+    if stage.guarantees is not None or stage.operator == "feedback":
+        return stage.guarantees
+    before = graph.into(stage)
+    by = lies(graph, before[0].source) if before else None
+    if by is None or stage.is_routing:
+        return by
+    kept = {old: new for new, old in (stage.keeps or {}).items()}
+    return tuple(kept[column] for column in by) if set(by) <= set(kept) else None

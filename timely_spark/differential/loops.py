@@ -1,0 +1,140 @@
+"""Loops over collections: what a function leads to when it is applied until nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.differential.trace import numbers
+from timely_spark.errors import SchemaError
+from timely_spark.graph import Vertex, caller, check_columns
+from timely_spark.operators.rows import Expression
+
+if TYPE_CHECKING:
+    from timely_spark.dataflow import Scope
+    from timely_spark.differential.collection import Collection
+
+_LAP = "__timely_lap"
+
+
+class EnterAt(Vertex):
+    """Send each record at the lap it names."""
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Deal them out to their laps."""
+        laps = batch.column(_LAP)
+        if laps.null_count or pc.any(pc.less(laps, 0)).as_py():
+            msg = "a record enters at lap null, or at a negative one. Hint: laps are whole numbers from 0 on."
+            raise SchemaError(msg)
+        which, batch = numbers(batch, _LAP), batch.drop_columns([_LAP])
+        *outer, first = time.encode()
+        for lap in np.unique(which).tolist():
+            self.send_by(
+                0, self._context.times.decode([*outer, first + lap]), batch.filter(pa.array(which == lap))
+            )
+
+
+def enter_at(
+    collection: Collection, scope: Scope, lap: str | Expression, *, name: str | None = None
+) -> Collection:
+    """This collection inside a loop, each record from a lap of its own on.
+
+    What leaves the loop again is the same. A loop that lets records in one after the other has less to take
+    back: labels that win often come first.
+
+    Args:
+        collection: of the scope around the loop.
+        scope: the loop.
+        lap: a column, or expression, of whole numbers from 0 on.
+        name: the step's name.
+
+    **Columns:** out as in.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("late")
+        >>> loop = flow.scope.inner(name="loop")
+        >>> numbers = flow.input("x", "n long").collection().enter_at(loop, "n")
+        >>> _ = numbers.leave().changes().capture("out")
+        >>> ts.testing.run(flow, {"x": [[0, 3]]})["out"].rows()
+        {0: [(0, 1), (3, 1)]}
+
+    Raises:
+        SchemaError: `lap` is no column or expression of whole numbers.
+    """
+    columns = collection.schema.names
+    if isinstance(lap, str):
+        check_columns("enter_at", collection.schema, [lap])
+    stream = scope.enter(collection.stream.select(*collection.stream.schema.names, {_LAP: lap}))
+    kind = stream.schema.field(_LAP).type
+    if not pa.types.is_integer(kind):
+        msg = f"enter_at ({caller()}): lap={lap!s} is {kind}. Hint: give whole numbers from 0 on."
+        raise SchemaError(msg)
+    made = stream.then(
+        "enter_at",
+        [collection.stream.schema],
+        name=name,
+        vertex=EnterAt(),
+        keeps={column: column for column in columns},
+        detail=str(lap),
+    )
+    return collection.like(made[0])
+
+
+def iterate(
+    collection: Collection,
+    step: Callable[[Collection], Collection],
+    *,
+    max_iterations: int | None = None,
+    consolidate: bool = True,
+    name: str | None = None,
+) -> Collection:
+    """Apply a function of collections again and again, from this one on, until nothing changes.
+
+    The law: at every time the result is what a batch program gets that starts with what this collection has
+    come to and applies `step` until it gives what it got. Where no such point is ever reached the loop runs
+    for ever: give `max_iterations`. What `step` uses from outside is entered by the operators themselves. A
+    change of the input goes through the laps it matters to, and costs what it changes there.
+
+    Args:
+        collection: what to begin with.
+        step: gets the variable, a collection in the loop's scope; returns what it is to become.
+        max_iterations: how often `step` is applied at most.
+        consolidate: let what comes back be added up per lap, so that a change and its opposite do not go
+            round for ever. Leave it out only where `step` ends in a reduction and does not use what it began
+            with otherwise.
+        name: the loop's name.
+
+    Returns:
+        The collection after the last lap, outside the loop.
+
+    Example:
+        What can be reached, when edges come and go:
+
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("reach")
+        >>> edges = flow.input("edges", "src long, dst long, diff long").collection(diff="diff")
+        >>> roots = flow.input("roots", "node long").collection()
+        >>> def hop(reached):
+        ...     onward = reached.join(edges, left="node", right="src").select(node="dst")
+        ...     return onward.concat(roots).distinct()
+        >>> _ = roots.iterate(hop).changes().capture("near")
+        >>> inputs = {"edges": [[(1, 2, 1), (2, 3, 1), (3, 2, 1)], [(1, 2, -1)]], "roots": [[1], []]}
+        >>> ts.testing.run(flow, inputs, workers=2)["near"].rows()
+        {0: [(1, 1), (2, 1), (3, 1)], 1: [(2, -1), (3, -1)]}
+
+    Raises:
+        GraphError: `step` returns no collection, or one of another loop.
+        SchemaError: it returns one with other columns.
+    """
+    scope = collection.scope.inner(name=name, max_iterations=max_iterations)
+    variable = collection.variable(scope)
+    result = step(variable)
+    variable.set(result, consolidate=consolidate)
+    if result.scope != scope:  # it did not look at the variable
+        result = result.enter(scope)
+    return result.leave()

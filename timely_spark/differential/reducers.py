@@ -1,0 +1,345 @@
+"""What reductions compute: the vertex that keeps the histories, and what is made of each key's records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.differential.arranged import Arrange
+from timely_spark.differential.trace import (
+    DIFF,
+    by_time,
+    consolidate,
+    insert,
+    numbers,
+    replaced,
+    times_of,
+    up_to,
+)
+from timely_spark.errors import SchemaError
+from timely_spark.graph import Vertex, as_table
+from timely_spark.operators.rows import records
+from timely_spark.worker.arrangement import Arrangement
+from timely_spark.worker.dealt import repartition
+from timely_spark.worker.keys import flat, group
+
+GROUP = "__timely_group"
+"""A number for each key that is looked at: rows of one key stand together, in the order of the keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logic:
+    """What a reduction makes of a key's records."""
+
+    keys: tuple[str, ...]
+
+    def partial(self, changes: pa.Table) -> pa.Table:
+        """What must be kept of changes: keys, what else tells records apart, and weights to be added up."""
+        return changes
+
+    def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
+        """The results for keys, by what each holds.
+
+        **Columns:** `keys`: the keys; the row of number n is that of group n. `held`: `GROUP` (ascending),
+        then what `partial` gives without the keys, consolidated. Out: `GROUP`, the results, `DIFF`.
+        """
+        raise NotImplementedError
+
+
+class Reduce(Vertex):
+    """Keep each key's history and that of its results; when a time is complete, send how results change.
+
+    A key's result may change at a time at which nothing of it came: where two times meet that are ordered
+    neither way, what came at both counts together for the first time.
+    """
+
+    repartition = repartition
+
+    def __init__(self, logic: Logic, *, shared: bool) -> None:
+        self.logic, self.shared = logic, shared
+        self.state, self.said = Arrangement(logic.keys), Arrangement(logic.keys)
+        #: by time, what came at it
+        self.waiting: dict[Any, list[pa.Table]] = {}
+        #: by time, keys whose result may change there though nothing of them came
+        self.meeting: dict[Any, list[pa.Table]] = {}
+
+    @property
+    def before_exchange(self) -> Callable[[pa.Table], pa.Table] | None:  # type: ignore[override]
+        """What is added up where it is read need not travel; readers of an index get all of it."""
+        return None if self.shared else self._partial
+
+    def _partial(self, batch: pa.Table) -> pa.Table:
+        return consolidate(self.logic.partial(batch))
+
+    def combine(self, batch: pa.Table) -> pa.Table:
+        """Changes add up."""
+        return consolidate(batch)
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Wait until no more comes."""
+        self.waiting.setdefault(time, []).append(batch)
+        self.notify_at(time)
+
+    def on_notify(self, time: Any) -> None:
+        """Say what is new at a complete time."""
+        since, names = self._context.since(), list(self.logic.keys)
+        came = self.waiting.pop(time, [])
+        if came and not self.shared:
+            insert(self.state, consolidate(pa.concat_tables(came)), time, since)
+        touched = [table.select(names) for table in (*came, *self.meeting.pop(time, []))]
+        if not touched:
+            return
+        keys = pa.concat_tables(touched)
+        keys = keys.take(group(keys, names).firsts)
+        new = self._now(keys, time, self.logic.results(keys, self._held(keys, time)))
+        if new.num_rows:
+            insert(self.said, new, time, since)
+            self.send_by(0, time, new)
+
+    def _held(self, keys: pa.Table, time: Any) -> pa.Table:
+        """What the keys hold at a time; where they hold something at a time beside it, both meet later."""
+        history = self._index().state if self.shared else self.state
+        probe, rows = history.lookup(keys, self.logic.keys)
+        times, rows = times_of(rows, len(time.encode()))
+        counts = up_to(times, time)
+        if not counts.all():
+            for moment, members in by_time(times[~counts], time):
+                later = self._context.times.decode(moment)
+                who = probe[~counts] if members is None else probe[~counts][members]
+                self.meeting.setdefault(later, []).append(keys.take(np.unique(who)))
+                self.notify_at(later)
+            probe, rows = probe[counts], rows.filter(counts)
+        if self.shared:
+            rows = self.logic.partial(rows)
+        return _held(rows, self.logic.keys, probe)
+
+    def _index(self) -> Arrange:
+        index = self._context.feeds(0)
+        assert isinstance(index, Arrange)
+        return index
+
+    def _now(self, keys: pa.Table, time: Any, results: pa.Table) -> pa.Table:
+        """How the results differ from those that were said before."""
+        probe, rows = self.said.lookup(keys, self.logic.keys)
+        times, rows = times_of(rows, len(time.encode()))
+        counts = up_to(times, time)
+        before = _held(rows.filter(counts), self.logic.keys, probe[counts])
+        if not before.num_rows:
+            changes = results
+        else:
+            before = replaced(before, DIFF, -numbers(before, DIFF))
+            changes = consolidate(pa.concat_tables([results, before.select(results.schema.names)]))
+        rows = keys.take(changes.column(GROUP))
+        for field in changes.schema:
+            if field.name != GROUP:
+                rows = rows.append_column(field, changes.column(field.name))
+        return rows
+
+
+def _held(rows: pa.Table, keys: Sequence[str], probe: npt.NDArray[np.int64]) -> pa.Table:
+    """What groups have come to: rows of a history, with the number of their group instead of the key."""
+    rest = [column for column in rows.schema.names if column not in keys]
+    rows = rows.select(rest).add_column(0, GROUP, pa.array(probe))
+    rows = consolidate(rows)
+    return rows.take(np.argsort(numbers(rows, GROUP), kind="stable"))
+
+
+def _starts(held: pa.Table) -> npt.NDArray[np.int64]:
+    """Where each group begins."""
+    groups = numbers(held, GROUP)
+    return np.flatnonzero(np.concatenate([[True], groups[1:] != groups[:-1]])) if len(groups) else groups
+
+
+def _there(held: pa.Table) -> pa.Table:
+    """The records that are there: what is taken away more often than it came is not."""
+    counts = numbers(held, DIFF)
+    return held if (counts > 0).all() else held.filter(pa.array(counts > 0))
+
+
+def _ones(n: int) -> pa.Array:
+    return pa.array(np.ones(n, np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Count(Logic):
+    """How many records there are: nothing else is kept."""
+
+    out: str
+
+    def partial(self, changes: pa.Table) -> pa.Table:
+        return changes.select([*self.keys, DIFF])
+
+    def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
+        return pa.table({GROUP: held[GROUP], self.out: held[DIFF], DIFF: _ones(held.num_rows)})
+
+
+@dataclass(frozen=True, slots=True)
+class Sum(Logic):
+    """The sum of whole numbers, as a weight beside the count: no value is kept."""
+
+    value: str
+
+    def partial(self, changes: pa.Table) -> pa.Table:
+        values, diffs = changes.column(self.value).cast(pa.int64()), changes.column(DIFF)
+        weighed = pc.multiply(pc.fill_null(values, 0), diffs)
+        valid = pc.multiply(pc.is_valid(values).cast(pa.int64()), diffs)
+        kept = changes.select([*self.keys, DIFF])
+        return kept.append_column(f"{DIFF}_sum", weighed).append_column(f"{DIFF}_valid", valid)
+
+    def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
+        held = _there(held)
+        valid = pa.array(numbers(held, f"{DIFF}_valid") > 0)
+        totals = pc.if_else(valid, held[f"{DIFF}_sum"], pa.scalar(None, pa.int64()))
+        return pa.table({GROUP: held[GROUP], self.value: totals, DIFF: _ones(held.num_rows)})
+
+
+@dataclass(frozen=True, slots=True)
+class SumOfFractions(Logic):
+    """The sum of other numbers: of the values that are there, so that nothing is left of those that went."""
+
+    value: str
+    kind: pa.DataType
+
+    def partial(self, changes: pa.Table) -> pa.Table:
+        return changes.select([*self.keys, self.value, DIFF])
+
+    def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
+        held = _there(held)
+        values, diffs = held.column(self.value), held.column(DIFF)
+        if pa.types.is_decimal(values.type):  # room for the product, and for the sum
+            values = values.cast(pa.decimal256(38, values.type.scale))
+            weighed = pc.multiply(values, diffs.cast(pa.decimal256(19, 0)))
+        else:
+            weighed = pc.multiply(values.cast(pa.float64()), diffs.cast(pa.float64()))
+        table = pa.table({GROUP: held[GROUP], "value": weighed})
+        table = table.group_by(GROUP, use_threads=False).aggregate([("value", "sum")])
+        totals = table.column("value_sum").cast(self.kind)
+        return pa.table({GROUP: table[GROUP], self.value: totals, DIFF: _ones(table.num_rows)})
+
+
+@dataclass(frozen=True, slots=True)
+class Extreme(Logic):
+    """The least or greatest value."""
+
+    value: str
+    greatest: bool
+
+    def partial(self, changes: pa.Table) -> pa.Table:
+        value = changes.column(self.value)
+        keep = pc.is_valid(value)
+        if pa.types.is_floating(value.type):
+            keep = pc.and_(keep, pc.invert(pc.fill_null(pc.is_nan(value), fill_value=True)))
+        return changes.select([*self.keys, self.value, DIFF]).filter(keep)
+
+    def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
+        held = _there(held)
+        starts = _starts(held)
+        values = flat(held.column(self.value))
+        if pa.types.is_integer(values.type):
+            least = (np.maximum if self.greatest else np.minimum).reduceat(values.to_numpy(), starts)
+            best: Any = pa.array(least, values.type) if len(starts) else values
+        else:
+            direction = "descending" if self.greatest else "ascending"
+            order = pc.sort_indices(held, [(GROUP, "ascending"), (self.value, direction)])
+            best = values.take(order).take(starts)
+        groups = held.column(GROUP).take(starts)
+        return pa.table({GROUP: groups, self.value: best, DIFF: _ones(len(starts))})
+
+
+@dataclass(frozen=True, slots=True)
+class TopK(Logic):
+    """The first records by a value; ties go by the other columns."""
+
+    k: int
+    value: str
+    descending: bool
+
+    def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
+        held = _there(held)
+        others = [c for c in held.schema.names if c not in {GROUP, self.value, DIFF}]
+        direction = "descending" if self.descending else "ascending"
+        by = [(GROUP, "ascending"), (self.value, direction), *((c, "ascending") for c in others)]
+        held = held.take(pc.sort_indices(held, by))
+        counts, starts = numbers(held, DIFF), _starts(held)
+        ends = np.cumsum(counts)
+        before = ends - counts
+        sizes = np.diff(starts, append=len(counts))
+        left = self.k - (before - np.repeat(before[starts], sizes))
+        held = replaced(held, DIFF, np.minimum(counts, left))
+        return held.filter(pa.array(left > 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold(Logic):
+    """A function of each record's multiplicity; the whole record is the key."""
+
+    function: Callable[[Any], Any]
+
+    def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
+        made = np.asarray(self.function(numbers(held, DIFF)))
+        if made.shape != (held.num_rows,):
+            msg = (
+                f"the function of counts gave shape {made.shape} for {held.num_rows} counts. "
+                "Hint: compute with the array, as in lambda counts: counts > 1."
+            )
+            raise SchemaError(msg)
+        held = replaced(held, DIFF, made.astype(np.int64))
+        return held.filter(pc.not_equal(held.column(DIFF), 0))
+
+
+def present(counts: npt.NDArray[np.int64]) -> Any:
+    return counts > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Batches(Logic):
+    """A user's function of the records of many keys at once."""
+
+    function: Callable[[pa.Table], Any]
+    schema: pa.Schema
+
+    def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
+        held = _there(held)
+        rows = keys.take(held.column(GROUP))
+        for field in held.schema:
+            if field.name not in {GROUP, DIFF}:
+                rows = rows.append_column(field, held.column(field.name))
+        made = as_table(self.function(rows.append_column("count", held.column(DIFF))), self.schema)
+        numbered = keys.append_column(GROUP, pa.array(np.arange(keys.num_rows)))
+        history = Arrangement(self.keys, [])
+        history.insert(numbered)
+        at, found = history.lookup(made, self.keys)
+        if len(at) != made.num_rows:
+            msg = (
+                f"the function gave results for {made.num_rows - len(at)} keys that it was not asked for. "
+                f"Hint: return the key columns {list(self.keys)} as they came."
+            )
+            raise SchemaError(msg)
+        results = made.drop_columns(list(self.keys)).add_column(0, GROUP, found.column(GROUP))
+        return consolidate(results.append_column(DIFF, _ones(results.num_rows)))
+
+
+@dataclass(frozen=True, slots=True)
+class PerKey(Logic):
+    """A user's function of one key and its records."""
+
+    function: Callable[[Any, list[Any]], Iterable[Any]]
+    schema: pa.Schema
+
+    def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
+        held = _there(held)
+        starts, groups = _starts(held), numbers(held, GROUP)
+        named = [column for column in held.schema.names if column not in {GROUP, DIFF}]
+        values = held.select([*named, DIFF]).rename_columns([*named, "count"])
+        rows, ends = list(records(values)), [*starts[1:], held.num_rows]
+        whose = records(keys.take(groups[starts]))
+        made = [list(self.function(k, rows[a:b])) for k, a, b in zip(whose, starts, ends, strict=bool(rows))]
+        table = as_table([row for many in made for row in many], self.schema)
+        of = np.repeat(groups[starts], [len(many) for many in made]).astype(np.int64)
+        return consolidate(table.add_column(0, GROUP, pa.array(of)).append_column(DIFF, _ones(len(of))))

@@ -1,0 +1,137 @@
+"""Changes to records, and their history: rows with a difference, consolidated and indexed by key and time.
+
+A change is a row with `DIFF`, how many of the record there are more from its time on. A history is an
+`Arrangement` of changes whose times are columns of whole numbers, so that all of them are compared at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from timely_spark.worker.arrangement import Arrangement
+from timely_spark.worker.keys import Groups, Hashes, Indices, Mask, flat, group
+
+DIFF = "__timely_diff"
+"""The column that says how many of a record there are more (or less) from a time on."""
+
+SEQUENCE = "__timely_sequence"
+"""The column that says when a change came into an index, or up to where it was matched with one."""
+
+_TIME = "__timely_time"
+
+Coordinates = npt.NDArray[np.int64]
+"""Times of rows: an array of (rows, coordinates)."""
+
+
+def consolidate(table: pa.Table) -> pa.Table:
+    """Add up the weights of equal rows, and drop those that come to nothing.
+
+    Example:
+        >>> consolidate(pa.table({"k": [1, 2, 1, 3], DIFF: [1, 1, 1, 0]})).sort_by("k").to_pydict()
+        {'k': [1, 2], '__timely_diff': [2, 1]}
+    """
+    groups = group(table, _labels(table))
+    return _added_up(table, groups, np.arange(len(groups.starts)))[1]
+
+
+def _added_up(table: pa.Table, groups: Groups, order: Indices) -> tuple[Indices, pa.Table]:
+    """One row for each group, in a given order of the groups: those that come to anything, and their rows."""
+    weights = weights_of(table)
+    if not table.num_rows:
+        return np.zeros(0, np.int64), table
+    totals = [np.add.reduceat(numbers(table, one)[groups.order], groups.starts)[order] for one in weights]
+    some = np.any(totals, axis=0)
+    firsts = groups.firsts[order][some]
+    rows = table.take(firsts)
+    for column, total in zip(weights, totals, strict=True):
+        rows = replaced(rows, column, total[some])
+    return firsts, rows
+
+
+def replaced(table: pa.Table, column: str, values: npt.NDArray[Any]) -> pa.Table:
+    """The table with other numbers in a column."""
+    place = table.schema.get_field_index(column)
+    field = table.schema.field(place)
+    return table.set_column(place, field, pa.array(values, field.type))
+
+
+def numbers(table: pa.Table, column: str) -> npt.NDArray[Any]:
+    """A column without nulls as numbers."""
+    values: npt.NDArray[Any] = flat(table.column(column)).to_numpy()
+    return values
+
+
+def insert(state: Arrangement, changes: pa.Table, time: Any, since: int, settled: int = 0) -> None:
+    """Add changes at a time to a history; times that nobody can tell apart become one as batches merge.
+
+    Args:
+        state: the history.
+        changes: rows, each with its weights.
+        time: of all of them, in the product order.
+        since: an epoch before which nothing can arrive anywhere any more.
+        settled: sequence numbers up to this one are all the same by now.
+    """
+    for i, value in enumerate(time.encode()):
+        changes = changes.append_column(f"{_TIME}{i}", pa.array(np.full(changes.num_rows, value, np.int64)))
+    state.insert(changes, compact=partial(_compact, since, settled))
+
+
+def _compact(since: int, settled: int, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
+    """Epochs before `since` become `since`, from where on both mean the same; what cancels out is dropped."""
+    table = replaced(table, f"{_TIME}0", np.maximum(numbers(table, f"{_TIME}0"), since))
+    if SEQUENCE in table.schema.names:
+        sequence = numbers(table, SEQUENCE)
+        table = replaced(table, SEQUENCE, np.where(sequence > settled, sequence, 0))
+    groups = group(table, _labels(table))
+    order = np.argsort(hashed[groups.firsts], kind="stable")
+    firsts, table = _added_up(table, groups, order)
+    return hashed[firsts], table
+
+
+def _labels(table: pa.Table) -> list[str]:
+    return [column for column in table.schema.names if not column.startswith(DIFF)]
+
+
+def weights_of(table: pa.Table) -> list[str]:
+    """The columns of a table that are added up: `DIFF`, and those named after it."""
+    return [column for column in table.schema.names if column.startswith(DIFF)]
+
+
+def times_of(table: pa.Table, depth: int) -> tuple[Coordinates, pa.Table]:
+    """The times of a history's rows, and the rows without them.
+
+    A history that comes from outside a loop has fewer coordinates: inside it is all at lap 0.
+
+    Args:
+        table: what a look-up gave.
+        depth: how many coordinates a time has here.
+    """
+    names = [column for column in table.schema.names if column.startswith(_TIME)]
+    times = np.zeros((table.num_rows, depth), np.int64)
+    for i, column in enumerate(names):
+        times[:, i] = numbers(table, column)
+    return times, table.drop_columns(names)
+
+
+def up_to(times: Coordinates, time: Any) -> Mask:
+    """Which of the times are earlier than or equal to `time`, in the product order."""
+    mask: Mask = (times <= np.array(time.encode(), np.int64)).all(axis=1)
+    return mask
+
+
+def by_time(times: Coordinates, time: Any) -> Iterator[tuple[list[int], Mask | None]]:
+    """The joins of `time` with many times: each different one, and which they are; None for all."""
+    joined = np.maximum(times, np.array(time.encode(), np.int64))
+    if (joined == joined[:1]).all():
+        if len(joined):
+            yield joined[0].tolist(), None
+        return
+    different, which = np.unique(joined, axis=0, return_inverse=True)
+    for i, one in enumerate(different):
+        yield one.tolist(), which.reshape(-1) == i
