@@ -93,6 +93,42 @@ def test_inserting_costs_what_is_inserted(monkeypatch: pytest.MonkeyPatch) -> No
     assert sum(moved) <= 512 * 10, "each row is moved about log2(n) times"
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_one_insertion_merges_a_bounded_number_of_rows_however_many_there_are(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit, moved, rng = 64, [0], np.random.default_rng(seed)
+    monkeypatch.setattr(arrangement, "LIMIT", limit)
+    monkeypatch.setattr(arrangement, "_LARGE", limit >> 2)
+
+    def as_they_are(hashed: Any, rows: pa.Table) -> tuple[Any, pa.Table]:
+        moved[0] += len(hashed)
+        return hashed, rows
+
+    state, expected = Arrangement(["k"]), dict[Any, list[int]]()
+    for size in rng.choice([1, 2, 5, 40, 300], 400, p=[0.5, 0.3, 0.15, 0.04, 0.01]):
+        rows = [(str(key), int(value)) for key, value in rng.integers(0, 1000, (size, 2))]
+        moved[0] = 0
+        state.insert(table(rows), compact=as_they_are)
+        for key, value in rows:
+            expected.setdefault(key, []).append(value)
+
+        assert moved[0] <= 2 * limit + arrangement._LEVELS * len(rows)
+        sizes = [batch.num_rows for batch in state.batches()]
+        assert max(sizes) <= limit
+        assert len(sizes) <= 10 + 8 * sum(sizes) / limit
+        ends = [int(part.hashes[i]) for lane in state.lanes for part in lane for i in (0, -1)]
+        lanes = [i for i, lane in enumerate(state.lanes) for _ in lane for _ in (0, -1)]
+        assert np.searchsorted(np.array(state.cuts, np.uint64), ends, "right").tolist() == lanes
+    assert len(state.lanes) > 8
+    probes = [str(key) for key in range(1000)]
+    at, found_rows = state.lookup(pa.table({"q": probes}), ["q"])
+    listed: dict[str, list[int]] = {}
+    for probe, value in zip(at.tolist(), found_rows["v"].to_pylist(), strict=True):
+        listed.setdefault(probes[probe], []).append(value)
+    assert listed == expected, "of one key in the order in which they came"
+
+
 def test_an_empty_arrangement_finds_nothing() -> None:
     assert found(Arrangement(["k"]), ["a"]) == [[]]
 

@@ -94,4 +94,4 @@ def arrange(collection: Collection, keys: str | Sequence[str], *, name: str | No
         guarantees=listed,
         detail=", ".join(listed),
     )[0]
-    return type(collection)(made, listed)
+    return collection.like(made, listed)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from timely_spark.differential import arranged, joins, linear, loops, reductions
-from timely_spark.differential.trace import DIFF
+from timely_spark.differential.trace import DIFF, SEQUENCE
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import caller, describe
 from timely_spark.times import PRODUCT
@@ -46,6 +46,9 @@ class Collection:
         #: where its readers find the arrangement
         self.index = stream
         self._plain = stream if keys is None else None
+        if not self.schema.names:
+            msg = f"collection ({caller()}): its records have no columns. Hint: keep one, if only a constant."
+            raise SchemaError(msg)
 
     select = linear.select
     where = filter = linear.where
@@ -81,16 +84,16 @@ class Collection:
     @property
     def schema(self) -> pa.Schema:
         """The schema of the records."""
-        return pa.schema([field for field in self.index.schema if not field.name.startswith("__timely_")])
+        return pa.schema([field for field in self.index.schema if field.name not in {DIFF, SEQUENCE}])
 
     @property
     def scope(self) -> Scope:
         """The loop context it lives in."""
         return self.index.scope
 
-    def like(self, stream: Stream) -> Collection:
-        """A collection of a stream of changes."""
-        return Collection(stream)
+    def like(self, stream: Stream, keys: tuple[str, ...] | None = None) -> Collection:
+        """A collection of a stream of changes, or of an arrangement by keys."""
+        return Collection(stream, keys)
 
     def enter(self, scope: Scope) -> Collection:
         """This collection inside a loop, the same in every lap.
@@ -233,9 +236,16 @@ def collection(stream: Stream, diff: str | None = None) -> Collection:
         {0: [('Ann', 1)], 1: [('Ann', -1), ('Bo', 1)]}
 
     Raises:
-        SchemaError: `diff` is no column of whole numbers.
+        SchemaError: `diff` is no column of whole numbers; or there is no other one, or one with a name that
+            only the library gives.
         GraphError: the flow's times are not ordered coordinate by coordinate.
     """
+    if own := [column for column in stream.schema.names if column.startswith("__timely_") and column != diff]:
+        msg = (
+            f"collection ({caller()}): {stream.name!r} has {own}, names that the library keeps for itself. "
+            f"Hint: for changes of a collection, give diff={DIFF!r}; else rename with select(new='old')."
+        )
+        raise SchemaError(msg)
     if stream.flow.graph.times is not PRODUCT:
         msg = (
             f"collection ({caller()}): flow {stream.flow.name!r} has times of its own kind. "

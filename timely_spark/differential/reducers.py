@@ -97,7 +97,7 @@ class Reduce(Vertex):
             return
         keys = pa.concat_tables(touched)
         keys = keys.take(group(keys, names).firsts)
-        new = self._now(keys, time, self.logic.results(keys, self._held(keys, time)))
+        new = self._now(keys, time, self._held(keys, time))
         if new.num_rows:
             insert(self.said, new, time, since)
             self.send_by(0, time, new)
@@ -115,7 +115,7 @@ class Reduce(Vertex):
                 self.meeting.setdefault(later, []).append(keys.take(np.unique(who)))
                 self.notify_at(later)
             probe, rows = probe[counts], rows.filter(counts)
-        if self.shared:
+        if self.shared and rows.num_rows:
             rows = self.logic.partial(rows)
         return _held(rows, self.logic.keys, probe)
 
@@ -124,17 +124,18 @@ class Reduce(Vertex):
         assert isinstance(index, Arrange)
         return index
 
-    def _now(self, keys: pa.Table, time: Any, results: pa.Table) -> pa.Table:
-        """How the results differ from those that were said before."""
+    def _now(self, keys: pa.Table, time: Any, held: pa.Table) -> pa.Table:
+        """How the results of what is held differ from those that were said before."""
         probe, rows = self.said.lookup(keys, self.logic.keys)
         times, rows = times_of(rows, len(time.encode()))
         counts = up_to(times, time)
         before = _held(rows.filter(counts), self.logic.keys, probe[counts])
-        if not before.num_rows:
-            changes = results
-        else:
-            before = replaced(before, DIFF, -numbers(before, DIFF))
-            changes = consolidate(pa.concat_tables([results, before.select(results.schema.names)]))
+        both = [self.logic.results(keys, held)] if held.num_rows else []
+        if before.num_rows:
+            both.append(replaced(before, DIFF, -numbers(before, DIFF)))
+        if not both:
+            return keys.slice(0, 0)
+        changes = consolidate(pa.concat_tables(both)) if len(both) > 1 else both[0]
         rows = keys.take(changes.column(GROUP))
         for field in changes.schema:
             if field.name != GROUP:
@@ -173,9 +174,11 @@ class Count(Logic):
     out: str
 
     def partial(self, changes: pa.Table) -> pa.Table:
+        """The count alone."""
         return changes.select([*self.keys, DIFF])
 
     def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
+        """The counts."""
         return pa.table({GROUP: held[GROUP], self.out: held[DIFF], DIFF: _ones(held.num_rows)})
 
 
@@ -186,6 +189,7 @@ class Sum(Logic):
     value: str
 
     def partial(self, changes: pa.Table) -> pa.Table:
+        """The products with the values, and how many values there are."""
         values, diffs = changes.column(self.value).cast(pa.int64()), changes.column(DIFF)
         weighed = pc.multiply(pc.fill_null(values, 0), diffs)
         valid = pc.multiply(pc.is_valid(values).cast(pa.int64()), diffs)
@@ -193,6 +197,7 @@ class Sum(Logic):
         return kept.append_column(f"{DIFF}_sum", weighed).append_column(f"{DIFF}_valid", valid)
 
     def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
+        """The sums, null of no values."""
         held = _there(held)
         valid = pa.array(numbers(held, f"{DIFF}_valid") > 0)
         totals = pc.if_else(valid, held[f"{DIFF}_sum"], pa.scalar(None, pa.int64()))
@@ -207,10 +212,13 @@ class SumOfFractions(Logic):
     kind: pa.DataType
 
     def partial(self, changes: pa.Table) -> pa.Table:
+        """The values."""
         return changes.select([*self.keys, self.value, DIFF])
 
     def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
+        """The sums, null of no values; added in the order of the values, so that equal ones have equal sums."""
         held = _there(held)
+        held = held.take(pc.sort_indices(held, [(GROUP, "ascending"), (self.value, "ascending")]))
         values, diffs = held.column(self.value), held.column(DIFF)
         if pa.types.is_decimal(values.type):  # room for the product, and for the sum
             values = values.cast(pa.decimal256(38, values.type.scale))
@@ -231,14 +239,17 @@ class Extreme(Logic):
     greatest: bool
 
     def partial(self, changes: pa.Table) -> pa.Table:
-        value = changes.column(self.value)
-        keep = pc.is_valid(value)
-        if pa.types.is_floating(value.type):
-            keep = pc.and_(keep, pc.invert(pc.fill_null(pc.is_nan(value), fill_value=True)))
-        return changes.select([*self.keys, self.value, DIFF]).filter(keep)
+        """The values."""
+        return changes.select([*self.keys, self.value, DIFF])
 
     def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
+        """The best of the values that are any."""
         held = _there(held)
+        value = held.column(self.value)
+        if pa.types.is_floating(value.type):
+            held = held.filter(pc.fill_null(pc.invert(pc.is_nan(value)), fill_value=False))
+        elif value.null_count:
+            held = held.filter(pc.is_valid(value))
         starts = _starts(held)
         values = flat(held.column(self.value))
         if pa.types.is_integer(values.type):
@@ -261,6 +272,7 @@ class TopK(Logic):
     descending: bool
 
     def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
+        """The first records."""
         held = _there(held)
         others = [c for c in held.schema.names if c not in {GROUP, self.value, DIFF}]
         direction = "descending" if self.descending else "ascending"
@@ -282,6 +294,7 @@ class Threshold(Logic):
     function: Callable[[Any], Any]
 
     def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
+        """The records as often as the function says."""
         made = np.asarray(self.function(numbers(held, DIFF)))
         if made.shape != (held.num_rows,):
             msg = (
@@ -294,6 +307,7 @@ class Threshold(Logic):
 
 
 def present(counts: npt.NDArray[np.int64]) -> Any:
+    """Once, if at all."""
     return counts > 0
 
 
@@ -305,12 +319,14 @@ class Batches(Logic):
     schema: pa.Schema
 
     def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
+        """What the function makes of them."""
         held = _there(held)
         rows = keys.take(held.column(GROUP))
         for field in held.schema:
             if field.name not in {GROUP, DIFF}:
                 rows = rows.append_column(field, held.column(field.name))
-        made = as_table(self.function(rows.append_column("count", held.column(DIFF))), self.schema)
+        rows = rows.append_column("count", held.column(DIFF))
+        made = as_table(self.function(rows), self.schema) if held.num_rows else self.schema.empty_table()
         numbered = keys.append_column(GROUP, pa.array(np.arange(keys.num_rows)))
         history = Arrangement(self.keys, [])
         history.insert(numbered)
@@ -333,6 +349,7 @@ class PerKey(Logic):
     schema: pa.Schema
 
     def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
+        """What the function makes of each."""
         held = _there(held)
         starts, groups = _starts(held), numbers(held, GROUP)
         named = [column for column in held.schema.names if column not in {GROUP, DIFF}]

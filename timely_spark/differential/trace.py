@@ -121,8 +121,7 @@ def times_of(table: pa.Table, depth: int) -> tuple[Coordinates, pa.Table]:
 
 def up_to(times: Coordinates, time: Any) -> Mask:
     """Which of the times are earlier than or equal to `time`, in the product order."""
-    mask: Mask = (times <= np.array(time.encode(), np.int64)).all(axis=1)
-    return mask
+    return np.asarray((times <= np.array(time.encode(), np.int64)).all(axis=1), np.bool_)
 
 
 def by_time(times: Coordinates, time: Any) -> Iterator[tuple[list[int], Mask | None]]:

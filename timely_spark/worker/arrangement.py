@@ -1,10 +1,16 @@
-"""Keyed state as a few immutable batches sorted by H, merged geometrically (differential's spines)."""
+"""Keyed state as a few immutable batches sorted by H, merged geometrically (differential's spines).
+
+What came last is one row of batches, each more than twice as large as the next. What has grown beyond a
+size is dealt by H to lanes, each a row of batches again, and no batch is larger than a limit: so that one
+insertion merges a bounded number of rows, however many there are. What must wait is merged later.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +20,10 @@ from timely_spark.worker.keys import Hashes, Indices, exact, flat, hashes, in_or
 _HASH = "__timely_hash"
 EPOCH = "__timely_epoch"
 """A column of rows that end: the epoch from which on their time is counted."""
+LIMIT = 1 << 21
+"""Rows of the largest batch; an insertion merges at most twice as many, and its own a few times."""
+_LARGE = LIMIT >> 4
+_LEVELS = 16
 Compact = Callable[[Hashes, pa.Table], tuple[Hashes, pa.Table]]
 
 
@@ -35,6 +45,10 @@ class Batch:
         """The rows with their H, which need not be computed, nor read, whole again."""
         return self.table.append_column(_HASH, pa.array(self.hashes))
 
+    def between(self, low: int, high: int) -> Batch:
+        """Some of its rows."""
+        return self.of(self.hashes[low:high], self.table.slice(low, high - low))
+
     @classmethod
     def restored(cls, table: pa.Table, *, distinct: bool) -> Batch:
         """The batch of what `stored` gave."""
@@ -52,8 +66,8 @@ class Batch:
 class Arrangement:
     """Rows indexed by key. Inserting costs what is inserted (amortised), a look-up what is asked and found.
 
-    At most logarithmically many batches are held; a batch is never changed, so a checkpoint may keep it by
-    reference.
+    At most logarithmically many batches are held (per `LIMIT` rows); a batch is never changed, so a
+    checkpoint may keep it by reference. Rows of one key stay in the order in which they were inserted.
 
     Example:
         >>> state = Arrangement(("id",))
@@ -65,15 +79,23 @@ class Arrangement:
 
     def __init__(self, keys: Sequence[str], tables: Sequence[pa.Table] = ()) -> None:
         self.keys = tuple(keys)
-        #: each more than twice as large as the next
-        self.parts: list[Batch] = [Batch.of(hashes(table, self.keys), table) for table in tables]
+        #: what came last; each batch more than twice as large as the next
+        self.recent: list[Batch] = [Batch.of(hashes(table, self.keys), table) for table in tables]
+        #: what came before: in each lane the rows with hashes from one of the cuts (or 0) to below the next
+        self.lanes: list[list[Batch]] = [[]]
+        self.cuts: list[int] = []
+
+    @property
+    def parts(self) -> list[Batch]:
+        """All batches, in the order of insertion as far as one key is concerned."""
+        return [*chain.from_iterable(self.lanes), *self.recent]
 
     def __len__(self) -> int:
         """The number of rows."""
         return sum(part.table.num_rows for part in self.parts)
 
     def batches(self) -> list[pa.Table]:
-        """The sorted batches, largest first."""
+        """The rows, as sorted batches."""
         return [part.table for part in self.parts]
 
     def insert(self, table: pa.Table, hashed: Hashes | None = None, compact: Compact | None = None) -> None:
@@ -82,18 +104,42 @@ class Arrangement:
             return
         h = hashes(table, self.keys) if hashed is None else hashed
         order = in_order(h)
-        self.parts.append(Batch.of(h[order], table.take(order).combine_chunks()))
-        # all pairs: a batch that `expire` dropped rows from may be anywhere
-        for at in range(len(self.parts) - 1, 0, -1):
-            one, two = self.parts[at - 1 : at + 1]
-            if len(one.hashes) >= 2 * len(two.hashes):
+        self.recent.append(Batch.of(h[order], table.take(order).combine_chunks()))
+        left = _merged(self.recent, compact, 2 * LIMIT + _LEVELS * len(h))
+        while self.recent and len(self.recent[0].hashes) >= _LARGE:
+            self._deal(self.recent.pop(0))
+        for lane in self.lanes:
+            left = _merged(lane, compact, left)
+        self._cut()
+
+    def _deal(self, batch: Batch) -> None:
+        """Put a batch into the lanes."""
+        ends = np.searchsorted(batch.hashes, np.array(self.cuts, np.uint64))
+        for lane, (low, high) in zip(
+            self.lanes, pairwise([0, *ends.tolist(), len(batch.hashes)]), strict=True
+        ):
+            if low < high:
+                lane.append(batch.between(low, high))
+
+    def _cut(self) -> None:
+        """Part lanes with a batch above the limit in two, unless its rows have all one hash."""
+        at = 0
+        while at < len(self.lanes):
+            lane = self.lanes[at]
+            largest = max((part.hashes for part in lane), key=len, default=np.zeros(0, np.uint64))
+            cut = largest[len(largest) // 2] if len(largest) > LIMIT else None
+            if cut is None or cut == largest[0]:
+                at += 1
                 continue
-            h, table = np.concatenate([one.hashes, two.hashes]), pa.concat_tables([one.table, two.table])
-            order = np.argsort(h, kind="stable")  # two sorted runs: linear
-            h, table = h[order], table.take(order)
-            if compact is not None:
-                h, table = compact(h, table)
-            self.parts[at - 1 : at + 1] = [Batch.of(h, table.combine_chunks())]
+            self.cuts.insert(at, int(cut))
+            self.lanes[at : at + 1] = [[], []]
+            for part in lane:
+                middle = int(np.searchsorted(part.hashes, cut))
+                for side, piece in enumerate(
+                    (part.between(0, middle), part.between(middle, len(part.hashes)))
+                ):
+                    if len(piece.hashes):
+                        self.lanes[at + side].append(piece)
 
     def expire(self, before: int) -> None:
         """Drop rows whose `EPOCH` is before an epoch: all of them where they are half of a batch.
@@ -101,12 +147,8 @@ class Arrangement:
         What lies in the rest is dropped in its turn, so no more than half of the rows have ended; and to drop
         a row costs what it cost to insert it (amortised), however large the state is.
         """
-        for place, part in enumerate(self.parts):
-            if len(part.hashes) and part.half_past < before:
-                keep = flat(part.table.column(EPOCH)).to_numpy() >= before
-                table = part.table.filter(pa.array(keep)).combine_chunks()
-                self.parts[place] = Batch.of(part.hashes[keep], table)
-        self.parts = [part for part in self.parts if len(part.hashes)]
+        self.recent = list(_unended(self.recent, before))
+        self.lanes = [list(_unended(lane, before)) for lane in self.lanes]
 
     def lookup(
         self, probe: pa.Table, on: Sequence[str], hashed: Hashes | None = None
@@ -121,14 +163,17 @@ class Arrangement:
             batch_hash, table = part.hashes, part.table
             if not len(batch_hash):  # all of it was dropped when batches were merged
                 continue
-            low = np.searchsorted(batch_hash, ordered, "left")
+            first = np.searchsorted(ordered, batch_hash[0], "left")
+            asked = ordered[first : np.searchsorted(ordered, batch_hash[-1], "right")]
+            who = by_hash[first : first + len(asked)]
+            low = np.searchsorted(batch_hash, asked, "left")
             if part.distinct:  # none or one for each: half the work
-                hit = batch_hash[np.minimum(low, len(batch_hash) - 1)] == ordered
-                rows, at = low[hit], by_hash[hit]
+                hit = batch_hash[low] == asked
+                rows, at = low[hit], who[hit]
             else:
-                counts = np.searchsorted(batch_hash, ordered, "right") - low
+                counts = np.searchsorted(batch_hash, asked, "right") - low
                 within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-                rows, at = np.repeat(low, counts) + within, np.repeat(by_hash, counts)
+                rows, at = np.repeat(low, counts) + within, np.repeat(who, counts)
             if not len(rows):
                 continue
             rows = table.take(rows)
@@ -138,7 +183,42 @@ class Arrangement:
                     rows, at = rows.filter(equal), at[equal]
             found.append((at, rows))
         if not found:
-            return np.zeros(0, np.int64), self.parts[0].table.slice(0, 0) if self.parts else pa.table({})
+            return np.zeros(0, np.int64), next(iter(self.batches()), pa.table({})).slice(0, 0)
         at, rows = np.concatenate([at for at, _ in found]), pa.concat_tables([rows for _, rows in found])
         order = in_order(at.view(np.uint64) << np.uint64(64 - len(h).bit_length()))
         return at[order], rows.take(order)
+
+
+def _merged(parts: list[Batch], compact: Compact | None, rows: int) -> int:
+    """Merge neighbours until each batch is more than twice as large as the next; so many rows, and no more.
+
+    Returns:
+        How many rows might still have been merged.
+    """
+    # all pairs: a batch that rows were dropped from, or that had to wait, may be anywhere
+    for at in range(len(parts) - 1, 0, -1):
+        one, two = parts[at - 1 : at + 1]
+        both = len(one.hashes) + len(two.hashes)
+        if len(one.hashes) >= 2 * len(two.hashes) or both > rows:
+            continue
+        rows -= both
+        h, table = np.concatenate([one.hashes, two.hashes]), pa.concat_tables([one.table, two.table])
+        order = np.argsort(h, kind="stable")  # two sorted runs: linear
+        h, table = h[order], table.take(order)
+        if compact is not None:
+            h, table = compact(h, table)
+        parts[at - 1 : at + 1] = [Batch.of(h, table.combine_chunks())]
+    return rows
+
+
+def _unended(parts: Sequence[Batch], before: int) -> Iterator[Batch]:
+    """The batches, without those of their rows that have ended where they are half of one."""
+    for part in parts:
+        if not len(part.hashes):
+            continue
+        if part.half_past >= before:
+            yield part
+            continue
+        keep = flat(part.table.column(EPOCH)).to_numpy() >= before
+        if keep.any():
+            yield Batch.of(part.hashes[keep], part.table.filter(pa.array(keep)).combine_chunks())

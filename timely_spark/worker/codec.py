@@ -182,7 +182,8 @@ class Codec:
             table = pa.Table.from_batches([value]) if isinstance(value, pa.RecordBatch) else value
             return {"table": self._blob(to_bytes(table), blobs)}
         if isinstance(value, Arrangement):
-            return {"arrangement": [list(value.keys), [self._part(part, blobs) for part in value.parts]]}
+            rows = [[self._part(part, blobs) for part in row] for row in (value.recent, *value.lanes)]
+            return {"arrangement": [list(value.keys), value.cuts, rows]}
         if type(value) in (np.ndarray, np.memmap) and value.dtype.kind != "V":
             if value.dtype.hasobject:
                 return {
@@ -319,7 +320,10 @@ class Codec:
                 return from_bytes(blobs[content])
             case "arrangement":
                 made = Arrangement(tuple(content[0]))
-                made.parts = [self._read_part(part, made.keys, blobs) for part in content[1]]
+                made.cuts = content[1]
+                made.recent, *made.lanes = (
+                    [self._read_part(part, made.keys, blobs) for part in row] for row in content[2]
+                )
                 return made
             case "array":
                 shape, kind, data = content
