@@ -316,10 +316,10 @@ def test_a_state_of_another_version_is_refused() -> None:
     simulation = simulate(Total())
     send(simulation, [1])
     head, *_ = unpack_parts(simulation.states[0])
-    assert bytes(head).startswith(b'{"format":3')
-    state = (simulation.states[0] or b"").replace(b'{"format":3', b'{"format":2')
+    assert bytes(head).startswith(b'{"format":4')
+    state = (simulation.states[0] or b"").replace(b'{"format":4', b'{"format":3')
 
-    with pytest.raises(StateError, match=r"format 2, .* reads 3\nHint: "):
+    with pytest.raises(StateError, match=r"format 3, .* reads 4\nHint: "):
         Worker(simulation.plan, state, 0)
 
 

@@ -2,45 +2,62 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
+import numpy as np
+import pyarrow as pa
+
+from timely_spark.differential.trace import DIFF, consolidate, numbers
 from timely_spark.errors import SchemaError
 from timely_spark.graph import caller
+from timely_spark.testing import Captured
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+@overload
 def snapshot(
     changes: DataFrame, at: int | None = None, *, diff: str = "diff", epoch: str = "epoch"
-) -> DataFrame:
-    """The records of a collection as it was at an epoch, from a table of its changes.
+) -> DataFrame: ...
+
+
+@overload
+def snapshot(changes: Captured, at: int | None = None, *, diff: str = "diff") -> pa.Table: ...
+
+
+def snapshot(
+    changes: DataFrame | Captured, at: int | None = None, *, diff: str = "diff", epoch: str = "epoch"
+) -> DataFrame | pa.Table:
+    """The records of a collection as it was at an epoch, from its changes.
 
     Args:
-        changes: a log of changes, such as `Collection.changes().to_delta(...)` writes.
+        changes: a DataFrame of them, such as one of what `Collection.changes().to_delta(...)` wrote, or of
+            the view of `to_memory`; or what `capture` kept of them.
         at: the epoch, included; None: the last one that is there.
         diff: the column of differences.
-        epoch: the column of epochs.
+        epoch: the column of epochs, in a DataFrame.
 
     **Columns:** in: `epoch`, those of the records, `diff`; out: those of the records, each as often as it was
-    there.
+    there: a DataFrame of a DataFrame, else an Arrow table.
 
     Example:
         >>> import timely_spark as ts
-        >>> log = spark.read.format("delta").load("/data/components")  # doctest: +SKIP
-        >>> ts.snapshot(log, at=7).show()  # doctest: +SKIP
+        >>> flow = ts.Dataflow("words")
+        >>> words = flow.input("words", "word string, diff long").collection(diff="diff")
+        >>> _ = words.changes().capture("log")
+        >>> log = ts.testing.run(flow, {"words": [[("to", 2), ("be", 1)], [("to", -1)]]})["log"]
+        >>> ts.snapshot(log, at=0)["word"].to_pylist(), ts.snapshot(log)["word"].to_pylist()
+        (['be', 'to', 'to'], ['be', 'to'])
 
     Raises:
         SchemaError: a column is missing.
     """
+    if isinstance(changes, Captured):
+        return _of_captured(changes, at, diff)
+    _check([diff, epoch], changes.columns)
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-    if missing := [column for column in (diff, epoch) if column not in changes.columns]:
-        msg = (
-            f"snapshot ({caller()}): no columns {missing} among {changes.columns}. "
-            "Hint: give the table that changes() were written to; name its columns by diff= and epoch=."
-        )
-        raise SchemaError(msg)
     records = [F.col(f"`{column}`") for column in changes.columns if column not in {diff, epoch}]
     known = changes if at is None else changes.where(F.col(f"`{epoch}`") <= at)
     counted = known.groupBy(*records).agg(F.sum(F.col(f"`{diff}`")).alias("__timely_count"))
@@ -48,3 +65,22 @@ def snapshot(
     return there.withColumn(
         "__timely_count", F.explode(F.array_repeat(F.lit(1), F.col("__timely_count").cast("int")))
     ).drop("__timely_count")
+
+
+def _of_captured(changes: Captured, at: int | None, diff: str) -> pa.Table:
+    _check([diff], changes.schema.names)
+    columns = [column for column in changes.schema.names if column != diff]
+    known = [table for epoch, table in changes.epochs.items() if at is None or epoch <= at]
+    every = pa.concat_tables([changes.schema.empty_table(), *known]).select([*columns, diff])
+    added = consolidate(every.rename_columns([*columns, DIFF])).sort_by([(c, "ascending") for c in columns])
+    counts = np.maximum(numbers(added, DIFF), 0)
+    return added.select(columns).take(pa.array(np.repeat(np.arange(len(counts)), counts)))
+
+
+def _check(needed: list[str], columns: list[str]) -> None:
+    if missing := [column for column in needed if column not in columns]:
+        msg = (
+            f"snapshot ({caller()}): no columns {missing} among {columns}. "
+            "Hint: give what changes() were written to or captured by; name its columns by diff= and epoch=."
+        )
+        raise SchemaError(msg)
