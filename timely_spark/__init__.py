@@ -7,6 +7,7 @@
 - `operators`: what streams can do.
 - `dataflow`: the handles a user holds.
 - `differential`: incremental collections.
+- `graphs`: graph algorithms on collections of edges.
 - `testing`: the whole of it on simulated workers, without Spark.
 - `show`: a flow as text and pictures.
 - `runtime`: the only part that knows Spark.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from timely_spark import testing
+from timely_spark import graphs, testing
 from timely_spark.dataflow import Dataflow, Input, Scope, Stream, Variable
 from timely_spark.differential import Collection, snapshot
 from timely_spark.errors import TimelyError
@@ -46,6 +47,7 @@ __all__ = [
     "Variable",
     "Vertex",
     "configure",
+    "graphs",
     "once",
     "snapshot",
     "testing",

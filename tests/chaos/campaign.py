@@ -211,7 +211,7 @@ class Campaign:
     lock: Any = field(default_factory=threading.Lock)
 
     def draw_params(self, count: int) -> list[Params]:
-        """Ways to run flows; each scenario at least once, if there are enough."""
+        """Ways to run flows; each scenario at least once, and with further rounds, if there are enough."""
         chance = random.Random(self.seed)
         drawn: list[Params] = []
         while len(drawn) < count:
@@ -220,7 +220,7 @@ class Campaign:
             for name in names:
                 master = chance.choices([LOCAL, RETRYING, CLUSTER], [6, 3, 1])[0]
                 workers = chance.choice([1, 2, 3])
-                rounds = chance.choice([1, 1, 3, None])
+                rounds = chance.choice([1, 1, 3, None]) if len(drawn) >= len(SCENARIOS) else None
                 drawn.append(Params(name, workers, rounds, chance.randint(1, min(2, workers)), master))
         return drawn[:count]
 

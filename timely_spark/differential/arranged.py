@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.differential.trace import SEQUENCE, insert
-from timely_spark.graph import Partition, Vertex, check_columns, names
+from timely_spark.errors import SchemaError
+from timely_spark.graph import Partition, Vertex, caller, check_columns, names
 from timely_spark.worker.arrangement import Arrangement
 from timely_spark.worker.dealt import repartition as dealt_anew
 
@@ -65,6 +66,20 @@ def numbered(batch: pa.Table, sequence: int) -> pa.Table:
     return batch.append_column(SEQUENCE, pa.array(np.full(batch.num_rows, sequence, np.int64)))
 
 
+def key_columns(operator: str, schema: pa.Schema, columns: str | Sequence[str]) -> tuple[str, ...]:
+    """The columns as keys.
+
+    Raises:
+        SchemaError: there are none, or one that is not there, or nested, or named twice.
+    """
+    listed = names(operator, columns)
+    check_columns(operator, schema, listed, keys=True)
+    if not listed or len(set(listed)) < len(listed):
+        msg = f"{operator} ({caller()}): keys {list(listed)}. Hint: name the key columns, each once."
+        raise SchemaError(msg)
+    return listed
+
+
 def arrange(collection: Collection, keys: str | Sequence[str], *, name: str | None = None) -> Collection:
     """Keep a collection indexed by key, for many operators to share.
 
@@ -82,8 +97,7 @@ def arrange(collection: Collection, keys: str | Sequence[str], *, name: str | No
         >>> made["near"].rows(), made["degrees"].rows()
         ({0: [(1, 2, 1), (1, 3, 1)]}, {0: [(1, 2, 1)]})
     """
-    listed = names("arrange", keys)
-    check_columns("arrange", collection.schema, listed, keys=True)
+    listed = key_columns("arrange", collection.schema, keys)
     stream = collection.stream
     made = stream.then(
         "arrange",

@@ -77,7 +77,7 @@ class Join(Vertex):
             | {DIFF: diffs}
         )
         for moment, members in by_time(times, time):
-            part = pairs if members is None else pairs.filter(members)
+            part = pairs if members is None else pairs.take(members)
             self.send_by(0, self._context.times.decode(moment), part)
 
 

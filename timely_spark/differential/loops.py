@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential.trace import numbers
-from timely_spark.errors import SchemaError
+from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Vertex, caller, check_columns
-from timely_spark.operators.rows import Expression
+from timely_spark.operators.rows import Expression, check_function
 
 if TYPE_CHECKING:
     from timely_spark.dataflow import Scope
@@ -65,8 +65,15 @@ def enter_at(
 
     Raises:
         SchemaError: `lap` is no column or expression of whole numbers.
+        GraphError: the collection is not outside of `scope`.
     """
     columns = collection.schema.names
+    if scope.graph_scope.depth <= collection.scope.graph_scope.depth:
+        msg = (
+            f"enter_at ({caller()}): {collection.index.name!r} is not outside the loop it is to enter. "
+            "Hint: give a loop around which it is, as made by scope.inner()."
+        )
+        raise GraphError(msg)
     if isinstance(lap, str):
         check_columns("enter_at", collection.schema, [lap])
     stream = scope.enter(collection.stream.select(*collection.stream.schema.names, {_LAP: lap}))
@@ -128,9 +135,10 @@ def iterate(
         {0: [(1, 1), (2, 1), (3, 1)], 1: [(2, -1), (3, -1)]}
 
     Raises:
-        GraphError: `step` returns no collection, or one of another loop.
+        GraphError: `step` is no function, or returns no collection, or one of another loop.
         SchemaError: it returns one with other columns.
     """
+    check_function("iterate", step)
     scope = collection.scope.inner(name=name, max_iterations=max_iterations)
     variable = collection.variable(scope)
     result = step(variable)

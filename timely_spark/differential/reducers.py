@@ -89,6 +89,8 @@ class Reduce(Vertex):
     def on_notify(self, time: Any) -> None:
         """Say what is new at a complete time."""
         since, names = self._context.since(), list(self.logic.keys)
+        if len(time.encode()) == 1:  # outside loops times come in order: all before is over
+            since = max(since, time.epoch)
         came = self.waiting.pop(time, [])
         if came and not self.shared:
             insert(self.state, consolidate(pa.concat_tables(came)), time, since)
@@ -216,7 +218,7 @@ class SumOfFractions(Logic):
         return changes.select([*self.keys, self.value, DIFF])
 
     def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
-        """The sums, null of no values; added in the order of the values, so that equal ones have equal sums."""
+        """The sums, null of no values; added in the order of the values, so the same for the same."""
         held = _there(held)
         held = held.take(pc.sort_indices(held, [(GROUP, "ascending"), (self.value, "ascending")]))
         values, diffs = held.column(self.value), held.column(DIFF)
@@ -296,10 +298,10 @@ class Threshold(Logic):
     def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
         """The records as often as the function says."""
         made = np.asarray(self.function(numbers(held, DIFF)))
-        if made.shape != (held.num_rows,):
+        if made.shape != (held.num_rows,) or made.dtype.kind not in "biu":
             msg = (
-                f"the function of counts gave shape {made.shape} for {held.num_rows} counts. "
-                "Hint: compute with the array, as in lambda counts: counts > 1."
+                f"the function of counts gave {made.dtype} of shape {made.shape} for {held.num_rows} counts. "
+                "Hint: compute whole numbers with the array, as in lambda counts: counts > 1."
             )
             raise SchemaError(msg)
         held = replaced(held, DIFF, made.astype(np.int64))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.differential.arranged import key_columns
 from timely_spark.differential.reducers import (
     Batches,
     Count,
@@ -65,7 +66,8 @@ def _grouped(
 ) -> tuple[Collection, tuple[str, ...]]:
     """The collection, its keys checked: those given, those it is arranged by, or one for all records."""
     listed = names(operator, keys) if keys is not None else (collection.keys or ())
-    check_columns(operator, collection.schema, listed, keys=True)
+    if listed:
+        listed = key_columns(operator, collection.schema, listed)
     if value is not None:
         check_columns(operator, collection.schema, [value], keys=comparable)
         if value in listed:
@@ -354,23 +356,23 @@ def reduce_batches(
 def _general(
     operator: str, collection: Collection, schema: SchemaLike, keys: str | Sequence[str]
 ) -> tuple[tuple[str, ...], pa.Schema]:
-    listed, made = names(operator, keys), as_schema(schema)
-    check_columns(operator, collection.schema, listed, keys=True)
+    listed, made = key_columns(operator, collection.schema, keys), as_schema(schema)
     check_columns(operator, collection.schema, collection.schema.names, keys=True)
     check_columns(operator, made, made.names, keys=True)
     for column in made.names:
         _check_free(operator, column, listed)
-    if not listed or "count" in collection.schema.names:
-        why = "there are no keys" if not listed else "the collection has a column 'count' already"
+    if "count" in collection.schema.names:
         msg = (
-            f"{operator} ({caller()}): {why} ({describe(collection.schema)}). "
-            "Hint: name the key columns; rename 'count', as the function gets multiplicities by that name."
+            f"{operator} ({caller()}): the collection has a column 'count' already "
+            f"({describe(collection.schema)}). "
+            "Hint: rename it, as the function gets multiplicities by that name."
         )
         raise SchemaError(msg)
     return listed, made
 
 
 def _check_free(operator: str, column: str, keys: Sequence[str]) -> None:
-    if column in keys:
-        msg = f"{operator} ({caller()}): column {column!r} is a key. Hint: give the result another name."
+    if column in keys or not isinstance(column, str) or column.startswith(DIFF):
+        why = "is a key" if column in keys else "is no name for a result"
+        msg = f"{operator} ({caller()}): column {column!r} {why}. Hint: give the result another name."
         raise SchemaError(msg)

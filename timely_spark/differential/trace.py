@@ -124,13 +124,14 @@ def up_to(times: Coordinates, time: Any) -> Mask:
     return np.asarray((times <= np.array(time.encode(), np.int64)).all(axis=1), np.bool_)
 
 
-def by_time(times: Coordinates, time: Any) -> Iterator[tuple[list[int], Mask | None]]:
-    """The joins of `time` with many times: each different one, and which they are; None for all."""
+def by_time(times: Coordinates, time: Any) -> Iterator[tuple[list[int], Indices | None]]:
+    """The joins of `time` with many times: each different one, and the rows it is of; None for all."""
     joined = np.maximum(times, np.array(time.encode(), np.int64))
     if (joined == joined[:1]).all():
         if len(joined):
             yield joined[0].tolist(), None
         return
     different, which = np.unique(joined, axis=0, return_inverse=True)
-    for i, one in enumerate(different):
-        yield one.tolist(), which.reshape(-1) == i
+    order = np.argsort(which := which.reshape(-1), kind="stable")
+    each = np.split(order, np.cumsum(np.bincount(which))[:-1])
+    yield from zip(different.tolist(), each, strict=True)

@@ -97,6 +97,10 @@ class Vertex:
         ...     logged = True
     """
 
+    announces: ClassVar[bool] = False
+    """Whether what `repartition` makes may have something to say. Each worker is then notified of the epochs
+    that are not over, and of the next one, whatever comes there. For vertices outside of loops."""
+
     pickles: str = ""
     """Why values that have no form of their own may be pickled into the state; empty: they are refused.
 

@@ -163,33 +163,76 @@ def to_delta(
             key.
         diff: for what comes of `distinct`, `min` or `max`: the name of an int column that says +1 for a
             record that became true in the epoch and -1 for one that ceased to be; summed up to an epoch it
-            gives its answer. Not with `release` "arrival": what is taken back is known
-            when the epoch is complete.
+            gives its answer. With `keys` also a column that the stream has, as the changes of a collection
+            do: the table is the collection as it is now, and a key is gone when its record is. The keys must
+            tell the records apart: of two with one key the epoch fails. Not with `release` "arrival": what is
+            taken back is known when the epoch is complete.
         overwrite: take over a table that another checkpoint wrote, and write it anew.
         release: "epoch", or "arrival" to append each round's records at once.
         name: the step's name.
 
-    **Columns:** epoch long, then the stream's own, then `diff`.
+    **Columns:** epoch long (with keys: of the last change), then the stream's own; without keys `diff`, too.
 
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("words")
         >>> counts = flow.input("words", "word string").group_by("word").count()
         >>> _ = counts.to_delta("main.texts.counts", keys="word")
+
+        A collection, as a log of its changes and as a table of what it is now:
+
+        >>> words = flow.input("written", "word string, diff int").collection(diff="diff")
+        >>> changes = words.count("n", keys="word").changes()
+        >>> _ = changes.to_delta("main.texts.changes")
+        >>> _ = changes.to_delta("main.texts.now", keys="word", diff="diff")
+
+    Raises:
+        SchemaError: a key is no column, or `diff` is one that does not count or is a key.
+        GraphError: the stream is in a loop, or `diff` is combined with `release` "arrival".
     """
     columns = names("to_delta", keys)
     check_columns("to_delta", stream.schema, columns, keys=True)
+    made = diff
+    if diff is not None:
+        _check_diff(stream, diff, columns, release)
+        made = diff if diff not in stream.schema.names else None
     return _output(
         stream,
         "to_delta",
         name,
         "delta",
         release,
+        made=made,
         diff=diff,
         table=table,
         keys=list(columns) or None,
         overwrite=overwrite,
     )
+
+
+def _check_diff(stream: Stream, diff: str, keys: Sequence[str], release: Release) -> None:
+    """Check that a column may say what came and went, be it the stream's own or one to be made."""
+    if release == "arrival":
+        msg = (
+            f"to_delta ({caller()}): diff={diff!r} with release='arrival'. "
+            "Hint: what an epoch takes back is known when it is complete; leave release at 'epoch'."
+        )
+        raise GraphError(msg)
+    if diff not in stream.schema.names:
+        return
+    kind = stream.schema.field(diff).type
+    if not keys:
+        msg = (
+            "is a column already. Hint: choose another name; or leave it out: a log has the column as it is."
+        )
+    elif diff in keys:
+        msg = "is a key, too. Hint: the keys are columns of the record that changes."
+    elif not pa.types.is_signed_integer(kind):
+        msg = f"is a column of {kind}. Hint: give a column of whole numbers, or choose another name."
+    else:
+        return
+    msg = f"to_delta ({caller()}): diff={diff!r} {msg}"
+    raise SchemaError(msg)
 
 
 def to_files(
@@ -235,7 +278,7 @@ def _output(
     kind: str,
     release: Release,
     *,
-    diff: str | None = None,
+    made: str | None = None,
     **options: Any,
 ) -> Stream:
     if kind != "inspect" and stream.stage.scope.parent is not None:
@@ -247,19 +290,10 @@ def _output(
     if release not in ("epoch", "arrival"):
         msg = f"{operator} ({caller()}): release={release!r}. Hint: 'epoch' or 'arrival'."
         raise GraphError(msg)
-    if diff is not None and release == "arrival":
-        msg = (
-            f"{operator} ({caller()}): diff={diff!r} with release='arrival'. "
-            "Hint: what an epoch takes back is known when it is complete; leave release at 'epoch'."
-        )
-        raise GraphError(msg)
-    if diff is not None and diff in stream.schema.names:
-        msg = f"{operator} ({caller()}): diff={diff!r} is a column already. Hint: choose another name."
-        raise SchemaError(msg)
-    schema = stream.schema if diff is None else stream.schema.append(pa.field(diff, pa.int32()))
+    schema = stream.schema if made is None else stream.schema.append(pa.field(made, pa.int32()))
     shown = "inspect" if kind == "inspect" else "output"
     called = f"{operator}-{stream.name.rsplit('.', 1)[-1]}"
-    stream.then(shown, [], name=name, called=called, vertex=Output(schema, diff), detail=kind)
+    stream.then(shown, [], name=name, called=called, vertex=Output(schema, made), detail=kind)
     stage = stream.flow.graph.stages[-1]
     stream.flow.outputs.append(OutputSpec(stage.name, schema, kind, release, options))
     return stream

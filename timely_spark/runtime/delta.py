@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 _OWNER = "timely_spark.checkpoint"
 _TXN = "spark.databricks.delta.write.txn"
-#: Columns of an upsert's source: where a record stands in its epoch, and in the order of its key's records.
-_PLACE, _RANK = "__timely_place", "__timely_rank"
+#: Columns of an upsert's source: where a record stands in its epoch, and in the order of its key's records;
+#: how many records of its key there are more than before.
+_PLACE, _RANK, _MORE = "__timely_place", "__timely_rank", "__timely_more"
 
 
 @dataclass
@@ -30,7 +31,7 @@ class DeltaSink:
     name and its release; epoch), which Delta skips when it has it already. The name, because Delta skips the
     second of two outputs that write one epoch to one table with the same pair; the release, because batches
     and epochs are numbered differently. With keys the last record of a key in an epoch counts; with `diff` a
-    key whose record only ceased to be is deleted.
+    key whose record only ceased to be is deleted, and one that would have two is an error.
 
     Columns:
         epoch long (with keys: the epoch of the last change), then the stream's own; `diff` without keys only
@@ -38,7 +39,7 @@ class DeltaSink:
     Args:
         target: a path, a `file:` or cloud URI, or `catalog.schema.table`.
         keys: the columns that identify a row of the current table.
-        diff: the column that says +1 for a record that became true and -1 for one that ceased to be.
+        diff: the column that says how many of a record there are more (+) or less (-).
         overwrite: replace a table that a flow with another checkpoint wrote.
     """
 
@@ -114,8 +115,10 @@ class DeltaSink:
         newer = f"s.`{EPOCH}` >= coalesce(t.`{EPOCH}`, s.`{EPOCH}`)"
         if self.diff is not None:
             merge = merge.whenMatchedDelete(f"s.`{self.diff}` < 0 AND {newer}")
-            merge = merge.whenMatchedUpdate(newer, values)
-            merge = merge.whenNotMatchedInsert(f"s.`{self.diff}` > 0", values)
+            merge = merge.whenMatchedUpdate(newer, values | self._epoch_unless_more_than(0))
+            merge = merge.whenNotMatchedInsert(
+                f"s.`{self.diff}` > 0", values | self._epoch_unless_more_than(1)
+            )
         else:
             merge = merge.whenMatchedUpdate(newer, values).whenNotMatchedInsert(values=values)
         # MERGE takes the pair from the session only: the query's own, with which no one else writes
@@ -125,14 +128,23 @@ class DeltaSink:
                 raise OutputMismatch.no_transaction(self.target, refused)
             merge.execute()
 
+    def _epoch_unless_more_than(self, most: int) -> dict[str, str | Column]:
+        """The epoch of a row; an error where its key would come to have a second record."""
+        key = ", ".join(f"s.`{key}`" for key in self.keys)
+        hint = "Hint: keys that tell the records apart."
+        two = f"raise_error(concat(to_json(struct({key})), ' are the keys of more than one record. {hint}'))"
+        return {f"`{EPOCH}`": f"CASE WHEN s.{_MORE} > {most} THEN {two} ELSE s.`{EPOCH}` END"}
+
     def _last_per_key(self, frame: DataFrame) -> DataFrame:
         """One row per key, the last; of a change, a -1 of the old and a +1 of the new record, the +1."""
         from pyspark.sql import Window
-        from pyspark.sql.functions import col, row_number
+        from pyspark.sql.functions import col, row_number, sum
 
         ranked = [EPOCH, *([self.diff] if self.diff is not None else []), _PLACE]
         keys = Window.partitionBy(*(f"`{key}`" for key in self.keys))
         last = keys.orderBy(*(col(f"`{column}`").desc() for column in ranked))
+        if self.diff is not None:
+            frame = frame.withColumn(_MORE, sum(f"`{self.diff}`").over(keys))
         return frame.withColumn(_RANK, row_number().over(last)).where(f"{_RANK} = 1")
 
     # -- the table -------------------------------------------------------------------------------------------

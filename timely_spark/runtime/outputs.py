@@ -50,12 +50,12 @@ def outputs_of(plan: Plan, declared: Iterable[Declared]) -> list[Output]:
     found = []
     for spec in declared:
         vertex: Any = plan.by_name[spec.name].template
-        sink = _sink(spec, vertex.diff)
+        sink = _sink(spec)
         found.append(Output(name=spec.name, vertex=vertex, sink=sink, release=spec.release))
     return found
 
 
-def _sink(spec: Declared, diff: str | None) -> Sink:
+def _sink(spec: Declared) -> Sink:
     options = spec.options
     sink: Sink
     match spec.kind:
@@ -71,7 +71,8 @@ def _sink(spec: Declared, diff: str | None) -> Sink:
             sink = ForeachEpochSink(options["function"])
         case "delta":
             keys = tuple(options["keys"] or ())
-            sink = DeltaSink(options["table"], keys=keys, diff=diff, overwrite=options["overwrite"])
+            diff, overwrite = options["diff"], options["overwrite"]
+            sink = DeltaSink(options["table"], keys=keys, diff=diff, overwrite=overwrite)
         case "files":
             sink = FolderSink(options["path"], options["format"], overwrite=options["overwrite"])
         case _:

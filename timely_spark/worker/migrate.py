@@ -455,11 +455,20 @@ class _Move:
 
         tracker = counted()
         for node in self.plan.nodes:
-            for time in self.plan.initial(node) if node.name not in self.kept else ():
+            for time in self._awaited(node, tracker):
                 if tracker.less_equal(node.arrives, time):
                     for worker in workers:
                         worker.pending.add(Pending(node.index, time, time))
         return counted()
+
+    def _awaited(self, node: Node, tracker: Tracker) -> Iterable[Any]:
+        """What a vertex is notified of beside what it asked for: it is new, or was dealt anew."""
+        if node.name not in self.kept:
+            return self.plan.initial(node)
+        if not (self.rescaled and node.template.announces and self.holds[node.name]["state"]):
+            return ()
+        epochs = {time.epoch for _, time in tracker.active} | {self.fresh}
+        return [self.plan.times.epoch(epoch) for epoch in sorted(epochs)]
 
     def _overtakes(self, tracker: Tracker, inputs: Mapping[str, Any]) -> None:
         """Refuse what would bring a vertex that goes on something of an epoch that may be over there.

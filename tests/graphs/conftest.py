@@ -1,0 +1,100 @@
+"""Graphs that change, and what must hold of an algorithm's answer after each of their epochs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import timely_spark as ts
+from timely_spark.testing import run
+
+Epochs = list[list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def follows() -> Callable[..., dict[int, list[tuple[Any, ...]]]]:
+    """Check that an algorithm's changes, added up to each epoch, are what an oracle says of the input then.
+
+    `inputs` has for each a schema, and epochs of records, each with its diff. The oracle gets for each input
+    its records, as often as they are there.
+    """
+
+    def check(
+        algorithm: Callable[..., ts.Collection],
+        oracle: Callable[..., Iterable[tuple[Any, ...]]],
+        inputs: Mapping[str, tuple[str, Epochs]],
+        **how: Any,
+    ) -> dict[int, list[tuple[Any, ...]]]:
+        flow = ts.Dataflow("follows")
+        given = [flow.input(name, f"{schema}, diff long") for name, (schema, _) in inputs.items()]
+        algorithm(*(one.collection(diff="diff") for one in given)).changes().capture("out")
+        epochs = {name: of for name, (_, of) in inputs.items()}
+        rows = run(flow, epochs, **how)["out"].rows()
+
+        said, there = Counter[tuple[Any, ...]](), {name: Counter[tuple[Any, ...]]() for name in epochs}
+        for epoch in range(max(map(len, epochs.values()))):
+            for name, of in epochs.items():
+                for *record, diff in of[epoch] if epoch < len(of) else ():
+                    there[name][tuple(record)] += diff
+            for *record, diff in rows.get(epoch, ()):
+                assert diff != 0
+                said[tuple(record)] += diff
+            records = oracle(*(list(one.elements()) for one in there.values()))
+            expected = Counter(tuple(record) for record in records)
+            assert {record: n for record, n in said.items() if n} == expected, f"epoch {epoch}"
+        return rows
+
+    return check
+
+
+@pytest.fixture
+def changing() -> Callable[..., Epochs]:
+    """Edges that come and go at random: some twice, some loops, and deletions only of what is there."""
+
+    def made(
+        nodes: int, edges: int, epochs: int, *, changes: int = 4, seed: int = 0, weights: Sequence[Any] = ()
+    ) -> Epochs:
+        draw = np.random.default_rng(seed)
+        there: list[tuple[Any, ...]] = []
+        of: Epochs = []
+        for epoch in range(epochs):
+            now: list[tuple[Any, ...]] = []
+            for _ in range(edges if epoch == 0 else changes):
+                if epoch and there and draw.random() < 0.55:
+                    now.append((*there.pop(draw.integers(len(there))), -1))
+                    continue
+                edge = tuple(draw.integers(0, nodes, 2).tolist())
+                weight = (weights[draw.integers(len(weights))],) if len(weights) else ()
+                there.append(edge + weight)
+                now.append((*edge, *weight, 1))
+            of.append(now)
+        return of
+
+    return made
+
+
+@pytest.fixture
+def window() -> Callable[..., Epochs]:
+    """A random multigraph; an epoch adds an edge and takes the oldest away (as differential's tests do)."""
+
+    def made(nodes: int, edges: int, rounds: int, *, seed: int = 0) -> Epochs:
+        draw = np.random.default_rng(seed)
+        all_ = [tuple(edge) for edge in draw.integers(0, nodes, (edges + rounds, 2)).tolist()]
+        first = [(*edge, 1) for edge in all_[:edges]]
+        return [first, *([(*all_[edges + i], 1), (*all_[i], -1)] for i in range(rounds))]
+
+    return made
+
+
+@pytest.fixture
+def named() -> Callable[[Epochs], Epochs]:
+    """The same graph with texts for nodes, in another order than the numbers'."""
+
+    def made(epochs: Epochs) -> Epochs:
+        return [[(f"{a * 7 % 11}-{a}", f"{b * 7 % 11}-{b}", *rest) for a, b, *rest in of] for of in epochs]
+
+    return made

@@ -1,0 +1,178 @@
+"""Connected and strongly connected components of graphs that change, against networkx."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import networkx as nx
+import pytest
+
+import timely_spark as ts
+from timely_spark.errors import GraphError, SchemaError
+from timely_spark.graphs import connected_components, strongly_connected_components
+from timely_spark.testing import run
+
+LONGS = "src long, dst long"
+WINDOWS = [
+    (10, 20, 20),
+    (100, 200, 10),
+    (100, 2000, 1),
+    pytest.param((10, 20, 1000), marks=[pytest.mark.campaign, pytest.mark.timeout(1800)]),
+]
+
+
+def connected(edges: list[tuple[Any, Any]]) -> Iterable[tuple[Any, Any]]:
+    return ((node, min(one)) for one in nx.connected_components(nx.Graph(edges)) for node in one)
+
+
+def strong(edges: list[tuple[Any, Any]]) -> Iterable[tuple[Any, Any]]:
+    return ((node, min(one)) for one in nx.strongly_connected_components(nx.DiGraph(edges)) for node in one)
+
+
+def in_a_loop(edges: ts.Collection) -> ts.Collection:
+    """The same computed inside of a loop of a user's, by the general way, which must have one meaning."""
+    loop = edges.scope.inner()
+    return connected_components(edges.enter(loop)).leave()
+
+
+ALGORITHMS = [
+    pytest.param(connected_components, connected, id="connected"),
+    pytest.param(in_a_loop, connected, id="connected in a loop"),
+    pytest.param(strongly_connected_components, strong, id="strong"),
+]
+every_algorithm = pytest.mark.parametrize(("algorithm", "oracle"), ALGORITHMS)
+
+
+@every_algorithm
+@pytest.mark.parametrize("graph", range(2))
+def test_edges_come_and_go(algorithm, oracle, follows, changing, graph) -> None:
+    edges = changing(12, 14 + 6 * graph, 6, seed=graph)
+
+    follows(algorithm, oracle, {"edges": (LONGS, edges)})
+
+
+@every_algorithm
+@pytest.mark.parametrize("seed", range(3))
+def test_workers_and_schedules_change_nothing(algorithm, oracle, follows, changing, seed) -> None:
+    edges = changing(9, 12, 3, seed=seed)
+
+    follows(algorithm, oracle, {"edges": (LONGS, edges)}, workers=2 + seed % 2, seed=seed)
+
+
+@every_algorithm
+@pytest.mark.parametrize("size", WINDOWS)
+def test_a_window_slides(algorithm, oracle, follows, window, size) -> None:
+    rows = follows(algorithm, oracle, {"edges": (LONGS, window(*size, seed=1))})
+
+    assert rows[0]
+
+
+@every_algorithm
+def test_nodes_may_be_texts(algorithm, oracle, follows, changing, named) -> None:
+    edges = named(changing(10, 14, 4, seed=5))
+
+    follows(algorithm, oracle, {"edges": ("src string, dst string", edges)}, workers=2)
+
+
+@every_algorithm
+def test_epochs_may_be_in_flight_together(algorithm, oracle, follows, changing) -> None:
+    edges = changing(9, 12, 5, seed=3)
+
+    for seed in range(2):
+        given = {"edges": (LONGS, edges)}
+        follows(algorithm, oracle, given, workers=2, seed=seed, together=True)
+
+
+@every_algorithm
+def test_nothing_is_lost_in_crashes(algorithm, oracle, follows, changing) -> None:
+    edges = changing(8, 12, 3, seed=9)
+
+    given = {"edges": (LONGS, edges)}
+    follows(algorithm, oracle, given, workers=2, seed=2, crashes=0.1)
+
+
+@every_algorithm
+def test_a_graph_may_be_empty_become_one_node_and_be_empty_again(algorithm, oracle, follows) -> None:
+    loop = (7, 7)
+
+    given = {"edges": (LONGS, [[], [(*loop, 1)], [(*loop, 1)], [(*loop, -1)], [(*loop, -1)]])}
+    rows = follows(algorithm, oracle, given, workers=2)
+
+    assert rows == {0: [], 1: [(7, 7, 1)], 2: [], 3: [], 4: [(7, 7, -1)]}
+
+
+@every_algorithm
+def test_a_bridge_is_cut_and_mended(algorithm, oracle, follows) -> None:
+    ring = [(i, i % 6 + 1, 1) for i in range(1, 7)] + [(i, (i - 10) % 6 + 11, 1) for i in range(11, 17)]
+    bridge = [(3, 14, 1), (15, 2, 1)]
+    cut = [(a, b, -1) for a, b, _ in bridge]
+
+    given = {"edges": (LONGS, [ring + bridge, cut, bridge, cut[:1], bridge[:1]])}
+    rows = follows(algorithm, oracle, given, workers=2)
+
+    assert rows[1][-6:] == [
+        (node, 11, 1) if sign else (node, 1, -1) for node in (14, 15, 16) for sign in (0, 1)
+    ]
+
+
+def test_columns_are_named_and_what_else_there_is_does_not_matter(follows) -> None:
+    def algorithm(edges: ts.Collection) -> ts.Collection:
+        return connected_components(edges, src="from", dst="to")
+
+    def oracle(edges: list[tuple[Any, ...]]) -> Iterable[tuple[Any, Any]]:
+        return connected([(a, b) for _, b, a in edges])
+
+    flights = [[("x", 2, 1, 1), ("y", 2, 1, 1), ("z", 3, 2, 1)], [("x", 2, 1, -1)], [("y", 2, 1, -1)]]
+    follows(algorithm, oracle, {"flights": ("carrier string, to long, from long", flights)})
+
+
+@pytest.mark.parametrize("algorithm", [connected_components, in_a_loop, strongly_connected_components])
+def test_an_edge_without_an_end_is_none(algorithm) -> None:
+    flow = ts.Dataflow("halves")
+    algorithm(flow.input("edges", LONGS).collection()).changes().capture("out")
+
+    rows = run(flow, {"edges": [[(1, None), (None, 2), (None, None), (3, 4), (4, 3)]]}, workers=2)[
+        "out"
+    ].rows()
+
+    assert rows == {0: [(3, 3, 1), (4, 3, 1)]}
+
+
+@pytest.mark.parametrize("algorithm", [connected_components, strongly_connected_components])
+def test_what_is_no_graph_is_refused(algorithm) -> None:
+    flow = ts.Dataflow("refused")
+    edges = flow.input("edges", "src long, dst long, name string, tags array<long>")
+
+    with pytest.raises(GraphError, match=r"got a Input, not a collection.*Hint: .*collection\(\)"):
+        algorithm(edges)
+    with pytest.raises(SchemaError, match=r"asks for columns \['to'\].*Hint"):
+        algorithm(edges.collection(), dst="to")
+    with pytest.raises(SchemaError, match=r"test_components.*int64 and string.*Hint"):
+        algorithm(edges.collection(), dst="name")
+    with pytest.raises(SchemaError, match=r"nested columns \['tags'\].*Hint"):
+        algorithm(edges.collection(), dst="tags")
+
+
+def test_components_of_another_loop_of_a_user_are_of_the_same_meaning(follows, changing) -> None:
+    def peeled(edges: ts.Collection) -> ts.Collection:
+        """Twice: leave out the edges of nodes 0 and 1 of what is there, and label what is left."""
+
+        def step(left: ts.Collection) -> ts.Collection:
+            label = connected_components(left)
+            least = label.min("component", keys=[]).select("component")
+            return edges.antijoin(least, left="src", right="component").antijoin(
+                least, left="dst", right="component"
+            )
+
+        return edges.iterate(step, max_iterations=2)
+
+    def oracle(edges: list[tuple[int, int]]) -> Iterable[tuple[int, int]]:
+        left = edges
+        for _ in range(2):
+            least = min((a for edge in left for a in edge), default=None)
+            left = [edge for edge in edges if least not in edge]
+        return left
+
+    edges = changing(8, 12, 6, seed=4)
+    follows(peeled, oracle, {"edges": (LONGS, edges)}, workers=2)

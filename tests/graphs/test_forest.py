@@ -1,0 +1,366 @@
+"""A spanning forest and connected components, kept as edges come and go: against networkx at every epoch."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import timely_spark as ts
+from timely_spark.differential.trace import DIFF
+from timely_spark.errors import GraphError, SchemaError
+from timely_spark.graphs import forest as module
+from timely_spark.graphs.forest import components, spanning_forest
+from timely_spark.graphs.spanning import rooted_forest
+from timely_spark.testing import Simulation
+from timely_spark.worker.migrate import migrate
+
+Edge = tuple[Any, Any]
+Changes = list[tuple[Any, Any, int]]
+
+
+def graph_flow(kind: str = "long") -> ts.Dataflow:
+    flow = ts.Dataflow("graph")
+    forest = spanning_forest(flow.input("edges", f"a {kind}, b {kind}, {DIFF} long"), name="leaf")
+    forest.capture("forest")
+    components(forest, name="least").capture("components")
+    return flow
+
+
+def undirected(a: Any, b: Any) -> Edge:
+    return (a, b) if (a is None, a) <= (b is None, b) else (b, a)
+
+
+class Oracle:
+    """The graph as it is after each epoch, and what the outputs have come to."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[Edge] = Counter()
+        self.forest: Counter[Edge] = Counter()
+        self.components: Counter[Edge] = Counter()
+
+    def graph(self) -> nx.Graph:
+        graph = nx.Graph()
+        graph.add_edges_from(edge for edge, count in self.counts.items() if count > 0)
+        return graph
+
+    def check(self, changes: Changes, forest: Changes, said: Changes, *, workers: int) -> tuple[int, int]:
+        """How many edges came or went; and how many of the forest's did."""
+        before = self.graph()
+        for a, b, diff in changes:
+            self.counts[undirected(a, b)] += diff
+        graph = self.graph()
+        for accumulated, made in ((self.forest, forest), (self.components, said)):
+            assert max(Counter(row[:2] for row in made).values(), default=1) == 1, "consolidated"
+            for one, other, diff in made:
+                accumulated[one, other] += diff
+            assert set(accumulated.values()) <= {0, 1}
+
+        chosen = {edge for edge, count in self.forest.items() if count}
+        assert chosen <= {undirected(*edge) for edge in graph.edges}
+        spanned = nx.Graph(list(chosen))
+        parts = sorted(map(sorted_nodes, nx.connected_components(graph)))
+        assert sorted(map(sorted_nodes, nx.connected_components(spanned))) == parts
+        trees = sum(a != b for a, b in chosen)
+        assert len(graph) - len(parts) <= trees <= workers * len(graph)
+        if workers == 1:
+            assert trees == len(graph) - len(parts), "a forest"
+
+        least = {(node, part[0]) for part in parts for node in part}
+        assert {pair for pair, count in self.components.items() if count} == least
+        return len(set(map(frozenset, before.edges)) ^ set(map(frozenset, graph.edges))), len(forest)
+
+
+def sorted_nodes(nodes: Any) -> list[Any]:
+    return sorted(nodes, key=lambda node: (node is None, node))
+
+
+def check_run(epochs: list[Changes], *, kind: str = "long", workers: int = 1, **options: Any) -> list[Any]:
+    made = ts.testing.run(graph_flow(kind), {"edges": epochs}, workers=workers, **options)
+    forest, said = made["forest"].rows(), made["components"].rows()
+    oracle = Oracle()
+    return [
+        oracle.check(changes, forest.get(epoch, []), said.get(epoch, []), workers=workers)
+        for epoch, changes in enumerate(epochs)
+    ]
+
+
+changes = st.lists(
+    st.tuples(st.integers(0, 9), st.integers(0, 9), st.sampled_from([1, 1, 1, -1, -1, 2, -2])), max_size=12
+)
+
+
+@given(epochs=st.lists(changes, max_size=6), workers=st.integers(1, 4), seed=st.integers(0, 99))
+def test_at_every_epoch_the_components_are_those_of_the_edges_there_are(
+    epochs: list[Changes], workers: int, seed: int
+) -> None:
+    check_run(epochs, workers=workers, seed=seed)
+
+
+def churn(seed: int, *, nodes: int, epochs: int, size: int) -> list[Changes]:
+    """Random edges that come and, half of the time, go: once or wholly, in either direction."""
+    draw, counts, made = random.Random(seed), Counter[Edge](), []
+    for _ in range(epochs):
+        rows: Changes = []
+        for _ in range(size):
+            if counts and draw.random() < 0.5:
+                edge = draw.choice(sorted(counts))
+                rows.append((*draw.choice([edge, edge[::-1]]), draw.choice([-1, -counts[edge]])))
+            else:
+                rows.append((draw.randrange(nodes), draw.randrange(nodes), draw.choice([1, 1, 1, 2])))
+            counts[undirected(*rows[-1][:2])] += rows[-1][2]
+            counts = Counter({edge: count for edge, count in counts.items() if count})
+        made.append(rows)
+    return made
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("levels", "few"), [(1, 4096), (64, 2), (64, 4096)])
+def test_a_worker_keeps_a_forest_and_changes_little_of_it(
+    seed: int, levels: int, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LEVELS", levels)
+    monkeypatch.setattr(module, "_FEW", few)
+    counted = check_run(churn(seed, nodes=30, epochs=25, size=15))
+
+    edges, forest = map(sum, zip(*counted, strict=True))
+    assert forest < 1.5 * edges
+
+
+def test_where_a_tree_falls_as_a_whole_it_keeps_all_its_edges_but_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_LEVELS", 0)
+    draw = random.Random(4)
+    edges = sorted({undirected(*draw.sample(range(60), 2)) for _ in range(200)})
+    gone = [[(*edge, -1)] for edge in draw.sample(edges, 30)]
+
+    counted = check_run([[(*edge, 1) for edge in edges], *gone])
+
+    assert max(forest for _, forest in counted[1:]) == 2
+
+
+@pytest.mark.parametrize("kind", ["string", "int", "double", "date", "binary", "boolean", "decimal(9, 2)"])
+def test_nodes_are_of_any_type_that_can_be_a_key(kind: str) -> None:
+    makes = {"string": str, "binary": lambda n: b"%d" % n, "decimal(9, 2)": Decimal, "boolean": bool}
+    makes["date"] = lambda n: date(2000, 1, 1 + n)
+    values = [makes.get(kind, int)(n) for n in range(2 if kind == "boolean" else 12)]
+    named = [
+        [(values[a % len(values)], values[b % len(values)], diff) for a, b, diff in rows]
+        for rows in churn(3, nodes=12, epochs=8, size=6)
+    ]
+
+    check_run(named, kind=kind, workers=2)
+
+
+def test_null_is_a_node_after_all_others() -> None:
+    epochs = [[(None, 2, 1), (None, 5, 1)], [(2, None, -1), (None, None, 1)], [(5, None, -1), (5, 5, 1)]]
+    made = ts.testing.run(graph_flow(), {"edges": epochs}, workers=2)["components"].rows()
+
+    assert made == {
+        0: [(None, 2, 1), (2, 2, 1), (5, 2, 1)],
+        1: [(None, 2, -1), (None, 5, 1), (2, 2, -1), (5, 2, -1), (5, 5, 1)],
+        2: [(None, None, 1), (None, 5, -1)],
+    }
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_after_crashes_and_whatever_the_schedule_the_answer_is_the_same(seed: int) -> None:
+    check_run(churn(seed, nodes=20, epochs=12, size=8), workers=3, seed=seed, crashes=0.3)
+
+
+def test_epochs_in_flight_together_are_told_one_by_one() -> None:
+    check_run(churn(5, nodes=15, epochs=10, size=8), workers=3, seed=5, together=True)
+
+
+def test_an_edge_that_comes_and_goes_in_one_epoch_was_never_there() -> None:
+    made = ts.testing.run(graph_flow(), {"edges": [[(1, 2, 1), (2, 1, -1)], [(1, 1, -1)], [(1, 1, 1)]]})
+
+    assert [rows for output in made.values() for rows in output.rows().values()] == [[]] * 6
+
+
+def test_a_path_is_cut_and_mended_in_many_places() -> None:
+    n, draw = 600, random.Random(1)
+    path = [(i, i + 1, 1) for i in range(n)]
+    draw.shuffle(path)
+    cuts = [draw.sample(range(n), k) for k in (1, 7, 40)]
+    epochs = [path]
+    for cut in cuts:
+        epochs += [[(i, i + 1, -1) for i in cut], [(i + 1, i, 1) for i in cut]]
+
+    check_run(epochs, workers=2)
+
+
+def test_a_star_loses_rays_and_then_its_centre() -> None:
+    rays = [(50, i, 1) for i in range(100) if i != 50]
+    rim = [(i, (i + 1) % 100, 1) for i in range(0, 100, 2)]
+
+    check_run([rays, [(50, 7, -1), (50, 0, -1)], rim, [(a, b, -1) for a, b, _ in rays if b not in {0, 7}]])
+
+
+def test_a_skewed_graph_shrinks_to_nothing() -> None:
+    draw = np.random.default_rng(2)
+    a, b = np.zeros((2, 2000), np.int64)
+    for _ in range(9):  # R-MAT
+        quarter = draw.choice(4, 2000, p=[0.57, 0.19, 0.19, 0.05])
+        a, b = 2 * a + quarter // 2, 2 * b + quarter % 2
+    edges = list(zip(a.tolist(), b.tolist(), strict=True))
+    order = draw.permutation(len(edges)).reshape(8, -1)
+
+    check_run(
+        [[(*edge, 1) for edge in edges], *([(*edges[i], -1) for i in part] for part in order)], workers=3
+    )
+
+
+def test_what_was_there_and_is_gone_leaves_nothing_behind() -> None:
+    epochs = [[(i, i + 1, 1), *([(i - 3, i - 2, -1)] if i >= 3 else [])] for i in range(60)]
+    simulation = Simulation(graph_flow(), workers=1)
+    sizes = []
+    for rows in epochs:
+        simulation.send("edges", rows)
+        simulation.run()
+        sizes.append(len(simulation.states[0] or b""))
+
+    assert max(sizes) == pytest.approx(max(sizes[:20]), rel=0.2)
+
+
+@pytest.mark.parametrize("shape", ["path", "star"])
+def test_long_paths_take_no_more_rounds_than_short_ones(shape: str) -> None:
+    n = 100_000
+    node = np.random.default_rng(0).permutation(n)
+    ends = (node[:-1], node[1:]) if shape == "path" else (np.full(n - 1, node[0]), node[1:])
+    simulation = Simulation(graph_flow(), workers=4)
+
+    def send(a: Any, b: Any, diff: int) -> int:
+        before = simulation.rounds
+        simulation.send("edges", pa.table({"a": a, "b": b, DIFF: np.full(len(a), diff)}))
+        simulation.run()
+        return simulation.rounds - before
+
+    assert send(*ends, 1) <= 2
+    loaded = simulation.captured["components"].epochs[0]
+    assert loaded.num_rows == n
+    assert set(loaded["component"].to_pylist()) == {0}
+
+    assert send(ends[0][n // 2 :][:1], ends[1][n // 2 :][:1], -1) <= 2
+    (last,) = (table for epoch, table in simulation.captured["components"].epochs.items() if epoch)
+    left = [
+        set(last.filter(pa.array(last[DIFF].to_numpy() == diff))["component"].to_pylist()) for diff in (-1, 1)
+    ]
+    assert left[0] == {0}
+    assert len(left[1]) == (shape == "path"), "a ray's end is gone"
+
+
+def rescaled(simulation: Simulation, workers: int) -> None:
+    """Let a simulation go on with another number of workers."""
+    plan = graph_flow().compile(workers)
+    plain = [
+        json.loads(json.dumps(x)) for x in (simulation.plan.described(), simulation.coordinator.encode())
+    ]
+    messages = pa.concat_tables(simulation.waiting)
+    made = migrate(plain[0], plan, plain[1], simulation.states, messages, simulation.blobs)
+    simulation.states = [worker.checkpoint(f"moved-{i}") for i, worker in enumerate(made.workers)]
+    simulation.plan, simulation.coordinator, simulation.turn = plan, made.coordinator, made.turn
+    simulation.waiting = [made.turn.rows]
+
+
+@pytest.mark.parametrize("steps", [[2, 3, 1, 4], [1, 2], [4, 4, 2, 2]])
+@pytest.mark.parametrize("seed", range(3))
+def test_another_number_of_workers_goes_on_from_the_forests_that_were_said(
+    steps: list[int], seed: int
+) -> None:
+    simulation, oracle = Simulation(graph_flow(), workers=steps[0]), Oracle()
+    seen = dict.fromkeys(("forest", "components"), 0)
+    for part, workers in enumerate(steps):
+        if part:
+            rescaled(simulation, workers)
+        for rows in churn(10 * seed + part, nodes=25, epochs=4, size=20):
+            simulation.send("edges", rows)
+            simulation.run()
+            made = []
+            for name in seen:
+                tables = list(simulation.captured[name].epochs.values())
+                made.append(
+                    [tuple(row.values()) for table in tables[seen[name] :] for row in table.to_pylist()]
+                )
+                seen[name] = len(tables)
+            oracle.check(rows, *made, workers=max(steps))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_after_another_number_of_workers_those_that_get_nothing_speak_too(
+    seed: int, *, in_flight: bool
+) -> None:
+    draw = random.Random(seed)
+    edges = sorted({undirected(draw.randrange(10), draw.randrange(10)) for _ in range(22)})
+    simulation, there, components = Simulation(graph_flow(), workers=2), nx.Graph(edges), Counter[Edge]()
+    simulation.send("edges", [(*edge, 1) for edge in edges])
+    simulation.step() if in_flight else simulation.run()
+    rescaled(simulation, 5)
+    for edge in draw.sample(edges, len(edges)):
+        simulation.send("edges", [(*edge, -1)])
+        simulation.run()
+        there.remove_edge(*edge)
+        there.remove_nodes_from(list(nx.isolates(there)))
+        components.clear()
+        for table in simulation.captured["components"].epochs.values():
+            for row in table.to_pylist():
+                components[row["node"], row["component"]] += row[DIFF]
+        least = {(node, min(part)) for part in nx.connected_components(there) for node in part}
+        assert {pair for pair, count in components.items() if count} == least
+
+
+def test_inside_a_loop_it_is_refused() -> None:
+    edges = ts.Dataflow("graph").input("edges", f"a long, b long, {DIFF} long")
+
+    with pytest.raises(GraphError, match="outermost"):
+        edges.loop(spanning_forest)
+
+
+@pytest.mark.parametrize("schema", ["a long, b int, {} long", "a long, b long, {} int", "a long, {} long"])
+def test_edges_have_two_ends_of_one_type_and_a_count(schema: str) -> None:
+    edges = ts.Dataflow("graph").input("edges", schema.format(DIFF))
+
+    for step in (spanning_forest, components):
+        with pytest.raises(SchemaError, match="two columns of one type"):
+            step(edges)
+
+
+@given(
+    n=st.integers(1, 20),
+    ends=st.lists(st.tuples(st.integers(0, 19), st.integers(0, 19)), max_size=40),
+    key=st.randoms(),
+)
+def test_a_rooted_forest_is_the_one_of_least_edges(
+    n: int, ends: list[tuple[int, int]], key: random.Random
+) -> None:
+    pairs = [(a % n, b % n) for a, b in ends]
+    a, b = np.array(pairs, np.int64).reshape(-1, 2).T
+    keys = list(range(n))
+    key.shuffle(keys)
+    made = rooted_forest(n, a, b, np.array(keys))
+
+    graph = nx.MultiGraph()
+    graph.add_nodes_from(range(n))
+    graph.add_weighted_edges_from((x, y, i) for i, (x, y) in enumerate(pairs))
+    least = {int(data["weight"]) for *_, data in nx.minimum_spanning_edges(graph, data=True, keys=True)}
+    assert set(made.via[made.via >= 0].tolist()) == least
+    for part in nx.connected_components(graph):
+        assert {int(made.root[v]) for v in part} == {min(part, key=keys.__getitem__)}
+    for v in range(n):
+        steps, at = 0, v
+        while made.via[at] >= 0:
+            at, steps = int(a[made.via[at]] + b[made.via[at]]) - at, steps + 1
+            assert steps < n
+        assert at == made.root[v]

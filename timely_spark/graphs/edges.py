@@ -1,0 +1,80 @@
+"""What the algorithms take for a graph: a collection of edges, and one of nodes to begin at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.differential import Collection
+from timely_spark.errors import GraphError, SchemaError
+from timely_spark.graph import caller, check_columns, describe, names
+
+
+def edges_of(algorithm: str, edges: Any, src: str, dst: str, weight: str | None = None) -> Collection:
+    """The edges as columns `src`, `dst`, and `weight` if asked for; an edge that lacks an end is none.
+
+    Raises:
+        GraphError: `edges` is no collection.
+        SchemaError: a column is missing, or the ends are not of one flat type.
+    """
+    check_collection(algorithm, edges)
+    ends, weights = (*names(algorithm, src), *names(algorithm, dst)), names(algorithm, weight)
+    check_columns(algorithm, edges.schema, [*ends, *weights], keys=True)
+    kinds = [edges.schema.field(end).type for end in ends]
+    if len(kinds) != 2 or kinds[0] != kinds[1]:
+        msg = (
+            f"{algorithm} ({caller()}): src={src!r} and dst={dst!r} are {' and '.join(map(str, kinds))}; "
+            f"the edges have ({describe(edges.schema)}). "
+            "Hint: name a column for each end, of one type; cast with select(dst=pc.field('dst').cast(...))."
+        )
+        raise SchemaError(msg)
+    whole = pc.is_valid(pc.field("src")) & pc.is_valid(pc.field("dst"))
+    chosen = dict(zip(("src", "dst", "weight"), (*ends, *weights), strict=False))
+    made: Collection = edges.select(chosen).where(whole)
+    return made
+
+
+def nodes_of(algorithm: str, nodes: Any, node: str, kind: pa.DataType) -> Collection:
+    """The nodes as a column `node`; null is none.
+
+    Raises:
+        GraphError: `nodes` is no collection.
+        SchemaError: the column is missing, or not of the type of the edges' ends.
+    """
+    check_collection(algorithm, nodes)
+    check_columns(algorithm, nodes.schema, names(algorithm, node), keys=True)
+    found = nodes.schema.field(node).type
+    if found != kind:
+        msg = (
+            f"{algorithm} ({caller()}): node={node!r} is {found}, the ends of the edges are {kind}. "
+            "Hint: cast one with select(node=pc.field('node').cast(...))."
+        )
+        raise SchemaError(msg)
+    made: Collection = nodes.select({"node": node}).where(pc.is_valid(pc.field("node")))
+    return made
+
+
+def check_collection(algorithm: str, collection: Any) -> None:
+    """Check that it is one.
+
+    Raises:
+        GraphError: it is not.
+    """
+    if not isinstance(collection, Collection):
+        msg = (
+            f"{algorithm} ({caller()}) got a {type(collection).__name__}, not a collection. "
+            "Hint: make a stream one with stream.collection()."
+        )
+        raise GraphError(msg)
+
+
+def ends_of(edges: Collection) -> Collection:
+    """The nodes: both ends of each edge, each node once."""
+    return edges.select(node="src").concat(edges.select(node="dst")).distinct()
+
+
+def reversed_of(edges: Collection) -> Collection:
+    """The edges the other way round."""
+    return edges.select(src="dst", dst="src")

@@ -1,0 +1,136 @@
+"""How far nodes are: hops, and weighted paths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.differential import Collection
+from timely_spark.errors import SchemaError
+from timely_spark.graph import caller
+from timely_spark.graphs.edges import edges_of, nodes_of
+
+
+def bfs(
+    edges: Collection, roots: Collection, *, src: str = "src", dst: str = "dst", node: str = "node"
+) -> Collection:
+    """For each node that can be reached from a root, the least number of edges on the way.
+
+    Takes as many laps as the farthest node is away. An epoch costs the nodes whose distance changes, in the
+    laps where it does, and their edges.
+
+    Args:
+        edges: the edges, in the direction they lead. Both ways: ``edges.concat(edges.select(src="dst",
+            dst="src"))``.
+        roots: where to begin; a root is at distance 0, with or without edges.
+        src: the column of the end where edges begin.
+        dst: the column of the end where they lead; of the same type.
+        node: the column of the roots; of the same type.
+
+    **Columns:** in: `src`, `dst`; `node`. Null is no node. Out: ``node``, ``distance`` long.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("hops")
+        >>> edges = flow.input("edges", "src long, dst long, diff long").collection(diff="diff")
+        >>> roots = flow.input("roots", "node long").collection()
+        >>> _ = ts.graphs.bfs(edges, roots).changes().capture("out")
+        >>> inputs = {"edges": [[(1, 2, 1), (2, 3, 1)], [(1, 3, 1), (1, 2, -1)]], "roots": [[1], []]}
+        >>> ts.testing.run(flow, inputs, workers=2)["out"].rows()
+        {0: [(1, 0, 1), (2, 1, 1), (3, 2, 1)], 1: [(2, 1, -1), (3, 1, 1), (3, 2, -1)]}
+
+    Raises:
+        GraphError: `edges` or `roots` is no collection.
+        SchemaError: a column is missing, or ends and roots are not of one flat type.
+    """
+    graph = edges_of("bfs", edges, src, dst)
+    start = nodes_of("bfs", roots, node, graph.schema.field("src").type)
+    return _nearest("bfs", graph.select("src", "dst", weight=pc.scalar(1)), start)
+
+
+def sssp(
+    edges: Collection,
+    roots: Collection,
+    *,
+    src: str = "src",
+    dst: str = "dst",
+    weight: str = "weight",
+    node: str = "node",
+) -> Collection:
+    """For each node that can be reached from a root, the least sum of weights on the way.
+
+    Distances of whole numbers are exact. Those of doubles are sums from the root on, edge by edge, as
+    Dijkstra's algorithm makes them: the same to the last bit whatever came and went before. Takes as many
+    laps as the best ways have edges (Bellman and Ford's algorithm); an epoch costs the nodes whose distance
+    changes, in the laps where it does, and their edges.
+
+    Args:
+        edges: the edges, in the direction they lead.
+        roots: where to begin; a root is at distance 0, with or without edges.
+        src: the column of the end where edges begin.
+        dst: the column of the end where they lead; of the same type.
+        weight: the column of weights: whole numbers or floating ones, finite and at least 0.
+        node: the column of the roots; of the same type as the ends.
+
+    **Columns:** in: `src`, `dst`, `weight`; `node`. Null is no node. Out: ``node``, ``distance``: long, or
+    double if the weights are floating.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("roads")
+        >>> edges = flow.input("roads", "src string, dst string, km double, diff int").collection(diff="diff")
+        >>> roots = flow.input("homes", "node string").collection()
+        >>> _ = ts.graphs.sssp(edges, roots, weight="km").changes().capture("out")
+        >>> roads = [[("a", "b", 9.5, 1), ("a", "c", 2.0, 1)], [("c", "b", 1.5, 1)]]
+        >>> ts.testing.run(flow, {"roads": roads, "homes": [["a"], []]})["out"].rows()
+        {0: [('a', 0.0, 1), ('b', 9.5, 1), ('c', 2.0, 1)], 1: [('b', 3.5, 1), ('b', 9.5, -1)]}
+
+    Raises:
+        GraphError: `edges` or `roots` is no collection.
+        SchemaError: a column is missing, ends and roots are not of one flat type, or weights no numbers.
+        VertexError: when it runs: a weight is null, negative or not finite; a distance is too large.
+    """
+    graph = edges_of("sssp", edges, src, dst, weight)
+    start = nodes_of("sssp", roots, node, graph.schema.field("src").type)
+    kind = graph.schema.field("weight").type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        msg = (
+            f"sssp ({caller()}): weight={weight!r} is {kind}. "
+            "Hint: give whole numbers or doubles; cast with select(weight=pc.field('weight').cast('double'))."
+        )
+        raise SchemaError(msg)
+    wide = pa.int64() if pa.types.is_integer(kind) else pa.float64()
+    weighed = graph.select("src", "dst", weight=pc.field("weight").cast(wide))
+    return _nearest("sssp", weighed.map_batches(_checked, weighed.schema), start)
+
+
+def _nearest(algorithm: str, edges: Collection, roots: Collection) -> Collection:
+    """The least sums of weights from the roots."""
+    edges, roots = edges.together(algorithm, roots)
+    zero = pc.scalar(pa.scalar(0, edges.schema.field("weight").type))
+    start = roots.distinct().select("node", distance=zero)
+    links = edges.arrange("src")
+
+    def hop(near: Collection) -> Collection:
+        onward = near.join(links, left="node", right="src")
+        further = onward.select(node="dst", distance=pc.add_checked(pc.field("distance"), pc.field("weight")))
+        return further.concat(start).min("distance", keys="node")
+
+    return start.iterate(hop)
+
+
+def _checked(edges: Any) -> Any:
+    """The edges as they are.
+
+    Raises:
+        SchemaError: a weight is null, negative or not finite.
+    """
+    weights = edges.column("weight")
+    good = pc.and_(pc.is_finite(weights), pc.greater_equal(weights, 0))
+    if not pc.all(pc.fill_null(good, fill_value=False), min_count=0).as_py():
+        bad = edges.filter(pc.invert(pc.fill_null(good, fill_value=False))).slice(0, 1).to_pylist()[0]
+        msg = f"edge {bad} has no finite weight of at least 0."
+        raise SchemaError(msg, hint="leave such edges out before, or shift the weights")
+    return edges

@@ -1,0 +1,170 @@
+"""The part of a forest that a batch of changes touches: nodes by number, their values and rows as arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.worker.keys import Hashes, Indices, Mask, flat, hashes, in_order
+
+NOBODY = -1
+
+
+class Touched:
+    """Nodes numbered as they are met; what the forest's state says of each, and what it is to say.
+
+    All arrays are indexed by a node's number.
+    """
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self.values = pa.array([], kind)
+        #: integers that were met, sorted, with their numbers; those met since are as many at most
+        self._sorted = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        #: whether its row was looked for, and whether there is one
+        self.asked = self.known = np.zeros(0, np.bool_)
+        #: as the state has them: the least node of its component, and its parent; a root is its own
+        self.old_label = self.old_parent = self.old_rank = np.zeros(0, np.int64)
+        #: as they are to be; the parent's rank is less than its own
+        self.label = self.parent = self.rank = np.zeros(0, np.int64)
+        #: whether it hangs on nothing
+        self.fallen = np.zeros(0, np.bool_)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def numbers(self, *columns: Any) -> list[Indices]:
+        """The numbers of nodes, given as columns of values; who was not met before gets the next one."""
+        arrays = [flat(column) for column in columns]
+        bounds = np.cumsum([len(array) for array in arrays])[:-1]
+        if pa.types.is_integer(self.values.type) and not any(a.null_count for a in (self.values, *arrays)):
+            found, self.values = self._numbered(np.concatenate([array.to_numpy() for array in arrays]))
+        else:
+            encoded = pa.concat_arrays([self.values, *arrays]).dictionary_encode(null_encoding="encode")
+            found = encoded.indices.to_numpy()[len(self) :].astype(np.int64)
+            self.values = encoded.dictionary
+        if more := len(self) - len(self.asked):
+            for name in ("asked", "known", "fallen"):
+                setattr(self, name, np.append(getattr(self, name), np.zeros(more, np.bool_)))
+            for name in ("old_label", "old_parent", "old_rank", "label", "parent", "rank"):
+                setattr(self, name, np.append(getattr(self, name), np.full(more, NOBODY)))
+        return np.split(found, bounds)
+
+    def _numbered(self, values: npt.NDArray[Any]) -> tuple[Indices, pa.Array]:
+        """The numbers of integers, and all that were met then."""
+        if not len(self) and (dense := _dense(values)) is not None:
+            return dense[0], pa.array(dense[1], self.values.type)
+        met = self.values.to_numpy()
+        if len(met) > 2 * len(self._sorted[0]):
+            order = np.argsort(met, kind="stable")
+            self._sorted = met[order], order
+        sorted_, order = self._sorted
+        found = np.full(len(values), NOBODY)
+        if len(sorted_):
+            at = np.minimum(np.searchsorted(sorted_, values), len(sorted_) - 1)
+            found = np.where(sorted_[at] == values, order[at], NOBODY)
+        since, new = len(sorted_), found == NOBODY
+        codes, different = pd.factorize(np.append(met[since:], values[new]))
+        found[new] = codes[len(met) - since :] + since
+        return found, pa.array(np.append(met[:since], different), self.values.type)
+
+    def of(self, nodes: Indices) -> pa.Array:
+        """The values of nodes."""
+        if pa.types.is_integer(self.values.type) and not self.values.null_count:
+            return pa.array(self.values.to_numpy()[nodes])
+        return self.values.take(pa.array(nodes))
+
+    def hashes(self) -> Hashes:
+        """H of each node."""
+        return hashes(pa.table({"node": self.values}), ["node"])
+
+    def places(self) -> npt.NDArray[Any]:
+        """A number for each node, in the order of their values."""
+        if pa.types.is_integer(self.values.type) and not self.values.null_count:
+            values: npt.NDArray[Any] = self.values.to_numpy()
+            return values
+        places = np.empty(len(self), np.int64)
+        places[pc.sort_indices(self.values).to_numpy()] = np.arange(len(self))
+        return places
+
+    @property
+    def changed(self) -> Mask:
+        """Nodes whose rows are to be written."""
+        changed: Mask = (self.parent != self.old_parent) | (self.label != self.old_label)
+        changed |= self.rank != self.old_rank
+        return changed
+
+
+def ordered(a: pa.Array, b: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The same pairs, the lesser value first; NaN comes after all numbers, null after all.
+
+    Example:
+        >>> ordered(pa.array([1, 5, None]), pa.array([2, 3, 4]))[0].to_pylist()
+        [1, 3, 4]
+    """
+    if pa.types.is_integer(a.type) and not a.null_count + b.null_count:
+        left, right = a.to_numpy(), b.to_numpy()
+        if (left <= right).all():
+            return a, b
+        return pa.array(np.minimum(left, right)), pa.array(np.maximum(left, right))
+    later = pc.greater(a, b)
+    if pa.types.is_floating(a.type):
+        later = pc.or_(later, pc.and_not(pc.is_nan(a), pc.is_nan(b)))
+    later = pc.coalesce(later, pc.and_(a.is_null(), b.is_valid()))
+    return pc.if_else(later, b, a), pc.if_else(later, a, b)
+
+
+def _dense(values: npt.NDArray[Any]) -> tuple[Indices, npt.NDArray[Any]] | None:
+    """Numbers from a table of all integers from the least to the greatest, unless there are too many."""
+    if not len(values):
+        return None
+    low, high = int(values.min()), int(values.max())
+    if high - low > 2 * len(values):
+        return None
+    places = (values - low).astype(np.int64)
+    there = np.zeros(high - low + 1, np.bool_)
+    there[places] = True
+    codes = (np.cumsum(there) - 1)[places]
+    return codes, (np.flatnonzero(there) + low).astype(values.dtype)
+
+
+def unique(n: int, *numbers: Indices) -> Indices:
+    """All different numbers, less than `n`, in order."""
+    there = np.zeros(n, np.bool_)
+    for some in numbers:
+        there[some] = True
+    return np.flatnonzero(there)
+
+
+def added_up(a: Indices, b: Indices, weights: npt.NDArray[Any]) -> tuple[Indices, Indices, Indices]:
+    """The different pairs, in order, with the sums of their weights, which are not 0.
+
+    Example:
+        >>> a, b, weights = added_up(np.array([7, 3, 7, 3]), np.array([1, 0, 1, 0]), np.array([1, 2, 1, -2]))
+        >>> a.tolist(), b.tolist(), weights.tolist()
+        ([7], [1], [2])
+    """
+    bits = int(b.max(initial=0)).bit_length()
+    keys = a << bits | b
+    if (weights == 1).all():
+        keys = np.sort(keys)
+        starts = _starts(keys)
+        totals = np.diff(starts, append=len(keys))
+    else:
+        room = 64 - int(keys.max(initial=1)).bit_length()
+        order = in_order(keys.astype(np.uint64) << np.uint64(room))
+        keys = keys[order]
+        starts = _starts(keys)
+        totals = np.add.reduceat(weights[order], starts, dtype=np.int64)
+        starts, totals = starts[totals != 0], totals[totals != 0]
+    keys = keys[starts]
+    return keys >> bits, keys & ((1 << bits) - 1), totals
+
+
+def _starts(keys: Indices) -> Indices:
+    """Where runs of equal keys begin."""
+    return np.flatnonzero(np.append([True] * (len(keys) > 0), keys[1:] != keys[:-1]))

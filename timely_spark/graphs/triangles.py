@@ -1,0 +1,70 @@
+"""Three nodes of which each two have an edge."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.differential import Collection
+from timely_spark.graphs.edges import edges_of
+
+
+def triangles(edges: Collection, *, src: str = "src", dst: str = "dst") -> Collection:
+    """All triangles of an undirected graph, each once; parallel edges are as one, loops none.
+
+    Each edge is led from the node of fewer edges to that of more, by powers of two (then from the lesser
+    node), so that however skewed the graph is, of m edges no more than 2 sqrt(m) leave a node; and only pairs
+    of these are looked at. There is no loop: one exchange each for edges, degrees, either end, pairs, and the
+    edge that closes them. An epoch costs the pairs that its edges are in; where a node's degree passes a
+    power of two, those of all its edges.
+
+    Args:
+        edges: the edges, in either direction or both.
+        src: the column of one end.
+        dst: the column of the other end; of the same type.
+
+    **Columns:** in: `src`, `dst`, any that can be keys; an edge with a null end is none. Out: ``a``, ``b``,
+    ``c``, of their type, with a < b < c.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("triangles")
+        >>> edges = flow.input("edges", "src long, dst long, diff long").collection(diff="diff")
+        >>> _ = ts.graphs.triangles(edges).changes().capture("out")
+        >>> ts.testing.run(flow, {"edges": [[(0, 1, 1), (2, 1, 1), (0, 2, 1)], [(1, 0, -1)]]})["out"].rows()
+        {0: [(0, 1, 2, 1)], 1: [(0, 1, 2, -1)]}
+
+    Raises:
+        GraphError: `edges` is no collection.
+        SchemaError: a column is missing, or the ends are not of one flat type.
+    """
+    src_, dst_ = pc.field("src"), pc.field("dst")
+    forward = src_ < dst_
+    links = (
+        edges_of("triangles", edges, src, dst)
+        .where(src_ != dst_)
+        .select(a=pc.if_else(forward, src_, dst_), b=pc.if_else(forward, dst_, src_))
+        .distinct()
+        .arrange(["a", "b"])
+    )
+    pairs = _from_few_to_many(links).arrange("low")
+    more = pairs.select("low", other="high")
+    wedges = more.join(pairs, on="low").where(pc.field("other") < pc.field("high"))
+    closed = wedges.semijoin(links, left=["other", "high"], right=["a", "b"], unique=True)
+    x, y, z = pc.field("low"), pc.field("other"), pc.field("high")
+    return closed.select(
+        a=pc.if_else(x < y, x, y), b=pc.if_else(x < y, y, pc.if_else(x < z, x, z)), c=pc.if_else(x < z, z, x)
+    )
+
+
+def _from_few_to_many(links: Collection) -> Collection:
+    """The edges, each from the end of fewer edges to the other."""
+    ends = links.select(node="a").concat(links.select(node="b"))
+    size = pc.floor(pc.log2(pc.field("degree"))).cast(pa.int64())
+    sizes = ends.count("degree", keys="node").select("node", size=size).consolidate().arrange("node")
+    one = links.join(sizes, left="a", right="node").select("a", "b", first="size")
+    both = one.join(sizes, left="b", right="node")
+    first, second = pc.field("first"), pc.field("size")
+    ahead = first <= second
+    a, b = pc.field("a"), pc.field("b")
+    return both.select(low=pc.if_else(ahead, a, b), high=pc.if_else(ahead, b, a))
