@@ -533,7 +533,8 @@ class Dataflow:
             rounds_per_batch: how many rounds a micro-batch may take, by default 100; with 1 each is a
                 micro-batch of its own, so that input and commits wait for one round at most. Further rounds
                 cost a few milliseconds each, in one task; they end where a round exchanges more than 4 MB,
-                where 64 MB have been delivered, and are not made where states hold more than 256 MB in all.
+                where 64 MB have been delivered, and are not made where more than 256 MB of states must be
+                read (batches of keyed state are not, where files are mapped).
             record: a folder into which each worker's round is written, to be run again by `testing.recorded`.
 
         Returns:

@@ -38,9 +38,11 @@ class Collection:
         {0: [(1, 2, 1)], 1: [(1, 1, 1), (1, 2, -1)]}
     """
 
-    __slots__ = ("_plain", "index", "keys")
+    __slots__ = ("_plain", "index", "keys", "once")
 
-    def __init__(self, stream: Stream, keys: tuple[str, ...] | None = None) -> None:
+    def __init__(self, stream: Stream, keys: tuple[str, ...] | None = None, *, once: bool = False) -> None:
+        #: whether each time's changes of a record come as one
+        self.once = once
         #: the columns by which it is arranged, None if it is not
         self.keys = keys
         #: where its readers find the arrangement
@@ -91,9 +93,9 @@ class Collection:
         """The loop context it lives in."""
         return self.index.scope
 
-    def like(self, stream: Stream, keys: tuple[str, ...] | None = None) -> Collection:
-        """A collection of a stream of changes, or of an arrangement by keys."""
-        return Collection(stream, keys)
+    def like(self, stream: Stream, keys: tuple[str, ...] | None = None, *, once: bool = False) -> Collection:
+        """A collection of a stream of changes, or of an arrangement by keys; `once`: of consolidated ones."""
+        return Collection(stream, keys, once=once)
 
     def enter(self, scope: Scope) -> Collection:
         """This collection inside a loop, the same in every lap.
@@ -137,7 +139,10 @@ class Collection:
                 "Hint: choose another name."
             )
             raise SchemaError(msg)
-        return self.consolidate(name=name).stream.select(*self.schema.names, {diff: DIFF})
+        columns = [*self.schema.names, {diff: DIFF}]
+        if self.once:
+            return self.stream.select(*columns, name=name)
+        return self.consolidate(name=name).stream.select(*columns)
 
     def check(self, operator: str, *others: Any) -> None:
         """Check that an operator may read `others` beside this collection.

@@ -160,7 +160,7 @@ def where(
         >>> ts.testing.run(flow, {"x": [[2, 3]]})["out"].rows()
         {0: [(3, 1)]}
     """
-    return collection.like(collection.stream.where(predicate, name=name))
+    return collection.like(collection.stream.where(predicate, name=name), once=collection.once)
 
 
 def map(
@@ -270,6 +270,8 @@ def negate(collection: Collection, *, name: str | None = None) -> Collection:
 def consolidate(collection: Collection, *, name: str | None = None) -> Collection:
     """The same collection, each time's changes of a record as one, when the time is complete.
 
+    What a reduction gives is so already, and is left as it is.
+
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("once")
@@ -278,6 +280,8 @@ def consolidate(collection: Collection, *, name: str | None = None) -> Collectio
         >>> ts.testing.run(flow, {"x": [[(1, 1), (1, 1), (2, 1), (2, -1)]]})["out"].rows()
         {0: [(1, 2)]}
     """
+    if collection.once:
+        return collection
     stream = collection.stream
     by = lies(stream.flow.graph, stream.stage)
     if by is None or not set(by) <= set(collection.schema.names):
@@ -290,7 +294,8 @@ def consolidate(collection: Collection, *, name: str | None = None) -> Collectio
             vertex=Consolidate(),
             requires=[Partition(by)],
             guarantees=by,
-        )[0]
+        )[0],
+        once=True,
     )
 
 

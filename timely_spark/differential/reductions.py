@@ -54,7 +54,8 @@ def _reduced(
             requires=[Partition(logic.keys)],
             guarantees=logic.keys,
             detail=detail,
-        )[0]
+        )[0],
+        once=True,
     )
 
 
@@ -371,7 +372,7 @@ def _general(
     return listed, made
 
 
-def _check_free(operator: str, column: str, keys: Sequence[str]) -> None:
+def _check_free(operator: str, column: Any, keys: Sequence[str]) -> None:
     if column in keys or not isinstance(column, str) or column.startswith(DIFF):
         why = "is a key" if column in keys else "is no name for a result"
         msg = f"{operator} ({caller()}): column {column!r} {why}. Hint: give the result another name."

@@ -9,6 +9,14 @@
 
 All take a collection of edges, so parallel edges are multiplicities, and must not be taken away more often
 than they came; all may be used in loops, and their answers be read by further operators.
+
+Example:
+    >>> import timely_spark as ts
+    >>> flow = ts.Dataflow("graph")
+    >>> edges = flow.input("edges", "src long, dst long, diff long").collection(diff="diff")
+    >>> _ = ts.graphs.triangles(edges).changes().capture("out")
+    >>> ts.testing.run(flow, {"edges": [[(1, 2, 1), (2, 3, 1), (3, 1, 1)], [(3, 1, -1)]]})["out"].rows()
+    {0: [(1, 2, 3, 1)], 1: [(1, 2, 3, -1)]}
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def connected_components(edges: Collection, *, src: str = "src", dst: str = "dst
     """
     graph = edges_of("connected_components", edges, src, dst)
     if graph.scope.graph_scope.parent is None:
-        return graph.like(components(spanning_forest(graph.stream)))
+        return graph.like(components(spanning_forest(graph.stream)), once=True)
     links = graph.concat(reversed_of(graph)).distinct()
     return least_reaching(ends_of(links), links)
 

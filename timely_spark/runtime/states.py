@@ -28,10 +28,9 @@ class State:
     #: bytes by step
     sizes: Mapping[str, int] = field(default_factory=dict)
 
-    @property
-    def size(self) -> int:
-        """Bytes in all."""
-        return sum(map(size_of, (self.reference, *self.kept)))
+    def read(self, *, mapped: bool) -> int:
+        """Bytes that going on from it reads for certain: of mapped files only what is asked for is read."""
+        return size_of(self.reference) + (0 if mapped else sum(map(size_of, self.kept)))
 
     @property
     def files(self) -> set[str]:

@@ -44,7 +44,8 @@ def further(
     Raises:
         VertexError: a vertex failed.
     """
-    if not bound.allows(turn) or sum(state.size for state in states.values()) > bound.states:
+    read = sum(state.read(mapped=site.blobs.files.local) for state in states.values())
+    if not bound.allows(turn) or read > bound.states:
         return coordinator, turn, ROWS.empty_table()
     start = replace(turn, outputs=OUTPUTS.empty_table(), released=[])
     references = {worker: state.reference for worker, state in states.items()}

@@ -36,7 +36,7 @@ class Bound:
     #: bytes delivered to vertices in one batch, and by one worker in one round; what exceeds them is left to
     #: the next batch
     delivered: int = 64 << 20
-    #: bytes of state of all workers together
+    #: bytes of state of all workers together, as far as all of it must be read
     states: int = 256 << 20
 
     def allows(self, turn: Turn) -> bool:

@@ -1,0 +1,181 @@
+"""Mistakes with collections are told as soon as they can be, with what to do about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import timely_spark as ts
+from timely_spark.differential import DIFF
+from timely_spark.errors import VertexError
+from timely_spark.worker import Budget
+
+Make = Callable[["Given"], Any]
+
+
+class Given:
+    """Two collections of a flow, and a stranger."""
+
+    def __init__(self) -> None:
+        self.flow = ts.Dataflow("mistakes")
+        self.x = self.flow.input("x", "k long, v long").collection()
+        self.y = self.flow.input("y", "k long, w string").collection()
+        self.z = ts.Dataflow("other").input("z", "k long, w string").collection()
+
+    @property
+    def loop(self) -> ts.Scope:
+        return self.flow.scope.inner()
+
+    def input(self, schema: str, diff: str | None = None) -> ts.Collection:
+        return self.flow.input("more", schema).collection(diff=diff)
+
+
+def nothing(*_: Any) -> list[Any]:
+    return []
+
+
+def set_twice(given: Given) -> None:
+    variable = given.x.variable(given.loop)
+    variable.set(variable)
+    variable.set(variable)
+
+
+def never_set(given: Given) -> None:
+    given.x.variable(given.loop).leave().changes().capture("out")
+    given.flow.compile()
+
+
+def other_times(_: Given) -> None:
+    ts.Dataflow("paper", times=ts.LEXICOGRAPHIC).input("x", "n long").collection()
+
+
+WHEN_IT_IS_BUILT: dict[str, tuple[Make, str]] = {
+    "columns that are not there": (lambda of: of.x.count(keys="q"), "'count'.*asks for columns.*'q'"),
+    "a value that is not there": (lambda of: of.x.min("q"), "'min'.*asks for columns.*'q'"),
+    "no numbers": (lambda of: of.y.sum("w", keys="k"), "sum.*'w' is string"),
+    "a key as the value": (lambda of: of.x.sum("k", keys="k"), "sum.*'k' is a key"),
+    "the name of a key": (lambda of: of.x.count("k", keys="k"), "count.*'k' is a key"),
+    "no name": (lambda of: of.x.count(5, keys="k"), "count.*5 is no name"),
+    "a name of the library's": (lambda of: of.x.count(DIFF, keys="k"), f"count.*'{DIFF}' is no name"),
+    "a key twice": (lambda of: of.x.count(keys=["k", "k"]), r"count.*keys \['k', 'k'\]"),
+    "keys of no kind": (lambda of: of.x.count(keys=3), "count.*3 are no names"),
+    "top 0": (lambda of: of.x.top_k(0, "v"), "top_k.*k=0"),
+    "top of a part": (lambda of: of.x.top_k(1.5, "v"), "top_k.*k=1.5"),
+    "a threshold of no kind": (lambda of: of.x.threshold(3), "threshold.*not a function"),
+    "a reduction of no kind": (lambda of: of.x.reduce(3, "m long", keys="k"), "reduce.*not a function"),
+    "a reduction without keys": (lambda of: of.x.reduce(nothing, "m long", keys=[]), r"reduce.*keys \[\]"),
+    "a reduction to a key": (lambda of: of.x.reduce(nothing, "k long", keys="k"), "reduce.*'k' is a key"),
+    "a column count": (
+        lambda of: of.input("k long, count long").reduce(nothing, "m long", keys="k"),
+        "reduce.*'count' already",
+    ),
+    "a join without keys": (lambda of: of.x.join(of.y), "join.*keys"),
+    "a join of types": (lambda of: of.x.join(of.y, left="k", right="w"), "'k' is int64.*'w' is string"),
+    "a join of one name": (lambda of: of.x.join(of.x, on="k"), r"join.*both sides have \['v'\]"),
+    "a join with a stream": (lambda of: of.x.join(of.y.stream, on="k"), "join.*Stream, not a collection"),
+    "a join with nothing": (lambda of: of.x.semijoin(None, on="k"), "semijoin.*NoneType, not a collection"),
+    "a join of flows": (lambda of: of.x.antijoin(of.z, on="k"), "antijoin.*'mistakes'.*'other'"),
+    "a concat of flows": (lambda of: of.y.concat(of.z), "concat.*'mistakes'.*'other'"),
+    "a concat with a stream": (lambda of: of.x.concat(of.x.stream), "concat.*Stream, not a collection"),
+    "a concat of columns": (lambda of: of.x.concat(of.y), "concat.*v int64.*meets.*w string"),
+    "loops side by side": (lambda of: of.x.enter(of.loop).concat(of.x.enter(of.loop)), "is not around"),
+    "out of no loop": (lambda of: of.x.leave(), "leave.*in no loop"),
+    "into another flow": (lambda of: of.x.enter(of.z.scope.inner()), "enter.*not around"),
+    "a variable of no loop": (lambda of: of.x.variable(of.flow.scope), "variable.*is no loop"),
+    "a variable set twice": (set_twice, "already"),
+    "a variable never set": (never_set, "never"),
+    "a variable set to a stream": (
+        lambda of: of.x.variable(of.loop).set(of.x.stream), "set.*Stream, not a collection",
+    ),
+    "a variable of other columns": (lambda of: of.x.variable(of.loop).set(of.y), "set.*v int64.*w string"),
+    "a variable of another loop": (lambda of: of.x.variable(of.loop).set(of.x.enter(of.loop)), "not around"),
+    "a step of no kind": (lambda of: of.x.iterate(3), "iterate.*not a function"),
+    "a step to nothing": (lambda of: of.x.iterate(lambda _: None), "NoneType, not a collection"),
+    "a step to other columns": (lambda of: of.x.iterate(lambda v: v.select("k")), "set.*k int64, v int64"),
+    "a step to another loop": (lambda of: of.x.iterate(lambda _: of.x.enter(of.loop)), "not around"),
+    "no laps": (lambda of: of.x.iterate(lambda v: v, max_iterations=0), "max_iterations=0"),
+    "a lap that is not there": (lambda of: of.x.enter_at(of.loop, "q"), "enter_at.*'q'"),
+    "a lap of text": (lambda of: of.y.enter_at(of.loop, "w"), "enter_at.*lap=w is string"),
+    "a lap of no loop": (lambda of: of.x.enter_at(of.flow.scope, "k"), "enter_at.*not outside"),
+    "a lap of its own loop": (
+        lambda of: (v := of.x.enter(of.loop)).enter_at(v.scope, "k"), "enter_at.*not outside",
+    ),
+    "an index by nothing": (lambda of: of.x.arrange([]), r"arrange.*keys \[\]"),
+    "an index by what is not there": (lambda of: of.x.arrange("q"), "'arrange'.*'q'"),
+    "a column diff": (lambda of: of.x.changes("v"), "changes.*'v' is a column already"),
+    "no condition": (lambda of: of.x.where(3), "where.*neither an expression nor a function"),
+    "no columns": (lambda of: of.x.select(), "no columns"),
+    "a collection of nothing": (lambda of: of.input("d long", "d"), "no columns"),
+    "no diff": (lambda of: of.input("n long", "d"), r"collection.*diff='d'.*\(n int64\)"),
+    "a diff of text": (lambda of: of.input("n long, d string", "d"), "collection.*d string"),
+    "a diff of fractions": (lambda of: of.input("n long, d double", "d"), "collection.*d double"),
+    "a collection's changes as records": (lambda of: of.x.stream.collection(), f"collection.*'{DIFF}'"),
+    "nested columns": (
+        lambda of: of.input("n long, parts array<long>").distinct(), r"distinct.*nested columns \['parts'\]",
+    ),
+    "times of another kind": (other_times, "collection.*'paper'.*times of its own kind"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WHEN_IT_IS_BUILT)
+def test_a_mistake_in_building_is_told_at_once(case: str) -> None:
+    make, match = WHEN_IT_IS_BUILT[case]
+    with pytest.raises(ts.TimelyError, match=rf"(?s){match}.*Hint: ") as raised:
+        make(Given())
+    assert case == "a variable never set" or "test_errors.py" in str(raised.value), "the user's own line"
+
+
+Of = ts.Collection
+WHEN_IT_RUNS: dict[str, tuple[Callable[[Of], Of], str]] = {
+    "fewer records": (
+        lambda x: x.select("k").map_batches(lambda table: table.slice(1), "k long"), "made 0 records of 1",
+    ),
+    "other columns": (lambda x: x.map(lambda row: (row.k, row.v), "n long"), "2 values for 1 columns"),
+    "a reduction of other types": (lambda x: x.reduce(lambda *_: ["a"], "m long", keys="k"), "m int64"),
+    "a reduction of other keys": (
+        lambda x: x.reduce_batches(lambda _: pa.table({"k": [9], "m": [1]}), "m long", keys="k"),
+        "for 1 keys that it was not asked for",
+    ),
+    "a reduction without its keys": (
+        lambda x: x.reduce_batches(lambda _: pa.table({"m": [1]}), "m long", keys="k"), "k int64",
+    ),
+    "a threshold of fewer": (lambda x: x.threshold(lambda counts: counts[:0]), r"shape \(0,\) for 1 counts"),
+    "a threshold of one": (lambda x: x.threshold(lambda _: 1), r"shape \(\) for 1 counts"),
+    "a threshold of fractions": (lambda x: x.threshold(lambda counts: counts / 2), "float64"),
+    "a threshold of text": (lambda x: x.threshold(lambda counts: ["a"] * len(counts)), "<U1"),
+    "a lap before the first": (lambda x: x.enter_at(x.scope.inner(), pc.field("w")).leave(), "negative"),
+    "no lap": (lambda x: x.enter_at(x.scope.inner(), pc.field("none")).leave(), "lap null"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WHEN_IT_RUNS)
+def test_a_mistake_that_shows_only_when_it_runs_names_the_step(case: str) -> None:
+    make, match = WHEN_IT_RUNS[case]
+    flow = ts.Dataflow("mistakes")
+    make(flow.input("x", "k long, v long, w long, none long").collection()).changes().capture("out")
+
+    with pytest.raises(VertexError, match=rf"(?s)step '[\w.]+' \(.*test_errors.py:\d+\).*{match}.*Hint: "):
+        ts.testing.run(flow, {"x": [[(1, 2, -3, None)]]})
+
+
+def test_a_record_that_does_not_say_how_often_it_is_there_is_refused() -> None:
+    flow = ts.Dataflow("mistakes")
+    flow.input("x", "n long, d long").collection(diff="d").changes().capture("out")
+
+    with pytest.raises(VertexError, match=r"1 records have no 'd'.*Hint: fill it"):
+        ts.testing.run(flow, {"x": [[(1, 1), (2, None)]]})
+
+
+def test_a_loop_that_never_comes_to_an_end_is_told() -> None:
+    flow = ts.Dataflow("endless")
+    x = flow.input("x", "n long").collection()
+    x.iterate(lambda n: n.select(n=pc.add(pc.field("n"), 1))).changes().capture("out")
+    simulation = ts.testing.Simulation(flow, budget=Budget(steps=10))
+    simulation.send("x", [1])
+
+    with pytest.raises(ts.TimelyError, match=r"'endless' still runs.*Hint: does each loop"):
+        simulation.run(limit=20)

@@ -1,0 +1,337 @@
+"""What histories cost, by counting rows: of many times, after many epochs, and what an epoch writes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import timely_spark as ts
+from timely_spark.differential import DIFF
+from timely_spark.differential.joins import Join
+from timely_spark.differential.reducers import Count, Reduce
+from timely_spark.differential.trace import by_time, insert, times_of
+from timely_spark.testing import Simulation
+from timely_spark.times import Time
+from timely_spark.worker import Arrangement, codec
+from timely_spark.worker.round import Worker
+
+
+class Looked:
+    """Counts the rows that histories give, and how many they hold at most."""
+
+    def __init__(self) -> None:
+        self.rows = self.held = self.batches = 0
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> Looked:
+    counts, lookup = Looked(), Arrangement.lookup
+
+    def counted(self: Arrangement, *args: Any, **how: Any) -> Any:
+        probe, rows = lookup(self, *args, **how)
+        counts.rows += rows.num_rows
+        counts.held = max(counts.held, len(self))
+        counts.batches = max(counts.batches, len(self.parts))
+        return probe, rows
+
+    monkeypatch.setattr(Arrangement, "lookup", counted)
+    return counts
+
+
+class Alone:
+    """The context of a vertex that is driven by hand: what it sends, and what it asks for."""
+
+    worker, workers, times = 0, 1, ts.PRODUCT
+
+    def __init__(self, vertex: ts.Vertex) -> None:
+        self.vertex, self.epoch = vertex, 0
+        self.sent: list[tuple[Any, pa.Table]] = []
+        self.asked: list[Any] = []
+        vertex._context = self
+
+    def send(self, _: int, time: Any, batch: pa.Table) -> None:
+        self.sent.append((time, batch))
+
+    def notify(self, time: Any, _: Any) -> None:
+        self.asked.append(time)
+
+    def since(self) -> int:
+        return self.epoch
+
+
+def changes(**columns: Any) -> pa.Table:
+    made = pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
+    return made.append_column(DIFF, pa.array(np.ones(made.num_rows, np.int64)))
+
+
+# -- a join over many times ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("times", [10_000, 100_000, pytest.param(1_000_000, marks=pytest.mark.campaign)])
+def test_a_join_with_a_history_of_a_million_times_looks_at_what_it_finds(times: int, looked: Looked) -> None:
+    """Keys of their own, each at a time of its own, none of which is over."""
+    vertex = Join((("k",), ("k",)), ("k", "a", "b"), None)
+    context = Alone(vertex)
+    at = np.arange(times)
+    vertex.sides[1].insert(changes(k=at * 2, b=at).append_column("__timely_time0", pa.array(at)))
+
+    vertex.on_recv(0, Time(0), changes(k=at * 2 + 1, a=at))
+    assert looked.rows == 0
+    assert context.sent == []
+
+    vertex.on_recv(0, Time(0), changes(k=at[:1000] * 2, a=at[:1000]))
+    assert looked.rows == 1000
+    assert [time.epoch for time, _ in context.sent] == list(range(1000)), "at the later time of both"
+    assert all(batch.num_rows == 1 for _, batch in context.sent)
+
+
+def test_dealing_rows_to_their_times_takes_them_once() -> None:
+    n = 20_000
+    times = np.stack([np.arange(n) % (n // 2), np.zeros(n, np.int64)], axis=1)
+
+    dealt = list(by_time(times, Time(5, 1)))
+
+    assert [moment for moment, _ in dealt] == [[epoch, 1] for epoch in range(5, n // 2)]
+    members = [rows for _, rows in dealt if rows is not None]
+    assert sum(map(len, members)) == n, "rows, not masks of all of them"
+    assert sorted(np.concatenate(members).tolist()) == list(range(n))
+    assert list(by_time(times[:0], Time(0, 0))) == []
+    assert list(by_time(times[:9], Time(9, 9))) == [([9, 9], None)]
+
+
+def odds_and_evens() -> ts.Dataflow:
+    """How often one key came; joined, odd counts with even ones: never both at a time."""
+    flow = ts.Dataflow("scaling")
+    counts = flow.input("x", "k long").collection().count(keys="k")
+    odd = counts.where(pc.equal(pc.bit_wise_and(pc.field("count"), 1), 1))
+    even = counts.where(pc.equal(pc.bit_wise_and(pc.field("count"), 1), 0)).select("k", other="count")
+    odd.join(even, on="k").changes().capture("out")
+    return flow
+
+
+@pytest.mark.parametrize("epochs", [200, pytest.param(20_000, marks=pytest.mark.campaign)])
+@pytest.mark.timeout(1200)
+def test_a_key_that_changes_in_every_epoch_costs_the_same_in_each(epochs: int, looked: Looked) -> None:
+    simulation = Simulation(odds_and_evens())
+    for _ in range(epochs):
+        simulation.send("x", [0])
+        simulation.step()
+    simulation.run()
+
+    assert not any(table.num_rows for table in simulation.captured["out"].epochs.values())
+    assert looked.rows <= 10 * epochs
+    assert looked.held <= 10
+    assert looked.batches <= 5
+
+
+@pytest.mark.parametrize("times", [500, pytest.param(100_000, marks=pytest.mark.campaign)])
+@pytest.mark.timeout(1200)
+def test_counting_what_comes_at_very_many_times_at_once_is_linear(times: int, looked: Looked) -> None:
+    """All of them are there before any of them is over."""
+    vertex = Reduce(Count(("k",), "n"), shared=False)
+    context = Alone(vertex)
+    for epoch in range(times):
+        vertex.on_recv(0, Time(epoch), changes(k=[0]))
+    assert len(context.asked) == times
+    for epoch in range(times):
+        vertex.on_notify(Time(epoch))
+
+    assert looked.rows <= 4 * times
+    assert looked.held <= 10
+    last, batch = context.sent[-1]
+    assert last == Time(times - 1)
+    assert sorted(zip(batch["n"].to_pylist(), batch[DIFF].to_pylist(), strict=True)) == [
+        (times - 1, -1),
+        (times, 1),
+    ]
+
+
+# -- histories that stay small -------------------------------------------------------------------------------
+
+
+LIVE = 200
+
+
+def histories(simulation: Simulation) -> Iterator[tuple[str, Arrangement]]:
+    """All histories of all workers, with the name of their step."""
+    for index, state in enumerate(simulation.states):
+        worker = Worker(simulation.plan, state, index, simulation.blobs)
+        for name in worker.saved:
+            held = vars(worker.vertex(simulation.plan.by_name[name])).values()
+            for value in held:
+                for each in value if isinstance(value, list) else [value]:
+                    if isinstance(each, Arrangement):
+                        yield name, each
+
+
+def degrees(x: ts.Collection) -> ts.Collection:
+    return x.count(keys="src")
+
+
+def least(x: ts.Collection) -> ts.Collection:
+    return x.min("dst", keys="src")
+
+
+def paths(x: ts.Collection) -> ts.Collection:
+    return x.select(a="src", b="dst").join(x.select(b="src", c="dst"), on="b")
+
+
+def shared(x: ts.Collection) -> ts.Collection:
+    index = x.arrange("src")
+    near = x.select(a="src", src="dst").join(index, on="src").count("n", keys="a")
+    return near.concat(index.count("n").select(a="src", n="n"))
+
+
+def reach(x: ts.Collection) -> ts.Collection:
+    roots = x.where(pc.field("src") < 3).select(node="src").distinct()
+    links = x.arrange("src")
+
+    def hop(near: ts.Collection) -> ts.Collection:
+        return near.join(links, left="node", right="src").select(node="dst").concat(roots).distinct()
+
+    return roots.iterate(hop)
+
+
+FLOWS: list[Callable[[ts.Collection], ts.Collection]] = [
+    degrees,
+    least,
+    paths,
+    shared,
+    reach,
+    ts.Collection.distinct,
+]
+
+
+def window(epoch: int, seed: int = 0, step: int = 20) -> list[tuple[int, int, int]]:
+    """Edges of which about `LIVE` are there: the newest come, the oldest go."""
+
+    def edge(i: int) -> tuple[int, int]:
+        drawn = np.random.default_rng([seed, i]).integers(0, 60, 2)
+        return int(drawn[0]), int(drawn[1])
+
+    come = range(epoch * step, (epoch + 1) * step)
+    return [*((*edge(i), 1) for i in come), *((*edge(i - LIVE), -1) for i in come if i >= LIVE)]
+
+
+def sliding(make: Any, epochs: int, **how: Any) -> Simulation:
+    flow = ts.Dataflow("window")
+    make(flow.input("x", "src long, dst long, d long").collection(diff="d")).changes().capture("out")
+    simulation = Simulation(flow, **how)
+    for epoch in range(epochs):
+        simulation.send("x", window(epoch))
+        simulation.run()
+    return simulation
+
+
+@pytest.mark.parametrize("make", FLOWS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("epochs", [30, pytest.param(1000, marks=pytest.mark.campaign)])
+@pytest.mark.timeout(1200)
+def test_after_many_epochs_a_history_holds_the_live_records_in_few_batches(make: Any, epochs: int) -> None:
+    simulation = sliding(make, epochs, workers=2)
+    young = {name: len(each) for name, each in histories(sliding(make, LIVE // 20 + 1, workers=2))}
+    found = list(histories(simulation))
+
+    assert found
+    for name, each in found:
+        # of a live record there may be its time, and, until batches merge, what has gone since
+        assert len(each) <= 4 * max(young.get(name, 0), LIVE), name
+        assert len(each.parts) <= math.log2(max(len(each), 2)) + 2, name
+
+
+def test_what_has_all_gone_leaves_no_rows() -> None:
+    flow = ts.Dataflow("gone")
+    x = flow.input("x", "src long, dst long, d long").collection(diff="d")
+    shared(x).changes().capture("out")
+    simulation = Simulation(flow)
+    rows = [(i % 7, i % 5, 1) for i in range(50)]
+    for _ in range(20):
+        for diff in (1, -1):
+            simulation.send("x", [(a, b, diff) for a, b, _ in rows])
+            simulation.run()
+
+    assert sum(len(each) for _, each in histories(simulation)) <= 2 * len(rows)
+
+
+def test_times_that_nobody_can_tell_apart_become_one_and_no_others() -> None:
+    history = Arrangement(["k"])
+    for lap in (0, 1):
+        for epoch in range(8):
+            insert(history, changes(k=[1]), Time(epoch, lap), since=5)
+    _, rows = history.lookup(pa.table({"k": [1]}), ["k"])
+    times, rows = times_of(rows, 2)
+
+    found = {tuple(time) for time in times.tolist()}
+    assert {(5, 0), (5, 1), (6, 0), (6, 1), (7, 0), (7, 1)} == {(max(e, 5), lap) for e, lap in found}
+    for time in [(e, lap) for e in range(5, 9) for lap in (0, 1)]:  # from `since` on all is as it was
+        come_to = (times <= time).all(axis=1) @ rows[DIFF].to_numpy()
+        assert come_to == sum(e <= time[0] and lap <= time[1] for e in range(8) for lap in (0, 1))
+    assert len(history) < 16
+
+
+def test_an_index_and_its_readers_hold_each_record_once() -> None:
+    """Whatever the number of readers."""
+
+    def rows(readers: int) -> int:
+        flow = ts.Dataflow("readers")
+        index = flow.input("x", "k long, v long").collection().arrange("k")
+        other = flow.input("y", "k long, w long").collection()
+        for i in range(readers):
+            other.join(index, on="k").changes().capture(f"out {i}")
+        simulation = Simulation(flow)
+        simulation.send("x", [(i, i) for i in range(1000)])
+        simulation.run()
+        return sum(len(each) for _, each in histories(simulation))
+
+    assert rows(1) == rows(3) == 1000
+
+
+# -- what is written -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [degrees, paths, shared, reach], ids=lambda make: make.__name__)
+def test_a_small_change_writes_a_small_part(make: Any, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "KEPT_BYTES", 2_000)
+    nodes, blobs = 10_000, memory()
+    draw = np.random.default_rng(0)
+    flow = ts.Dataflow("written")
+    make(flow.input("x", "src long, dst long, d long").collection(diff="d")).changes().capture("out")
+    simulation = Simulation(flow, workers=2, blobs=blobs, rounds_per_batch=100)
+
+    def send(edges: Any, diff: int) -> int:
+        blobs.written, inline = 0, 0
+        table = pa.table({"src": edges[:, 0], "dst": edges[:, 1], "d": np.full(len(edges), diff)})
+        simulation.send("x", table)
+        while simulation.step():
+            inline += sum(len(state or b"") for state in simulation.states)
+        return blobs.written + inline
+
+    first = draw.integers(0, nodes, (2 * nodes, 2))
+    whole = send(first, 1)
+    small = [send(first[i * 20 : (i + 1) * 20], -1) for i in range(20)]
+
+    assert sum(small) / len(small) < 0.05 * whole
+
+
+@pytest.fixture
+def memory() -> Any:
+    class Memory:
+        def __init__(self) -> None:
+            self.content: dict[bytes, bytes] = {}
+            self.written = 0
+
+        def put(self, what: str, data: bytes) -> bytes:
+            reference = f"{what}-{len(self.content)}".encode()
+            self.content[reference] = data
+            self.written += len(data)
+            return reference
+
+        def get(self, reference: bytes) -> bytes:
+            return self.content[reference]
+
+    return Memory
