@@ -183,6 +183,21 @@ def test_a_floating_sum_is_that_of_the_values_there_to_the_last_bit(
         assert abs(total - math.fsum(values)) <= 1e-15 * len(values) * sum(map(abs, values))
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_equal_values_have_equal_sums_whatever_their_key_and_its_company(workers: int, play: Any) -> None:
+    flow = ts.Dataflow("sums")
+    x = flow.input("x", "k long, v double", epochs="manual").collection()
+    x.sum("v", keys="k").changes().capture("out")
+    values = [0.1, 1e16, -1e16, 0.3, 0.7, 3.3]
+    first = [(k, v) for k in range(20) for v in values]
+    second = [(k, v) for k in range(20, 23) for v in values[::-1]]
+
+    said = play(flow, {"x": [first, second[:9], second[9:]]}, workers=workers)["out"]
+
+    assert len({total for (_, total, _) in said[0]}) == 1
+    assert {total for (_, total, diff) in said[2] if diff == 1} == {said[0][0][1]}
+
+
 def test_sums_of_decimals_are_exact_and_of_nulls_null(play: Any) -> None:
     flow = ts.Dataflow("sums")
     schema = pa.schema([("k", pa.int64()), ("v", pa.decimal128(38, 2)), ("n", pa.int32()), ("d", pa.int64())])
