@@ -18,12 +18,14 @@ PAGE = os.sysconf("SC_PAGE_SIZE") / 2**20
 class Resources:
     """A thread that looks at memory and files while it is entered.
 
-    Columns of `samples`: seconds; MB of `driver` (this process), `JVM`, `Python workers` (all below the JVM);
-    and a number for each name of `counts`.
+    Columns of `samples`: seconds; MB of `driver` (`root`, by default this process), `JVM`, `Python workers`
+    (all below the JVM); and a number for each name of `counts`.
     """
 
-    def __init__(self, counts: Mapping[str, Callable[[], float]], *, every: float = 1.0) -> None:
-        self.counts, self.every = counts, every
+    def __init__(
+        self, counts: Mapping[str, Callable[[], float]], *, every: float = 1.0, root: int | None = None
+    ) -> None:
+        self.counts, self.every, self.root = counts, every, root or os.getpid()
         self.samples: list[dict[str, float]] = []
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
@@ -41,7 +43,7 @@ class Resources:
     def _look(self) -> None:
         began = time.monotonic()
         while not self._end.wait(self.every):
-            sample = {"seconds": time.monotonic() - began, **memory()}
+            sample = {"seconds": time.monotonic() - began, **memory(self.root)}
             self.samples.append(sample | {name: float(count()) for name, count in self.counts.items()})
 
     def series(self, name: str) -> list[tuple[float, float]]:
@@ -55,13 +57,14 @@ class Resources:
         return 60 * slope(half), level
 
 
-def memory() -> dict[str, float]:
-    """Resident memory in MB."""
-    children, java = _processes()
-    jvm = [pid for pid in _below(os.getpid(), children) if pid in java]
-    workers = {pid for one in jvm for pid in _below(one, children)} - java
+def memory(root: int) -> dict[str, float]:
+    """Resident memory in MB of a process, and of the JVM and its workers below it."""
+    children, names = _processes()
+    jvm = [pid for pid in _below(root, children) if names[pid] == "java"]
+    # by name: what a JVM is about to start shares its memory, and has the name of a thread of it
+    workers = {pid for one in jvm for pid in _below(one, children) if names[pid].startswith("python")}
     return {
-        "driver": _resident(os.getpid()),
+        "driver": _resident(root),
         "JVM": sum(map(_resident, jvm)),
         "Python workers": sum(map(_resident, workers)),
     }
@@ -74,10 +77,10 @@ def processor() -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _processes() -> tuple[dict[int, list[int]], set[int]]:
-    """The children of each process, and which processes are Java."""
+def _processes() -> tuple[dict[int, list[int]], dict[int, str]]:
+    """The children of each process, and the names of all."""
     children: dict[int, list[int]] = defaultdict(list)
-    java: set[int] = set()
+    names: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -85,9 +88,8 @@ def _processes() -> tuple[dict[int, list[int]], set[int]]:
             except OSError:  # it has ended
                 continue
             children[int(rest.split()[1])].append(int(entry.name))
-            if name == "java":
-                java.add(int(entry.name))
-    return children, java
+            names[int(entry.name)] = name
+    return children, names
 
 
 def _ticks(pid: int) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import timely_spark as ts
 
@@ -23,16 +23,31 @@ def arguments(description: str, source: str) -> argparse.ArgumentParser:
     parser.add_argument(
         f"--{source}", required=True, type=directory, metavar="DIR", help="directory of input files"
     )
-    parser.add_argument("--output", required=True, metavar="DIR", help="the Delta table to write")
-    parser.add_argument(
-        "--checkpoint", required=True, metavar="DIR", help="where the job goes on after a stop"
-    )
-    parser.add_argument("--workers", type=positive, default=2, help="workers (default: %(default)s)")
+    delivery(parser)
     parser.add_argument(
         "--files-per-epoch", type=positive, metavar="N", help="at most so many new files an epoch"
     )
     parser.add_argument("--follow", action="store_true", help="stay, and take new files as they come")
     return parser
+
+
+def delivery(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that all jobs with a checkpoint take."""
+    parser.add_argument("--output", required=True, type=table, metavar="DIR", help="the Delta table to write")
+    parser.add_argument(
+        "--checkpoint", required=True, metavar="DIR", help="where the job goes on after a stop"
+    )
+    parser.add_argument("--workers", type=positive, default=2, help="workers (default: %(default)s)")
+
+
+def table(text: str) -> str:
+    """A Delta table: a directory, or by its dots the name of one in a catalog."""
+    return text if {"/", "."} & {*text} else f"./{text}"
+
+
+def read_table(spark: SparkSession, table: str) -> DataFrame:
+    """What is in a Delta table."""
+    return spark.read.format("delta").load(table) if "/" in table else spark.table(table)
 
 
 def directory(text: str) -> str:

@@ -10,12 +10,10 @@ networkx.
 from __future__ import annotations
 
 import argparse
-import ast
 import os
 import shutil
 import sys
 import sysconfig
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,11 +22,12 @@ import cli
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from connected_components import EDGES, connected_components
+from imports import imported, meant, module_name, parsed
 
 import timely_spark as ts
 
 ROOT = "pyspark"
+EDGES = "src long, dst long"
 
 
 def imports(folder: Path) -> Iterator[tuple[str, str]]:
@@ -36,25 +35,13 @@ def imports(folder: Path) -> Iterator[tuple[str, str]]:
     files = {module_name(folder, file): file for file in sorted(folder.rglob("*.py"))}
     for module, file in files.items():
         try:
-            with warnings.catch_warnings(action="ignore"):
-                tree = ast.parse(file.read_bytes())
+            tree = parsed(file.read_bytes(), file.name)
         except (SyntaxError, ValueError):
             continue  # a template, or a file for another version of Python
         package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                yield from ((module, alias.name) for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-                base = ".".join([*above, *([node.module] if node.module else [])])
-                for alias in node.names:
-                    yield module, inner if (inner := f"{base}.{alias.name}") in files else base
-
-
-def module_name(folder: Path, file: Path) -> str:
-    """The dotted name of a source file."""
-    parts = file.relative_to(folder).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        yield from (
+            (module, meant(name, files) or name.partition(":")[0]) for name in imported(tree, package)
+        )
 
 
 def write_edges(folder: Path, epochs: int) -> tuple[list[str], pa.Table]:
@@ -107,9 +94,9 @@ def main() -> None:
     flow = ts.Dataflow("imports")
     read = spark.readStream.schema(EDGES).option("maxFilesPerTrigger", 1).parquet(str(out / "edges"))
     edges = flow.source("edges", read)
-    components = connected_components(edges)
-    components.to_delta(str(out / "components"), diff="diff", name="changes")
-    components.capture("components")
+    components = ts.graphs.connected_components(edges.collection()).changes()
+    components.to_delta(str(out / "components"), name="changes")
+    components.capture("moved")
     hops(edges, names.index(ROOT)).capture("hops")
     query = flow.start(
         spark, checkpoint=str(out / "checkpoint"), workers=args.workers, trigger="available_now"
@@ -119,8 +106,9 @@ def main() -> None:
     component: dict[int, int] = {}
     files = iter(sorted((out / "edges").iterdir()))
     for done in query.epochs():
-        if done.output == "components":
-            moved = query.captured("components").epochs[done.epoch]
+        if done.output == "moved":
+            changes = query.captured("moved").epochs[done.epoch]
+            moved = changes.filter(pc.greater(changes["diff"], 0))
             component |= dict(zip(moved["node"].to_pylist(), moved["component"].to_pylist(), strict=True))
             sizes = Counter(component.values())
             new, took = pq.read_metadata(next(files)).num_rows, done.milliseconds or 0

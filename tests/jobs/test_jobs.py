@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,67 +105,173 @@ def components(edges: list[tuple[int, int]]) -> dict[int, int]:
     return {node: least for part in parts for least in [min(part)] for node in part}
 
 
-def components_query(
-    spark: SparkSession, folder: Path, form: str, checkpoint: str, files: int | None
-) -> ts.Query:
-    import connected_components as cc
-    from pyspark import cloudpickle
-
-    cloudpickle.register_pickle_by_value(cc)  # as --py-files would do, or running it as the main program
-    flow = ts.Dataflow("connected_components")
-    edges = flow.source("edges", cc.read_edges(spark, str(folder / "in"), form, files))
-    edges = edges.map_batches(cc.checked, cc.EDGES)
-    cc.connected_components(edges).to_delta(str(folder / "out"), diff="diff")
-    return flow.start(spark, checkpoint=checkpoint, workers=3, trigger="available_now")
+Job = Callable[..., str]
 
 
-@pytest.mark.spark
+@pytest.fixture
+def here(
+    spark: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Job:
+    """Run a job in this process, in the session that all tests share; gives what it has printed."""
+
+    def run(name: str, *args: Any) -> str:
+        import cli
+        from pyspark import cloudpickle
+
+        main = importlib.import_module(name)
+        cloudpickle.register_pickle_by_value(main)  # as running it as the main program does
+        monkeypatch.setattr(cli, "session", lambda *args, **options: spark)
+        monkeypatch.setattr(sys, "argv", [name, *map(str, args), "--checkpoint", checkpoint])
+        main.main()
+        return capsys.readouterr().out
+
+    return run
+
+
+def write_parquet(folder: Path, epoch: int, rows: list[tuple[int, ...]], *columns: str) -> None:
+    """A file of edges; the files in the order in which Spark takes them."""
+    folder.mkdir(exist_ok=True)
+    table = {
+        name: pa.array(ids, pa.int32()) for name, ids in zip(columns, zip(*rows, strict=True), strict=True)
+    }
+    pq.write_table(pa.table(table), folder / f"{epoch}.parquet")
+    os.utime(folder / f"{epoch}.parquet", (1_600_000_000 + epoch,) * 2)
+
+
+def read(spark: SparkSession, table: Path) -> list[tuple[Any, ...]]:
+    return sorted(map(tuple, spark.read.format("delta").load(str(table)).collect()))
+
+
 @pytest.mark.timeout(240)
-def test_components_of_a_growing_graph(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
-    epochs = [random_edges(60, 25, seed) for seed in range(4)] + [[(7, 7), (7, 7)]]
-    (tmp_path / "in").mkdir()
-    for i, edges in enumerate(epochs):
-        file = tmp_path / "in" / f"{i}.parquet"
-        columns = {
-            name: pa.array(ids, pa.int32())
-            for name, ids in zip(("dst", "src"), zip(*edges, strict=True), strict=True)
-        }
-        pq.write_table(pa.table(columns), file)
-        os.utime(file, (1_600_000_000 + i,) * 2)
+def test_components_of_a_graph_that_grows_and_shrinks(spark: SparkSession, tmp_path: Path, here: Job) -> None:
+    grown = [random_edges(60, 40, seed) for seed in range(2)]
+    epochs = [[(*edge, 1) for edge in edges] for edges in grown]
+    epochs += [[*((*edge, -1) for edge in grown[0] + grown[1][:9]), (77, 77, 2)], [(77, 77, -2)]]
+    for epoch, rows in enumerate(epochs):
+        write_parquet(
+            tmp_path / "in", epoch, [(dst, src, diff) for src, dst, diff in rows], "dst", "src", "diff"
+        )
+    args = ["--edges", tmp_path / "in", "--output", tmp_path / "out", "--files-per-epoch", 1, "--workers", 3]
 
-    query = components_query(spark, tmp_path, "parquet", checkpoint, 1)
-    seen = [done.epoch for done in query.epochs()]
-    query.await_termination()
+    printed = here("connected_components", *args)
 
-    assert seen == [0, 1, 2, 3, 4]
+    seen = re.findall(r"^epoch (\d+): ", printed, re.MULTILINE)
+    assert seen == [*"0123"]
     table = spark.read.format("delta").load(str(tmp_path / "out"))
     assert [(field.name, field.dataType.simpleString()) for field in table.schema] == [
         ("epoch", "bigint"), ("node", "bigint"), ("component", "bigint"), ("diff", "int")
     ]  # fmt: skip
     changes = [row.asDict() for row in table.collect()]
-    so_far: list[tuple[int, int]] = []
-    for epoch, new in enumerate(epochs):
-        so_far += new
+    so_far: Counter[tuple[int, int]] = Counter()
+    for epoch, rows in enumerate(epochs):
+        for src, dst, diff in rows:
+            so_far[src, dst] += diff
+        there = [edge for edge, count in so_far.items() if count]
         total: Counter[tuple[int, int]] = Counter()
         for row in changes:
             if row["epoch"] <= epoch:
                 total[row["node"], row["component"]] += row["diff"]
-        assert {key: n for key, n in total.items() if n} == dict.fromkeys(components(so_far).items(), 1)
+        assert {key: n for key, n in total.items() if n} == dict.fromkeys(components(there).items(), 1)
 
 
-def test_bad_edges_lose_nothing(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
+def test_bad_edges_lose_nothing(spark: SparkSession, tmp_path: Path, here: Job) -> None:
     """A null among the ids stops the job; with the file mended it goes on to the whole answer."""
     (tmp_path / "in").mkdir()
     file = tmp_path / "in" / "0.csv"
+    args = ["--edges", tmp_path / "in", "--format", "csv", "--output", tmp_path / "out"]
     file.write_text("src,dst\n1,2\n3,\n")
-    query = components_query(spark, tmp_path, "csv", checkpoint, None)
     with pytest.raises(ts.TimelyError, match="'src': 3, 'dst': None}: dst is null or negative"):
-        query.await_termination()
+        here("connected_components", *args)
 
     file.write_text("src,dst\n1,2\n3,2\n")
-    components_query(spark, tmp_path, "csv", checkpoint, None).await_termination()
-    rows = spark.read.format("delta").load(str(tmp_path / "out")).collect()
-    assert sorted(map(tuple, rows)) == [(0, 1, 1, 1), (0, 2, 1, 1), (0, 3, 1, 1)]
+    here("connected_components", *args)
+    assert read(spark, tmp_path / "out") == [(0, 1, 1, 1), (0, 2, 1, 1), (0, 3, 1, 1)]
+
+
+def test_what_cannot_be_an_edge_is_shown() -> None:
+    from edges import checked
+
+    good = pa.table({"src": [0], "dst": [1], "diff": [-1]})
+    assert checked(good) is good
+    for bad, says in [
+        ({"src": [1, -2], "dst": [1, 1]}, r"'src': -2.*src is null or negative"),
+        (
+            {"src": [1], "dst": [1], "diff": pa.array([None], pa.int64())},
+            "diff is no whole number.*mend the file",
+        ),
+    ]:
+        with pytest.raises(ValueError, match=says):
+            checked(pa.table(bad))
+
+
+@pytest.mark.timeout(240)
+def test_shortest_paths_go_on_after_a_stop(spark: SparkSession, tmp_path: Path, here: Job) -> None:
+    (tmp_path / "in").mkdir()
+    args = ["--edges", tmp_path / "in", "--format", "csv", "--weight", "km"]
+    args += ["--output", tmp_path / "out", "--current", tmp_path / "now"]
+    (tmp_path / "in" / "0.csv").write_text("1,2,9.5,1\n1,3,2,1\n3,2,1.5,1\n7,2,1e3,1\n")
+    here("shortest_paths", *args, "--from", 1, 7, 99)
+    assert read(spark, tmp_path / "now") == [(0, 1, 0.0), (0, 2, 3.5), (0, 3, 2.0), (0, 7, 0.0)]
+
+    here("shortest_paths", *args, "--from", 7, 1, 99)  # nothing new
+    (tmp_path / "in" / "1.csv").write_text("1,3,2,-1\n99,1,5,1\n")
+    here("shortest_paths", *args, "--from", 1, 7, 99)
+
+    now = {row[1:]: row[0] for row in read(spark, tmp_path / "now")}
+    assert {*now} == {(1, 0.0), (2, 9.5), (7, 0.0), (99, 0.0)}
+    assert now[2, 9.5] > now[1, 0.0] == 0
+    log = ts.snapshot(spark.read.format("delta").load(str(tmp_path / "out")))
+    assert {*map(tuple, log.collect())} == {*now}
+    with pytest.raises(ts.TimelyError, match="shortest_paths, sources"):
+        here("shortest_paths", *args, "--from", 1)
+
+
+def changed(epochs: list[list[tuple[int, int, int]]]) -> Iterator[nx.MultiDiGraph]:
+    """The graph after each epoch of (src, dst, diff)."""
+    so_far: Counter[tuple[int, int]] = Counter()
+    for rows in epochs:
+        for src, dst, diff in rows:
+            so_far[src, dst] += diff
+        yield nx.MultiDiGraph([edge for edge, count in so_far.items() for _ in range(count)])
+
+
+def test_ranks_and_distances_are_those_of_networkx() -> None:
+    import pagerank
+    import shortest_paths
+
+    draw = random.Random(3)
+    grown = [(*edge, 1) for edge in random_edges(30, 90, 3)]
+    epochs = [grown, [(src, dst, -1) for src, dst, _ in draw.sample(grown, 40)] + [(0, 1, 1), (0, 0, -5)]]
+    flow = ts.Dataflow("both")
+    edges = flow.input("edges", "src long, dst long, diff long").collection(diff="diff")
+    pagerank.pagerank(edges, 30, 0.85).changes().capture("ranks")
+    shortest_paths.shortest_paths(edges, [3, 4], None).changes().capture("paths")
+    result = ts.testing.run(flow, {"edges": epochs}, workers=2)
+
+    epochs[1] = [row for row in epochs[1] if row != (0, 0, -5)]  # taken away without having been there
+    ranks, paths = Counter[Any](), Counter[Any]()
+    for epoch, graph in enumerate(changed(epochs)):
+        for total, name in ((ranks, "ranks"), (paths, "paths")):
+            total.update({row[:2]: row[2] for row in result[name].rows()[epoch] if row[2] > 0})
+            total.subtract({row[:2]: 1 for row in result[name].rows()[epoch] if row[2] < 0})
+        found = dict(pair for pair, count in ranks.items() if count)
+        sinks = [node for node in graph if not graph.out_degree(node)]
+        expected = nx_ranks(graph, 30)
+        assert found == pytest.approx(expected, abs=1e-3)
+        assert sinks or sum(found.values()) == pytest.approx(len(graph), abs=1e-2)
+        near = nx.multi_source_dijkstra_path_length(graph, {3, 4} & {*graph}, weight=None)
+        assert dict(pair for pair, count in paths.items() if count) == near
+
+
+def nx_ranks(graph: nx.MultiDiGraph, iterations: int) -> dict[int, float]:
+    """PageRank by the power method; what a node without successors has goes nowhere."""
+    rank = dict.fromkeys(graph, 1.0)
+    for _ in range(iterations):
+        rank = {
+            node: 0.15 + sum(0.85 * rank[src] / graph.out_degree(src) for src, _ in graph.in_edges(node))
+            for node in graph
+        }
+    return rank
 
 
 def test_an_error_is_one_line_and_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,6 +293,9 @@ def test_an_error_is_one_line_and_an_exit_code(capsys: pytest.CaptureFixture[str
         ("connected_components", ["--edges", "/no/such/place"], "'/no/such/place' is no directory"),
         ("wordcount", ["--input", "/tmp", "--workers", "0"], "'0' is not a number of at least 1"),
         ("wordcount", [], "--input"),
+        ("pagerank", ["--edges", "/tmp", "--damping", "1"], "'1' is not a number from 0 up and below 1"),
+        ("shortest_paths", ["--edges", "/tmp", "--from", "-1"], "--from"),
+        ("import_cycles", ["--root", "/no/such/place"], "'/no/such/place' is no directory"),
     ],
 )
 def test_bad_arguments_are_told_at_once(name: str, args: list[str], says: str, tmp_path: Path) -> None:
@@ -195,14 +306,18 @@ def test_bad_arguments_are_told_at_once(name: str, args: list[str], says: str, t
 
 
 def test_wrong_columns_are_told_before_the_start(spark: SparkSession, tmp_path: Path) -> None:
-    import connected_components as cc
+    from edges import read_edges
 
     pq.write_table(pa.table({"from": [1], "dst": ["x"]}), tmp_path / "0.parquet")
-    with pytest.raises(ts.TimelyError, match="edges need"):
-        cc.read_edges(spark, str(tmp_path), "parquet", None)
+    with pytest.raises(ts.TimelyError, match=r"edges need \(src long, dst long, diff long\)"):
+        read_edges(spark, str(tmp_path), "parquet", None)
     (tmp_path / "0.csv").write_text("a,b\n1,2\n")
     with pytest.raises(ts.TimelyError, match="begins with"):
-        cc.read_edges(spark, str(tmp_path), "csv", None)
+        read_edges(spark, str(tmp_path), "csv", None)
+    (tmp_path / "0.csv").write_text("dst,src,diff\n1,2,1\n")
+    with pytest.raises(ts.TimelyError, match=r"begins with .*edges need \(src long, dst long, km double"):
+        read_edges(spark, str(tmp_path), "csv", None, "km")
+    assert read_edges(spark, str(tmp_path), "csv", None).columns == ["src", "dst", "diff"]
 
 
 def test_imports_are_found_with_their_names(tmp_path: Path) -> None:

@@ -369,7 +369,8 @@ def test_every_vertex_that_keeps_something_is_among_the_flows() -> None:
         return {kind}.union(*map(below, kind.__subclasses__()))
 
     stateless = below(ts.graph.Stateless) | {ts.Vertex}
-    own = {kind for kind in below(ts.Vertex) - stateless if kind.__module__.startswith("timely_spark.")}
+    # those of collections are stopped and taken up again in the tests of their own
+    own = {kind for kind in below(ts.Vertex) - stateless if kind.__module__.startswith("timely_spark.op")}
     templates = {type(node.template) for name in FLOWS for node in flow_of(name).compile(1).nodes}
 
     keeps_nothing = {"Output", "Watch", "_OnRecv", "Runs"}

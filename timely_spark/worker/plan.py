@@ -240,7 +240,7 @@ class _Compiler:
             if stage.operator == "feedback" and not self.into[stage]:
                 msg = (
                     f"the loop variable {stage.name!r} ({stage.where}) is never fed. "
-                    "Hint: call variable.feed(stream) once."
+                    "Hint: call variable.feed(stream) once, or variable.set(collection)."
                 )
                 raise GraphError(msg)
         self.ahead: dict[Stage, Stage] = {}
