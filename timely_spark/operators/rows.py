@@ -55,7 +55,9 @@ class _Where(Stateless):
         return pa.array([bool(self.predicate(row)) for row in records(batch)], pa.bool_())
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        return (batch.filter(self.split(batch)),)
+        passes = self.split(batch)
+        # what passes as it is need not be copied
+        return (batch if pc.all(passes, skip_nulls=False).as_py() else batch.filter(passes),)
 
 
 class _Branch(_Where):

@@ -1,0 +1,1 @@
+"""What timely_spark is compared with where a comparison takes a program of its own."""

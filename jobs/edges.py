@@ -1,0 +1,152 @@
+"""What the jobs over graphs have in common: edges in from files, as a collection; an answer out to Delta."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import cli
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+
+import timely_spark as ts
+
+ENDS = {"src": "long", "dst": "long"}
+DIFF = "diff"
+WHOLE = {"bigint", "int", "smallint", "tinyint"}
+NUMBERS = {*WHOLE, "double", "float"}
+
+# the workers of a cluster have no folder of jobs
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """A parser with the arguments that all jobs over edges take."""
+    parser = cli.arguments(description, "edges")
+    parser.add_argument(
+        "--format", choices=["parquet", "csv", "delta"], default="parquet", help="default: %(default)s"
+    )
+    current(parser)
+    return parser
+
+
+def current(parser: argparse.ArgumentParser) -> None:
+    """Add the argument for the answer as it is now."""
+    what = "also keep a Delta table of the answer as it is now"
+    parser.add_argument("--current", type=cli.table, metavar="DIR", help=what)
+
+
+def read_edges(
+    spark: SparkSession, path: str, form: str, files: int | None, weight: str | None = None
+) -> DataFrame:
+    """A stream of edges; wrong columns are an error before anything starts.
+
+    Columns: out src, dst long; `weight`, if asked for, long or double; and diff long, if the files have it.
+    """
+    options: dict[str, Any] = {"maxFilesPerTrigger": files} if files else {}
+    schema: Any
+    if form == "csv":
+        schema, options["header"] = _csv_columns(path, weight)
+        options["enforceSchema"] = False  # a header that differs from the first file's is an error
+    elif form == "delta" or any(Path(path).rglob("*.parquet")):
+        schema = spark.read.format(form).load(path).schema
+    else:
+        schema = _ddl(ENDS | ({weight: "double"} if weight else {}))
+    reader = spark.readStream.format(form).options(**options)
+    edges = (reader if form == "delta" else reader.schema(schema)).load(path)
+
+    kinds = {field.name: field.dataType.simpleString() for field in edges.schema}
+    needed = dict.fromkeys(ENDS, WHOLE) | ({weight: NUMBERS} if weight else {})
+    optional = {DIFF: WHOLE} if DIFF in kinds else {}
+    if any(kinds.get(column) not in fitting for column, fitting in (needed | optional).items()):
+        hint = "Hint: select and cast the columns first."
+        message = f"{path} has columns {kinds}, edges need ({_ddl(_columns(weight))}). {hint}"
+        raise ts.TimelyError(message)
+    fraction = kinds.get(weight or "") in {"double", "float"}
+    types = (
+        ENDS
+        | ({weight: "double" if fraction else "long"} if weight else {})
+        | dict.fromkeys(optional, "long")
+    )
+    return edges.selectExpr(*(f"cast(`{column}` as {kind}) `{column}`" for column, kind in types.items()))
+
+
+def edges_of(flow: ts.Dataflow, frame: DataFrame) -> ts.Collection:
+    """The edges of a frame as a collection; its column diff, if it is there, says how many more there are."""
+    stream = flow.source("edges", frame)
+    stream = stream.map_batches(checked, stream.schema, name="checked")
+    return stream.collection(diff=DIFF if DIFF in stream.schema.names else None)
+
+
+def checked(batch: pa.Table) -> pa.Table:
+    """The batch, if all ids are whole numbers from 0 up; else an error that shows an edge that is not."""
+    for column in {*ENDS, DIFF} & {*batch.schema.names}:
+        wrong = pc.is_null(batch[column]) if column == DIFF else pc.less(batch[column], 0)
+        wrong = pc.fill_null(wrong, fill_value=True)
+        if pc.any(wrong).as_py():
+            edge = batch.filter(wrong).slice(0, 1).to_pylist()[0]
+            what = "no whole number" if column == DIFF else "null or negative"
+            ids = "it is a whole number, +1 or -1" if column == DIFF else "ids are whole numbers from 0 up"
+            message = f"edge {edge}: {column} is {what}. Hint: {ids}; mend the file and start again."
+            raise ValueError(message)
+    return batch
+
+
+def dataflow(name: str, args: argparse.Namespace, **settings: object) -> ts.Dataflow:
+    """A flow whose name has the settings that one checkpoint cannot have changed: `start` compares names."""
+    said = [f"{key} {value}" for key, value in settings.items() if value is not None]
+    return ts.Dataflow(", ".join([name, *said, *(["current"] if args.current else [])]))
+
+
+def deliver(answer: ts.Collection, args: argparse.Namespace, keys: str = "node") -> None:
+    """Write an answer: the log of its changes, and the table of what it is now if that is asked for."""
+    columns = answer.schema.names
+    changes = answer.changes(DIFF).select(*columns, {DIFF: pc.field(DIFF).cast(pa.int32())})
+    changes.to_delta(args.output, name="changes")
+    if args.current:
+        changes.to_delta(args.current, keys=keys, diff=DIFF, name="current")
+
+
+def run(flow: ts.Dataflow, args: argparse.Namespace, spark: SparkSession) -> None:
+    """Run a flow over files, and print its epochs."""
+    trigger = None if args.follow else "available_now"
+    cli.report(flow.start(spark, checkpoint=args.checkpoint, workers=args.workers, trigger=trigger))
+
+
+def _columns(weight: str | None) -> dict[str, str]:
+    return ENDS | ({weight: "double"} if weight else {}) | {DIFF: "long"}
+
+
+def _ddl(columns: dict[str, str]) -> str:
+    return ", ".join(
+        f"{name if name.isidentifier() else f'`{name}`'} {kind}" for name, kind in columns.items()
+    )
+
+
+def _csv_columns(path: str, weight: str | None) -> tuple[str, bool]:
+    """The columns of the files, by the first line of the first, and whether that line names them."""
+    kinds = _columns(weight)
+    needed = [column for column in kinds if column != DIFF]
+    for file in sorted(Path(path).rglob("*.csv")):
+        with file.open() as lines:
+            cells = [cell.strip().strip('"') for cell in lines.readline().split(",")]
+        if not any(cell in kinds for cell in cells) and all(map(_is_number, cells)):
+            return _ddl(dict(list(kinds.items())[: max(len(needed), len(cells))])), False
+        if not {*needed} <= {*cells}:
+            hint = f"Hint: name the columns {','.join(kinds)}, or leave the header out."
+            message = f"{file} begins with {cells}, edges need ({_ddl(kinds)}). {hint}"
+            raise ts.TimelyError(message)
+        return _ddl({cell: kinds.get(cell, "string") for cell in cells}), True
+    return _ddl(dict.fromkeys(needed, "long") | ({weight: "double"} if weight else {})), False
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text or "0")
+    except ValueError:
+        return False
+    return True

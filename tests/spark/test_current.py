@@ -1,0 +1,86 @@
+"""A collection as a Delta table of what it is now: kept by what changes in it, deletions too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import timely_spark as ts
+from timely_spark.errors import SchemaError
+from timely_spark.operators import Output as Vertex
+from timely_spark.runtime.blobs import Blobs
+from timely_spark.runtime.delivery import Delivery
+from timely_spark.runtime.delta import DeltaSink
+from timely_spark.runtime.files import Files
+from timely_spark.runtime.sinks import Output
+from timely_spark.worker.keys import to_bytes
+
+CHANGES = pa.schema([("k", pa.int64()), ("v", pa.string()), ("diff", pa.int64())])
+
+
+def prepared(spark: SparkSession, path: Path) -> DeltaSink:
+    sink = DeltaSink(str(path), keys=("k",), diff="diff")
+    sink.prepare(spark, Output(name="out", vertex=Vertex(CHANGES), sink=sink), "/nowhere", "one")
+    return sink
+
+
+def deliver(spark: SparkSession, sink: DeltaSink, epoch: int, *rows: tuple[Any, ...]) -> None:
+    table = pa.Table.from_pylist([dict(zip(CHANGES.names, row, strict=True)) for row in rows], CHANGES)
+    part = Delivery(epoch, [to_bytes(table)], Blobs(Files("/nowhere")), Vertex(CHANGES))
+    sink.deliver(spark, epoch, [part])
+
+
+def rows(spark: SparkSession, path: Path) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in spark.read.format("delta").load(str(path)).collect())
+
+
+def test_an_epoch_of_changes_is_taken_in_once(spark: SparkSession, tmp_path: Path) -> None:
+    sink = prepared(spark, tmp_path / "now")
+    deliver(spark, sink, 0, (1, "a", 1), (2, "b", 1))
+    deliver(spark, sink, 1, (1, "a", -1), (1, "z", 1), (2, "b", -1), (3, "c", 1))
+    deliver(spark, prepared(spark, tmp_path / "now"), 1, (1, "a", -1), (1, "z", 1), (2, "b", -1), (3, "c", 1))
+
+    assert rows(spark, tmp_path / "now") == [(1, 1, "z"), (1, 3, "c")]
+
+
+def test_keys_that_do_not_tell_records_apart_are_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    sink = prepared(spark, tmp_path / "now")
+    deliver(spark, sink, 0, (1, "a", 1))
+
+    for second in ([(1, "b", 1)], [(2, "b", 1), (2, "c", 1)]):
+        with pytest.raises(Exception, match=r"are the keys of more than one record. Hint: keys"):
+            deliver(spark, sink, 1, *second)
+    assert rows(spark, tmp_path / "now") == [(0, 1, "a")]
+
+
+def test_log_and_table_agree(spark: SparkSession, checkpoint: str, tmp_path: Path) -> None:
+    flow = ts.Dataflow("degrees")
+    sent = flow.input("edges", "src long, dst long, diff long")
+    changes = sent.collection(diff="diff").count("degree", keys="src").changes()
+    changes.to_delta(str(tmp_path / "log"))
+    changes.to_delta(str(tmp_path / "now"), keys="src", diff="diff")
+    with flow.start(spark, checkpoint=checkpoint, workers=2) as query:
+        for batch, degrees in [
+            ([(1, 2, 1), (1, 3, 1), (4, 1, 1)], [(1, 2), (4, 1)]),
+            ([(1, 2, -1), (5, 5, 2), (4, 1, -1)], [(1, 1), (5, 2)]),
+        ]:
+            sent.send(batch)
+            assert query.wait_for(timeout=60)
+            log = ts.snapshot(spark.read.format("delta").load(str(tmp_path / "log")))
+            assert sorted(map(tuple, log.collect())) == degrees
+            assert sorted(row[1:] for row in rows(spark, tmp_path / "now")) == degrees
+
+
+def test_what_cannot_count_is_no_diff() -> None:
+    x = ts.Dataflow("bad").input("x", "k long, v string, diff long")
+
+    with pytest.raises(SchemaError, match=r"diff='v' is a column of string.*Hint"):
+        x.to_delta("nowhere", keys="k", diff="v")
+    with pytest.raises(SchemaError, match=r"diff='diff' is a key, too\. Hint"):
+        x.to_delta("nowhere", keys=["k", "diff"], diff="diff")
+    with pytest.raises(SchemaError, match="as it is"):
+        x.to_delta("nowhere", diff="diff")
