@@ -32,10 +32,10 @@ def _program(markdown: str) -> str:
 
 @pytest.mark.spark
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("document", ["README.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/graphs.md"])
 def test_the_blocks_of_a_document_run(document: str, tmp_path: Path) -> None:
     program = _program((ROOT / document).read_text(encoding="utf-8"))
-    script = tmp_path / f"{document}.py"
+    script = tmp_path / f"{Path(document).name}.py"
     script.write_text(program, encoding="utf-8")
 
     # A process of its own: what a document does to a session (it may stop it) stays there.

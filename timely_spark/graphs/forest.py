@@ -488,7 +488,7 @@ def components(stream: Stream, *, name: str | None = None) -> Stream:
     ends, kind = _checked("components", stream)
     schema = pa.schema([("node", kind), ("component", kind), (DIFF, pa.int64())])
     return stream.select(*stream.schema.names, **{_ALL: pc.scalar(pa.scalar(0, pa.int8()))}).then(
-        "components",
+        "label_components",
         [schema],
         name=name,
         vertex=_Components(ends, kind),
