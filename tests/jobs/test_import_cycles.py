@@ -200,6 +200,7 @@ class Killed(Exception):
     pass
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(300)
 def test_a_run_goes_on_where_the_one_before_was_stopped(
     spark: SparkSession, tmp_path: Path, checkpoint: str, monkeypatch: pytest.MonkeyPatch

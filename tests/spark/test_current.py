@@ -57,6 +57,7 @@ def test_keys_that_do_not_tell_records_apart_are_an_error(spark: SparkSession, t
     assert rows(spark, tmp_path / "now") == [(0, 1, "a")]
 
 
+@pytest.mark.campaign
 def test_log_and_table_agree(spark: SparkSession, checkpoint: str, tmp_path: Path) -> None:
     flow = ts.Dataflow("degrees")
     sent = flow.input("edges", "src long, dst long, diff long")
