@@ -80,6 +80,7 @@ def test_the_installed_wheel_is_what_is_imported(clean_python: Path, tmp_path: P
     assert Path(printed.strip()).is_relative_to(clean_python.parents[1])
 
 
+@pytest.mark.campaign
 @pytest.mark.spark
 def test_the_installed_wheel_says_hello(clean_python: Path, tmp_path: Path) -> None:
     assert _run(clean_python, ROOT / "jobs" / "hello.py", cwd=tmp_path).strip()

@@ -19,10 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 SEED = 7 if os.environ.get("CI") else int(time.time()) % 100_000
 KILLS = 2
 LOOPING = Params("looping", workers=2, rounds=1)
-SAMPLE = [
-    LOOPING,
-    Params("delta", workers=2),
-]
+SAMPLE = [LOOPING]
 
 
 @pytest.fixture(scope="module")

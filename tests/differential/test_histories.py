@@ -16,6 +16,7 @@ from timely_spark.differential import DIFF
 from timely_spark.differential.joins import Join
 from timely_spark.differential.reducers import Count, Reduce
 from timely_spark.differential.trace import by_time, insert, times_of
+from timely_spark.errors import StateError
 from timely_spark.testing import Simulation
 from timely_spark.times import Time
 from timely_spark.worker import Arrangement, codec
@@ -272,6 +273,15 @@ def test_times_that_nobody_can_tell_apart_become_one_and_no_others() -> None:
         come_to = (times <= time).all(axis=1) @ rows[DIFF].to_numpy()
         assert come_to == sum(e <= time[0] and lap <= time[1] for e in range(8) for lap in (0, 1))
     assert len(history) < 16
+
+
+def test_what_comes_before_a_time_from_which_all_is_one_is_refused() -> None:
+    history = Arrangement(["k"])
+
+    with pytest.raises(StateError, match=r"Time\(1, 7\) .* before epoch 2 "):
+        insert(history, pa.table({"k": [1], DIFF: [1]}), Time(1, 7), since=2)
+
+    assert len(history) == 0
 
 
 def test_an_index_and_its_readers_hold_each_record_once() -> None:

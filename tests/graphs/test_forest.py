@@ -150,7 +150,9 @@ def test_where_a_tree_falls_as_a_whole_it_keeps_all_its_edges_but_one(
     assert max(forest for _, forest in counted[1:]) == 2
 
 
-@pytest.mark.parametrize("kind", ["string", "int", "double", "date", "binary", "boolean", "decimal(9, 2)"])
+@pytest.mark.parametrize(
+    "kind", ["string", "int", "float", "double", "date", "binary", "boolean", "decimal(9, 2)"]
+)
 def test_nodes_are_of_any_type_that_can_be_a_key(kind: str) -> None:
     makes = {"string": str, "binary": lambda n: b"%d" % n, "decimal(9, 2)": Decimal, "boolean": bool}
     makes["date"] = lambda n: date(2000, 1, 1 + n)
@@ -161,6 +163,15 @@ def test_nodes_are_of_any_type_that_can_be_a_key(kind: str) -> None:
     ]
 
     check_run(named, kind=kind, workers=2)
+
+
+@pytest.mark.parametrize(("kind", "end"), [("tinyint", 120), ("smallint", 20_000), ("bigint", 2**40)])
+def test_the_least_and_the_greatest_may_lie_as_far_apart_as_the_type_allows(kind: str, end: int) -> None:
+    draw = random.Random(end)
+    near = range(-min(end, 20_000), min(end, 20_000))
+    edges = [(draw.choice(near), draw.choice(near), 1) for _ in range(len(near))]
+
+    check_run([[*edges, (-end, end, 1)], [(-end, end, -1)]], kind=kind, workers=2)
 
 
 def test_null_is_a_node_after_all_others() -> None:

@@ -204,6 +204,7 @@ def test_what_cannot_be_an_edge_is_shown() -> None:
             checked(pa.table(bad))
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(240)
 def test_shortest_paths_go_on_after_a_stop(spark: SparkSession, tmp_path: Path, here: Job) -> None:
     (tmp_path / "in").mkdir()

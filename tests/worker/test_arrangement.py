@@ -129,6 +129,20 @@ def test_one_insertion_merges_a_bounded_number_of_rows_however_many_there_are(
     assert listed == expected, "of one key in the order in which they came"
 
 
+def test_a_key_with_half_of_all_rows_leaves_the_others_in_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrangement, "LIMIT", 64)
+    monkeypatch.setattr(arrangement, "_LARGE", 16)
+    state, rng = Arrangement(["k"]), np.random.default_rng(0)
+    for _ in range(100):
+        h = np.where(rng.random(20) < 0.6, 1, rng.integers(2, 2**63, 20)).astype(np.uint64)
+        state.insert(table([(str(one), 0) for one in h]), h)
+
+    others = [lane for lane in state.lanes if any(part.hashes[-1] > 1 for part in lane)]
+    assert len(others) > 8
+    assert all(len(part.hashes) <= 64 for lane in others for part in lane)
+    assert all(part.hashes[0] > 1 for lane in others for part in lane)
+
+
 def test_an_empty_arrangement_finds_nothing() -> None:
     assert found(Arrangement(["k"]), ["a"]) == [[]]
 

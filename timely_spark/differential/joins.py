@@ -93,7 +93,7 @@ def join(
     """Every pair of records with equal keys; multiplicities multiply. A null key joins nothing.
 
     Matched as changes come, with nothing to wait for. Where a side is arranged by the very keys, its index is
-    read, and nothing of that side is kept here.
+    read, and nothing of that side is kept here; of two such sides the right one's.
 
     Args:
         collection: the left side.

@@ -264,7 +264,8 @@ def negate(collection: Collection, *, name: str | None = None) -> Collection:
         {0: []}
     """
     columns = collection.schema.names
-    return collection.like(collection.stream.select(*columns, {DIFF: pc.negate(pc.field(DIFF))}, name=name))
+    negated = collection.stream.select(*columns, {DIFF: pc.negate(pc.field(DIFF))}, name=name)
+    return collection.like(negated, once=collection.once)
 
 
 def consolidate(collection: Collection, *, name: str | None = None) -> Collection:

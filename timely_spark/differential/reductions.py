@@ -118,6 +118,7 @@ def sum(collection: Collection, value: str, *, keys: Columns = None, name: str |
 
     Sums of doubles are those of the values that are there, added in an order of theirs: the same whatever
     came and went before, with any number of workers. A sum of longs that is too large wraps around.
+    Of records that were taken away more often than they came, whole numbers count negatively, others not.
 
     Args:
         collection: any.

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from timely_spark.errors import StateError
 from timely_spark.worker.arrangement import Arrangement
 from timely_spark.worker.keys import Groups, Hashes, Indices, Mask, flat, group
 
@@ -76,7 +77,13 @@ def insert(state: Arrangement, changes: pa.Table, time: Any, since: int, settled
         time: of all of them, in the product order.
         since: an epoch before which nothing can arrive anywhere any more.
         settled: sequence numbers up to this one are all the same by now.
+
+    Raises:
+        StateError: `time` is before `since`, where what was held is not told apart any more.
     """
+    if time.epoch < since:
+        msg = f"a change at {time} comes into a history of which all before epoch {since} has become one"
+        raise StateError(msg, hint="this is a defect of timely_spark: please report it, with the flow")
     for i, value in enumerate(time.encode()):
         changes = changes.append_column(f"{_TIME}{i}", pa.array(np.full(changes.num_rows, value, np.int64)))
     state.insert(changes, compact=partial(_compact, since, settled))

@@ -59,7 +59,8 @@ class _Forest(Vertex):
         """Edges with their ends in order, so that both directions of an edge are one."""
         a, b = (flat(batch.column(end)) for end in self.ends)
         if pa.types.is_floating(self.kind):  # -0.0 is 0.0
-            a, b = pc.add(a, 0.0), pc.add(b, 0.0)
+            zero = pa.scalar(0, self.kind)
+            a, b = pc.add(a, zero), pc.add(b, zero)
         made = dict(zip(self.ends, ordered(a, b), strict=True))
         return pa.table({**made, **{name: batch.column(name) for name in batch.schema.names[2:]}})
 

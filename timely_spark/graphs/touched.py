@@ -125,7 +125,8 @@ def _dense(values: npt.NDArray[Any]) -> tuple[Indices, npt.NDArray[Any]] | None:
     low, high = int(values.min()), int(values.max())
     if high - low > 2 * len(values):
         return None
-    places = (values - low).astype(np.int64)
+    wide = values if values.dtype == np.uint64 else values.astype(np.int64)
+    places = (wide - low).astype(np.int64)
     there = np.zeros(high - low + 1, np.bool_)
     there[places] = True
     codes = (np.cumsum(there) - 1)[places]

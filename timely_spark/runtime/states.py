@@ -27,10 +27,12 @@ class State:
     kept: tuple[bytes, ...] = ()
     #: bytes by step
     sizes: Mapping[str, int] = field(default_factory=dict)
+    #: bytes of `kept` that are searched, not read from end to end
+    indexed: int = 0
 
     def read(self, *, mapped: bool) -> int:
-        """Bytes that going on from it reads for certain: of mapped files only what is asked for is read."""
-        return size_of(self.reference) + (0 if mapped else sum(map(size_of, self.kept)))
+        """Bytes that going on from it may read; where files are mapped, without those that are searched."""
+        return sum(map(size_of, (self.reference, *self.kept))) - (self.indexed if mapped else 0)
 
     @property
     def files(self) -> set[str]:
@@ -39,13 +41,13 @@ class State:
 
     def row(self, worker: int, kind: str = "state", **meta: Any) -> Row:
         """As a row to or from the driver."""
-        said = {"kept": as_text(self.kept), "sizes": dict(self.sizes)}
+        said = {"kept": as_text(self.kept), "sizes": dict(self.sizes), "indexed": self.indexed}
         return worker, kind, {**meta, **said}, self.reference
 
     @classmethod
     def of(cls, meta: Mapping[str, Any], payload: pa.Buffer) -> State:
         """The reverse."""
-        return cls(payload.to_pybytes(), tuple(from_text(meta["kept"])), meta["sizes"])
+        return cls(payload.to_pybytes(), tuple(from_text(meta["kept"])), meta["sizes"], meta["indexed"])
 
 
 @dataclass
@@ -104,4 +106,4 @@ def write_state(blobs: Blobs, worker: Worker, batch: int, before: bytes | None) 
     data = worker.checkpoint(what)
     if before is None or size_of(before) != len(data) or blobs.get(before) != data:
         before = blobs.put(what, data)
-    return State(before, tuple(sorted(worker.kept)), worker.sizes)
+    return State(before, tuple(sorted(worker.kept)), worker.sizes, worker.indexed)

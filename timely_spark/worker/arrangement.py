@@ -1,8 +1,9 @@
 """Keyed state as a few immutable batches sorted by H, merged geometrically (differential's spines).
 
 What came last is one row of batches, each more than twice as large as the next. What has grown beyond a
-size is dealt by H to lanes, each a row of batches again, and no batch is larger than a limit: so that one
-insertion merges a bounded number of rows, however many there are. What must wait is merged later.
+size is dealt by H to lanes, each a row of batches again, and no batch is larger than a limit, unless its rows
+have all one hash: so one insertion merges a bounded number of rows, however many there are. What must wait is
+merged later.
 """
 
 from __future__ import annotations
@@ -127,19 +128,18 @@ class Arrangement:
         while at < len(self.lanes):
             lane = self.lanes[at]
             largest = max((part.hashes for part in lane), key=len, default=np.zeros(0, np.uint64))
-            cut = largest[len(largest) // 2] if len(largest) > LIMIT else None
-            if cut is None or cut == largest[0]:
+            if len(largest) <= LIMIT or largest[0] == largest[-1]:
                 at += 1
                 continue
+            middle = largest[len(largest) // 2]
+            cut = middle if middle > largest[0] else largest[np.searchsorted(largest, middle, "right")]
             self.cuts.insert(at, int(cut))
             self.lanes[at : at + 1] = [[], []]
             for part in lane:
-                middle = int(np.searchsorted(part.hashes, cut))
-                for side, piece in enumerate(
-                    (part.between(0, middle), part.between(middle, len(part.hashes)))
-                ):
-                    if len(piece.hashes):
-                        self.lanes[at + side].append(piece)
+                end = int(np.searchsorted(part.hashes, cut))
+                for side, (low, high) in enumerate(pairwise((0, end, len(part.hashes)))):
+                    if low < high:
+                        self.lanes[at + side].append(part.between(low, high))
 
     def expire(self, before: int) -> None:
         """Drop rows whose `EPOCH` is before an epoch: all of them where they are half of a batch.

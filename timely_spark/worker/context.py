@@ -133,11 +133,10 @@ class Live:
     def feeds(self, edge: int) -> Vertex | None:
         """The vertex here whose output comes to an input as it is."""
         plan = self.round.plan
-        into = [c for c in plan.channels if c.target == self.node.index and c.input == edge]
-        (channel,) = into if len(into) == 1 else (None,)
-        if channel is None or channel.source is None or channel.exchange is not None or channel.through:
+        first, *others = plan.into[self.node.index, edge]
+        if others or first.source is None or first.exchange is not None or first.through:
             return None
-        return self.round.vertex(plan.nodes[channel.source])
+        return self.round.vertex(plan.nodes[first.source])
 
     def coarse(self, time: Any) -> Any:
         """The time as far as it matters to what is accumulated here."""

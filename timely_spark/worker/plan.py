@@ -111,9 +111,14 @@ class Plan:
     fused: frozenset[int]
     budget: Any = None
     by_name: dict[str, Node] = field(init=False)
+    #: by vertex and input, the channels that lead there
+    into: dict[tuple[int, int], list[Channel]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.by_name = {node.name: node for node in self.nodes}
+        self.into = defaultdict(list)
+        for channel in self.channels:
+            self.into[channel.target, channel.input].append(channel)
 
     @property
     def sources(self) -> tuple[str, ...]:

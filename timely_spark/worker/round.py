@@ -368,6 +368,11 @@ class Worker:
         return frozenset([*states, *(kept.reference for _, kept in self.laid.values())])
 
     @property
+    def indexed(self) -> int:
+        """Bytes of blobs of which a round reads what it asks for: the batches of `Arrangement`s."""
+        return sum(sum(saved.kept.values()) for saved in self.saved.values())
+
+    @property
     def sizes(self) -> dict[str, int]:
         """By step the bytes of its state in the last `checkpoint`, blobs included; none without state."""
         return {name: saved.full_size + saved.log_size for name, saved in self.saved.items()}
