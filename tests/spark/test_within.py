@@ -165,6 +165,20 @@ def test_a_blob_that_is_gone_is_named(tmp_path: Path) -> None:
         blobs.get(reference)
 
 
+def test_of_mapped_states_what_is_searched_is_not_counted_as_read(tmp_path: Path) -> None:
+    blobs = Blobs(Files(str(tmp_path)))
+    reference, index, log = (
+        blobs.put(name, b"x" * n * EMBEDDED) for name, n in (("a", 2), ("b", 5), ("c", 3))
+    )
+    state = State(reference, (index, log), {}, indexed=5 * EMBEDDED)
+
+    assert state.read(mapped=True) == 5 * EMBEDDED
+    assert state.read(mapped=False) == 10 * EMBEDDED
+    states = States()
+    states.enter(as_rows([state.row(0, ms=1)]))
+    assert states.known == {0: state}
+
+
 def test_the_manifest_says_where_each_state_is_and_gives_it_to_those_who_run() -> None:
     states = States()
     others = as_rows([(0, "report", {}, None)])

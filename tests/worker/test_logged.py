@@ -114,6 +114,7 @@ def test_small_calls_lie_in_the_state_and_large_ones_apart(memory: Any) -> None:
     assert len(worker.kept) == 1
     assert worker.sizes == {"total": worker.saved["total"].log_size}
     assert worker.sizes["total"] > 300 * 8 > len(simulation.states[0] or b"")
+    assert not worker.indexed, "a log is read from end to end"
 
 
 @pytest.mark.usefixtures("small")
