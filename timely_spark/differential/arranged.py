@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from timely_spark.differential.trace import SEQUENCE, insert
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Partition, Vertex, caller, check_columns, names
+from timely_spark.graph import Context, Partition, Vertex, caller, check_columns, names
 from timely_spark.worker.arrangement import Arrangement
 from timely_spark.worker.dealt import repartition as dealt_anew
 
@@ -59,6 +59,13 @@ class Arrange(Vertex):
         first = {epoch: min(one for at, one in epochs if at == epoch) for epoch, _ in epochs}
         held = dealt_anew(self, [{"state": s["state"]} for s in states if "state" in s], workers, deal)
         return [{**state, "sequence": last, "first": dict(first)} for state in held]
+
+
+def index_of(context: Context, edge: int) -> Arrange:
+    """The index in front of an input that was built to have one."""
+    index = context.feeds(edge)
+    assert isinstance(index, Arrange)
+    return index
 
 
 def numbered(batch: pa.Table, sequence: int) -> pa.Table:

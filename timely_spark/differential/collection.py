@@ -151,12 +151,7 @@ class Collection:
             GraphError: one is no collection, or of another flow.
         """
         for other in others:
-            if not isinstance(other, Collection):
-                msg = (
-                    f"{operator} ({caller()}) got a {type(other).__name__}, not a collection. "
-                    "Hint: make a stream one with stream.collection()."
-                )
-                raise GraphError(msg)
+            check_collection(operator, other)
             if other.index.flow is not self.index.flow:
                 self.index.check_others(operator, [other.index])
 
@@ -221,6 +216,20 @@ class Variable(Collection):
         fed = result.concat(self._initial.negate())
         stream: Any = self.index
         stream.feed((fed.consolidate() if consolidate else fed).stream)
+
+
+def check_collection(operator: str, other: Any) -> None:
+    """Check that what an operator was given is a collection.
+
+    Raises:
+        GraphError: it is not.
+    """
+    if not isinstance(other, Collection):
+        msg = (
+            f"{operator} ({caller()}) got a {type(other).__name__}, not a collection. "
+            "Hint: make a stream one with stream.collection()."
+        )
+        raise GraphError(msg)
 
 
 def collection(stream: Stream, diff: str | None = None) -> Collection:

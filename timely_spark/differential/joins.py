@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from timely_spark.differential.arranged import Arrange, numbered
+from timely_spark.differential.arranged import index_of, numbered
 from timely_spark.differential.trace import DIFF, SEQUENCE, by_time, consolidate, insert, numbers, times_of
-from timely_spark.errors import SchemaError
-from timely_spark.graph import Partition, Vertex, caller, describe
-from timely_spark.operators.join import matching_keys, with_keys
+from timely_spark.graph import Partition, Vertex
+from timely_spark.operators.join import matching_keys, other_columns, with_keys
 from timely_spark.worker.arrangement import Arrangement
 from timely_spark.worker.dealt import repartition
 
@@ -47,7 +46,7 @@ class Join(Vertex):
         if not batch.num_rows:
             return
         other = 1 - edge
-        history = self._index(other).state if other == self.shared else self.sides[other]
+        history = index_of(self._context, other).state if other == self.shared else self.sides[other]
         probe, found = history.lookup(batch, self.on[edge])
         if len(probe):
             self._send(edge, time, batch.take(probe), found)
@@ -57,13 +56,8 @@ class Join(Vertex):
         if self.shared is None:
             insert(self.sides[edge], batch, time, since)
         else:
-            index = self._index(self.shared)
+            index = index_of(self._context, self.shared)
             insert(self.sides[edge], numbered(batch, index.sequence), time, since, index.settled(since))
-
-    def _index(self, side: int) -> Arrange:
-        index = self._context.feeds(side)
-        assert isinstance(index, Arrange)
-        return index
 
     def _send(self, edge: int, time: Any, mine: pa.Table, found: pa.Table) -> None:
         if edge == self.shared:  # what met this change in the index when it came has been matched with it
@@ -120,14 +114,7 @@ def join(
             same name.
     """
     keys = _keys("join", collection, other, on=on, left=left, right=right)
-    extra = [column for column in other.schema.names if column not in keys[1]]
-    if both := sorted(set(extra) & set(collection.schema.names)):
-        msg = (
-            f"join ({caller()}): both sides have {both}; left ({describe(collection.schema)}), "
-            f"right ({describe(other.schema)}). "
-            "Hint: rename with select(new='old') on one side."
-        )
-        raise SchemaError(msg)
+    extra = other_columns("join", collection.schema, other.schema, keys[1])
     return _join("join", collection, other, keys, extra=extra, name=name)
 
 

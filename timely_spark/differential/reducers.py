@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.differential.arranged import Arrange
+from timely_spark.differential.arranged import index_of
 from timely_spark.differential.trace import (
     DIFF,
     by_time,
@@ -106,7 +106,7 @@ class Reduce(Vertex):
 
     def _held(self, keys: pa.Table, time: Any) -> pa.Table:
         """What the keys hold at a time; where they hold something at a time beside it, both meet later."""
-        history = self._index().state if self.shared else self.state
+        history = index_of(self._context, 0).state if self.shared else self.state
         probe, rows = history.lookup(keys, self.logic.keys)
         times, rows = times_of(rows, len(time.encode()))
         counts = up_to(times, time)
@@ -120,11 +120,6 @@ class Reduce(Vertex):
         if self.shared and rows.num_rows:
             rows = self.logic.partial(rows)
         return _held(rows, self.logic.keys, probe)
-
-    def _index(self) -> Arrange:
-        index = self._context.feeds(0)
-        assert isinstance(index, Arrange)
-        return index
 
     def _now(self, keys: pa.Table, time: Any, held: pa.Table) -> pa.Table:
         """How the results of what is held differ from those that were said before."""

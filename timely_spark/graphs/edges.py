@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
-from timely_spark.errors import GraphError, SchemaError
+from timely_spark.differential.collection import check_collection
+from timely_spark.errors import SchemaError
 from timely_spark.graph import caller, check_columns, describe, names
 
 
@@ -54,20 +55,6 @@ def nodes_of(algorithm: str, nodes: Any, node: str, kind: pa.DataType) -> Collec
         raise SchemaError(msg)
     made: Collection = nodes.select({"node": node}).where(pc.is_valid(pc.field("node")))
     return made
-
-
-def check_collection(algorithm: str, collection: Any) -> None:
-    """Check that it is one.
-
-    Raises:
-        GraphError: it is not.
-    """
-    if not isinstance(collection, Collection):
-        msg = (
-            f"{algorithm} ({caller()}) got a {type(collection).__name__}, not a collection. "
-            "Hint: make a stream one with stream.collection()."
-        )
-        raise GraphError(msg)
 
 
 def ends_of(edges: Collection) -> Collection:

@@ -182,6 +182,23 @@ def matching_keys(
     return keys
 
 
+def other_columns(operator: str, ours: pa.Schema, theirs: pa.Schema, keys: Sequence[str]) -> list[str]:
+    """The columns of the right side that are no keys.
+
+    Raises:
+        SchemaError: the left side has one of that name.
+    """
+    extra = [column for column in theirs.names if column not in keys]
+    if both := sorted(set(extra) & set(ours.names)):
+        msg = (
+            f"{operator} ({caller()}): both sides have {both}; left ({describe(ours)}), "
+            f"right ({describe(theirs)}). "
+            "Hint: rename with select(new='old') on one side."
+        )
+        raise SchemaError(msg)
+    return extra
+
+
 def join(
     stream: Stream,
     other: Stream,
@@ -226,18 +243,9 @@ def join(
     """
     stream.check_others("join", [other])
     keys = matching_keys("join", stream.schema, other.schema, on=on, left=left, right=right)
-    where = caller()
-    extra = [column for column in other.schema.names if column not in keys[1]]
-    both = sorted(set(extra) & set(stream.schema.names))
-    if both:
-        msg = (
-            f"join ({where}): both sides have {both}; left ({describe(stream.schema)}), "
-            f"right ({describe(other.schema)}). "
-            "Hint: rename with select(new='old') on one side."
-        )
-        raise SchemaError(msg)
+    extra = other_columns("join", stream.schema, other.schema, keys[1])
     if per not in {"accumulated", "time"}:
-        msg = f"join ({where}): per={per!r}. Hint: 'accumulated' or 'time'."
+        msg = f"join ({caller()}): per={per!r}. Hint: 'accumulated' or 'time'."
         raise SchemaError(msg)
     if expire is not None:
         check_expire("join", stream, expire, per=per)
