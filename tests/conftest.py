@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import zlib
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -22,6 +23,31 @@ os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 # No deadline: the machine is small and shared. A campaign looks at many more examples, new ones each time.
 settings.register_profile("timely", deadline=None, max_examples=20, derandomize=bool(os.environ.get("CI")))
 settings.register_profile("campaign", deadline=None, max_examples=5_000, derandomize=False)
+
+
+class Memory:
+    """Blobs in a dictionary: what is put again under the same name has the same reference."""
+
+    def __init__(self, content: Mapping[bytes, bytes] | None = None) -> None:
+        self.content = dict(content or {})
+        self.written = 0
+        #: the references that were looked up
+        self.read: set[bytes] = set()
+
+    def put(self, what: str, data: bytes) -> bytes:
+        reference = f"{what}-{len(data)}-{zlib.crc32(data):08x}".encode()
+        self.content[reference] = data
+        self.written += len(data)
+        return reference
+
+    def get(self, reference: bytes) -> bytes:
+        self.read.add(reference)
+        return self.content[reference]
+
+
+@pytest.fixture(scope="session")
+def memory() -> type[Memory]:
+    return Memory
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -326,22 +326,3 @@ def test_a_small_change_writes_a_small_part(make: Any, memory: Any, monkeypatch:
     small = [send(first[i * 20 : (i + 1) * 20], -1) for i in range(20)]
 
     assert sum(small) / len(small) < 0.05 * whole
-
-
-@pytest.fixture
-def memory() -> Any:
-    class Memory:
-        def __init__(self) -> None:
-            self.content: dict[bytes, bytes] = {}
-            self.written = 0
-
-        def put(self, what: str, data: bytes) -> bytes:
-            reference = f"{what}-{len(self.content)}".encode()
-            self.content[reference] = data
-            self.written += len(data)
-            return reference
-
-        def get(self, reference: bytes) -> bytes:
-            return self.content[reference]
-
-    return Memory

@@ -170,20 +170,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "KEPT_BYTES", 400)
 
 
-class Memory:
-    """Blobs in a dictionary: what is put again has the same reference."""
-
-    def __init__(self) -> None:
-        self.content: dict[bytes, bytes] = {}
-
-    def put(self, what: str, data: bytes) -> bytes:
-        self.content[reference := f"{what}-{len(data)}-{hash(data)}".encode()] = data
-        return reference
-
-    def get(self, reference: bytes) -> bytes:
-        return self.content[reference]
-
-
 def did(rows: pa.Table) -> list[Any]:
     """What a round did. How large its batches are in memory depends on how they came to be."""
     made = []
@@ -227,12 +213,12 @@ def test_every_vertex_of_collections_is_among_the_flows() -> None:
 
 @pytest.mark.parametrize("flow", FLOWS)
 @pytest.mark.usefixtures("small")
-def test_a_worker_restored_after_any_round_is_one_that_never_stopped(flow: str) -> None:
+def test_a_worker_restored_after_any_round_is_one_that_never_stopped(flow: str, memory: Any) -> None:
     found = []
     for workers, seed, budget, blobs in (
         (1, None, Budget(steps=40), None),
-        (2, 0, Budget(steps=9), Memory()),
-        (3, 1, Budget(), Memory()),
+        (2, 0, Budget(steps=9), memory()),
+        (3, 1, Budget(), memory()),
     ):
         simulation = Simulation(
             flow_of(flow), workers=workers, seed=seed, budget=budget, blobs=blobs, rounds_per_batch=0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,31 +12,6 @@ import pyarrow as pa
 import pytest
 
 from timely_spark.worker import Arrangement
-
-
-class Memory:
-    """Blobs in a dictionary: what is put again under the same name has the same reference."""
-
-    def __init__(self, content: Mapping[bytes, bytes] | None = None) -> None:
-        self.content = dict(content or {})
-        self.written = 0
-        #: the references that were looked up
-        self.read: set[bytes] = set()
-
-    def put(self, what: str, data: bytes) -> bytes:
-        reference = f"{what}-{len(data)}-{zlib.crc32(data):08x}".encode()
-        self.content[reference] = data
-        self.written += len(data)
-        return reference
-
-    def get(self, reference: bytes) -> bytes:
-        self.read.add(reference)
-        return self.content[reference]
-
-
-@pytest.fixture(scope="session")
-def memory() -> type[Memory]:
-    return Memory
 
 
 def _plain(value: Any) -> Any:  # noqa: PLR0911 - a case per type

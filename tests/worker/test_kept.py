@@ -17,23 +17,6 @@ from timely_spark.worker.codec import Codec
 KEYS = 400_000
 
 
-class Memory:
-    """Blobs in a dictionary."""
-
-    def __init__(self) -> None:
-        self.content: dict[bytes, bytes] = {}
-        self.written = 0
-
-    def put(self, what: str, data: bytes) -> bytes:
-        reference = f"{what}-{len(self.content)}".encode()
-        self.content[reference] = data
-        self.written += len(data)
-        return reference
-
-    def get(self, reference: bytes) -> bytes:
-        return self.content[reference]
-
-
 def counts() -> ts.Dataflow:
     flow = ts.Dataflow("counts")
     flow.input("keys", "key long").group_by("key").count().capture("out")
@@ -45,8 +28,8 @@ def send(simulation: Simulation, keys: Any) -> None:
     simulation.run()
 
 
-def test_a_small_change_writes_a_small_part_of_a_large_state() -> None:
-    blobs, random = Memory(), np.random.default_rng(0)
+def test_a_small_change_writes_a_small_part_of_a_large_state(memory: Any) -> None:
+    blobs, random = memory(), np.random.default_rng(0)
     simulation = Simulation(counts(), workers=2, blobs=blobs)
     send(simulation, np.arange(KEYS))
     whole = blobs.written + sum(len(state or b"") for state in simulation.states)
@@ -64,7 +47,7 @@ def test_a_small_change_writes_a_small_part_of_a_large_state() -> None:
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_kept_apart_changes_no_answer(
-    workers: int, seed: int, monkeypatch: pytest.MonkeyPatch
+    workers: int, seed: int, memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(codec, "KEPT_BYTES", 200)
 
@@ -82,7 +65,7 @@ def test_what_is_kept_apart_changes_no_answer(
         return made
 
     answers = []
-    for blobs in (None, Memory()):
+    for blobs in (None, memory()):
         random = np.random.default_rng(seed)
         simulation = Simulation(flow(), workers=workers, seed=seed, blobs=blobs)
         for _ in range(5):
@@ -95,9 +78,9 @@ def test_what_is_kept_apart_changes_no_answer(
     assert answers[0] == answers[1]
 
 
-def test_a_batch_is_written_once_and_known_again() -> None:
+def test_a_batch_is_written_once_and_known_again(memory: Any) -> None:
     times = counts().compile(1).times
-    blobs = Memory()
+    blobs = memory()
     state = Arrangement(["k"])
     state.insert(pa.table({"k": np.arange(50_000), "v": np.arange(50_000)}))
     writer = Codec(times, blobs)
@@ -124,11 +107,11 @@ def test_a_batch_is_written_once_and_known_again() -> None:
         Codec(times).read(first)
 
 
-def test_whoever_shares_a_batch_keeps_it_by_himself() -> None:
+def test_whoever_shares_a_batch_keeps_it_by_himself(memory: Any) -> None:
     times = counts().compile(1).times
     shared = Arrangement(["k"])
     shared.insert(pa.table({"k": np.arange(50_000)}))
-    one, two = Memory(), Memory()
+    one, two = memory(), memory()
     Codec(times, one).write(shared)
     writer = Codec(times, two)
     writer.write(shared)
