@@ -92,7 +92,17 @@ class Stream:
         """Its records as a collection, which is kept up to date incrementally: see `Collection`.
 
         Args:
-            diff: a column that says how many of a record there are more (or, negative, less).
+            diff: a column of whole numbers: how many of the record there are more (or, negative, less).
+
+        **Columns:** out: the stream's, without `diff`.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> ts.Dataflow("words").input("x", "word string, diff int").collection(diff="diff")
+            Collection(collection: word string)
+
+        Raises:
+            SchemaError: `diff` is none, or no column is left; GraphError: the flow has times of its own kind.
         """
         from timely_spark.differential import collection
 
@@ -184,9 +194,9 @@ class Stream:
 class Variable(Stream):
     """A loop variable: a stream that is read before what feeds it is known.
 
-    Example:
-        `loop` makes one; by hand it is closed with `feed`:
+    `loop` makes and feeds one. That of collections is `timely_spark.differential.Variable`, which has `set`.
 
+    Example:
         >>> import pyarrow.compute as pc, timely_spark as ts
         >>> flow = ts.Dataflow("countdown")
         >>> loop = flow.scope.inner(name="down")
@@ -372,10 +382,8 @@ class Dataflow:
         ...     onward = reached.join(links, left=["node"], right=["src"]).select(node="dst")
         ...     return onward.concat(reached).distinct(name="near")
         >>> _ = roots.loop(hop).capture("near")
-        >>> result = ts.testing.run(
-        ...     flow, {"edges": [[(1, 2), (2, 3)], [(3, 4)]], "roots": [[1], []]}, workers=2
-        ... )
-        >>> result["near"].rows()
+        >>> epochs = {"edges": [[(1, 2), (2, 3)], [(3, 4)]], "roots": [[1], []]}
+        >>> ts.testing.run(flow, epochs, workers=2)["near"].rows()
         {0: [(1,), (2,), (3,)], 1: [(4,)]}
     """
 
@@ -439,8 +447,7 @@ class Dataflow:
         Args:
             name: the input's name.
             schema: of its records.
-            epochs: "clock": what was sent since the last micro-batch joins the next epoch; "manual": the
-                program says.
+            epochs: "clock": what was sent since the last micro-batch joins the next epoch; "manual": you say.
         """
         from timely_spark.runtime.inputs import InputHandle
 
@@ -521,12 +528,9 @@ class Dataflow:
 
         Args:
             session: the session, by default the active one.
-            checkpoint: a directory that driver and executors see; without one the flow is forgotten when it
-                ends.
-            workers: how many workers; by default those of the checkpoint, and at first the session's
-                parallelism, at most 8.
-            trigger: None: always on. "available_now": until nothing is left, then stop. Or as for Spark's
-                `trigger`.
+            checkpoint: a directory that driver and executors see; without one all is forgotten at the end.
+            workers: by default those of the checkpoint, and at first the session's parallelism, at most 8.
+            trigger: None: always on. "available_now": until nothing is left. Or as for Spark's `trigger`.
             name: the query's name, by default the flow's.
             sources: DataFrames for sources that were declared by their schema.
             partitions: Spark tasks per round; by default as many as workers or cores.

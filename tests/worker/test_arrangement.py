@@ -82,9 +82,9 @@ def test_merging_may_combine_rows() -> None:
 
 def test_inserting_costs_what_is_inserted(monkeypatch: pytest.MonkeyPatch) -> None:
     moved = []
-    real = arrangement.pa.concat_tables
+    real = arrangement._concat
     monkeypatch.setattr(
-        arrangement.pa, "concat_tables", lambda tables: moved.append(sum(map(len, tables))) or real(tables)
+        arrangement, "_concat", lambda tables: moved.append(sum(map(len, tables))) or real(tables)
     )
     state = Arrangement(["k"])
     for i in range(512):

@@ -317,10 +317,10 @@ def test_a_state_of_another_version_is_refused() -> None:
     simulation = simulate(Total())
     send(simulation, [1])
     head, *_ = unpack_parts(simulation.states[0])
-    assert bytes(head).startswith(b'{"format":4')
-    state = (simulation.states[0] or b"").replace(b'{"format":4', b'{"format":3')
+    assert bytes(head).startswith(b'{"format":5')
+    state = (simulation.states[0] or b"").replace(b'{"format":5', b'{"format":4')
 
-    with pytest.raises(StateError, match=r"format 3, .* reads 4\nHint: "):
+    with pytest.raises(StateError, match=r"format 4, .* reads 5\nHint: "):
         Worker(simulation.plan, state, 0)
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.differential.trace import SEQUENCE, insert
-from timely_spark.errors import SchemaError
+from timely_spark.errors import SchemaError, StateError
 from timely_spark.graph import Context, Partition, Vertex, caller, check_columns, names
 from timely_spark.worker.arrangement import Arrangement
 from timely_spark.worker.dealt import repartition as dealt_anew
 
 if TYPE_CHECKING:
-    from timely_spark.differential.collection import Collection
+    from timely_spark.differential.collections import Collection
 
 
 class Arrange(Vertex):
@@ -62,9 +62,15 @@ class Arrange(Vertex):
 
 
 def index_of(context: Context, edge: int) -> Arrange:
-    """The index in front of an input that was built to have one."""
+    """The index in front of an input that was built to have one.
+
+    Raises:
+        StateError: the plan has something else in front.
+    """
     index = context.feeds(edge)
-    assert isinstance(index, Arrange)
+    if not isinstance(index, Arrange):
+        msg = f"input {edge} was built to read the index in front of it, and has {type(index).__name__} there"
+        raise StateError(msg, hint="this is a defect of timely_spark: please report it, with the flow")
     return index
 
 
@@ -90,8 +96,17 @@ def key_columns(operator: str, schema: pa.Schema, columns: str | Sequence[str]) 
 def arrange(collection: Collection, keys: str | Sequence[str], *, name: str | None = None) -> Collection:
     """Keep a collection indexed by key, for many operators to share.
 
-    An epoch writes what it changed (amortised), however large the index is; times that no reader can tell
-    apart become one.
+    The same collection; a join by these very keys, or a reduction (whose default they are then), reads the
+    index and keeps no copy of its own. An epoch writes what it changed (amortised), however large the index
+    is; times that no reader can tell apart become one. Source: McSherry et al., Shared
+    arrangements, VLDB 2020.
+
+    Args:
+        collection: any.
+        keys: the key columns, in the order in which readers name them.
+        name: the step's name.
+
+    **Columns:** out as in; keys may not be nested.
 
     Example:
         >>> import timely_spark as ts
@@ -103,6 +118,9 @@ def arrange(collection: Collection, keys: str | Sequence[str], *, name: str | No
         >>> made = ts.testing.run(flow, {"edges": [[(1, 2), (1, 3)]], "roots": [[1]]})
         >>> made["near"].rows(), made["degrees"].rows()
         ({0: [(1, 2, 1), (1, 3, 1)]}, {0: [(1, 2, 1)]})
+
+    Raises:
+        SchemaError: there are no keys, or one is not there, or nested, or named twice.
     """
     listed = key_columns("arrange", collection.schema, keys)
     stream = collection.stream

@@ -15,7 +15,7 @@ from timely_spark.worker.arrangement import Arrangement
 from timely_spark.worker.dealt import repartition
 
 if TYPE_CHECKING:
-    from timely_spark.differential.collection import Collection
+    from timely_spark.differential.collections import Collection
 
 Columns = str | Sequence[str] | None
 
@@ -110,6 +110,7 @@ def join(
         {0: [(0, 0, 'a', 1)], 1: [(1, 2, 'B', 1)]}
 
     Raises:
+        GraphError: `other` is no collection, or of another flow, or in a loop that is not around this one's.
         SchemaError: keys are missing or differ in number or type, or both sides have another column of the
             same name.
     """
@@ -129,6 +130,8 @@ def semijoin(
     name: str | None = None,
 ) -> Collection:
     """The records whose key the other side has, each as often as it was: SQL's ``LEFT SEMI JOIN``.
+
+    A null key is in nothing. A key of the other side is there while it is there more often than 0.
 
     Args:
         collection: whose records are kept.
@@ -150,6 +153,10 @@ def semijoin(
         >>> inputs = {"words": [[(0, "a"), (1, "b")], []], "ids": [[(0, 1), (0, 1)], [(0, -2), (1, 1)]]}
         >>> ts.testing.run(flow, inputs)["out"].rows()
         {0: [(0, 'a', 1)], 1: [(0, 'a', -1), (1, 'b', 1)]}
+
+    Raises:
+        GraphError: `other` is no collection, or of another flow, or in a loop that is not around this one's.
+        SchemaError: keys are missing or differ in number or type.
     """
     keys = _keys("semijoin", collection, other, on=on, left=left, right=right)
     return _semijoin("semijoin", collection, other, keys, unique=unique, name=name)
@@ -167,6 +174,17 @@ def antijoin(
 ) -> Collection:
     """The records whose key the other side has not: SQL's ``LEFT ANTI JOIN``. As `semijoin` otherwise.
 
+    What `semijoin` leaves out: so a null key stays.
+
+    Args:
+        collection: whose records are kept.
+        other: whose keys decide; of an outer scope it is entered.
+        on: the key column, or columns, of one name on both sides; or
+        left: key columns of the left side, and
+        right: as many of the right side.
+        unique: the other side has no key twice, ever, so need not be made distinct.
+        name: the step's name.
+
     **Columns:** out as in.
 
     Example:
@@ -177,6 +195,10 @@ def antijoin(
         >>> _ = words.antijoin(ids, on="id").changes().capture("out")
         >>> ts.testing.run(flow, {"words": [[(0, "a"), (1, "b")]], "ids": [[0]]})["out"].rows()
         {0: [(1, 'b', 1)]}
+
+    Raises:
+        GraphError: `other` is no collection, or of another flow, or in a loop that is not around this one's.
+        SchemaError: keys are missing or differ in number or type.
     """
     keys = _keys("antijoin", collection, other, on=on, left=left, right=right)
     without = _semijoin("antijoin", collection, other, keys, unique=unique, name=name)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from timely_spark.dataflow import Stream
-    from timely_spark.differential.collection import Collection
+    from timely_spark.differential.collections import Collection
 
 
 class _Weigh(Stateless):
@@ -135,7 +135,15 @@ def select(
     name: str | None = None,
     **named: str | Expression,
 ) -> Collection:
-    """Choose, rename and compute columns, as `Stream.select`.
+    """Choose, rename and compute columns, as `Stream.select`. Records that become equal add up.
+
+    Args:
+        collection: any.
+        columns: columns to keep; or mappings as `named`, for names that cannot be arguments.
+        name: the step's name.
+        named: for each new column a column's name, or a `pyarrow.compute` expression.
+
+    **Columns:** out: `columns`, then one for each of `named`.
 
     Example:
         >>> import pyarrow.compute as pc, timely_spark as ts
@@ -144,6 +152,9 @@ def select(
         >>> _ = numbers.select(half=pc.shift_right(pc.field("n"), 1)).changes().capture("out")
         >>> ts.testing.run(flow, {"x": [[2, 3, 4]]})["out"].rows()
         {0: [(1, 2), (2, 1)]}
+
+    Raises:
+        SchemaError: a column is not there, an expression does not fit, or no column is left.
     """
     return collection.like(collection.stream.select(*columns, named, {DIFF: DIFF}, name=name))
 
@@ -153,12 +164,23 @@ def where(
 ) -> Collection:
     """Keep the records that pass an expression, or a function of one record. `filter` is the same.
 
+    Args:
+        collection: any.
+        predicate: a `pyarrow.compute` expression; or a function of a named row, which depends on it alone, so
+            that a record goes as it came.
+        name: the step's name.
+
+    **Columns:** out as in.
+
     Example:
         >>> import pyarrow.compute as pc, timely_spark as ts
         >>> flow = ts.Dataflow("where")
         >>> _ = flow.input("x", "n long").collection().where(pc.field("n") > 2).changes().capture("out")
         >>> ts.testing.run(flow, {"x": [[2, 3]]})["out"].rows()
         {0: [(3, 1)]}
+
+    Raises:
+        SchemaError: `predicate` is neither, or an expression that does not fit.
     """
     return collection.like(collection.stream.where(predicate, name=name), once=collection.once)
 
@@ -168,6 +190,15 @@ def map(
 ) -> Collection:
     """Make one record of each, by a function of one record: handy, and slower than `select`.
 
+    Args:
+        collection: any.
+        function: gets a named row; returns a tuple, a dict, or for one column the value. It must depend on
+            the row alone: what it makes of a deletion must be what it made of the insertion.
+        schema: of what the function returns.
+        name: the step's name.
+
+    **Columns:** out: `schema`.
+
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("map")
@@ -175,6 +206,9 @@ def map(
         >>> _ = words.map(lambda row: len(row.s), "n long").changes().capture("out")
         >>> ts.testing.run(flow, {"x": [["to", "be"]]})["out"].rows()
         {0: [(2, 2)]}
+
+    Raises:
+        GraphError: `function` is none.
     """
     check_function("map", function)
     made = as_schema(schema)
@@ -192,7 +226,14 @@ def map_batches(
 ) -> Collection:
     """Make one record of each, by a function of whole batches, which depends on each record alone.
 
-    **Columns:** the function gets the collection's, and gives those of `schema`, row by row.
+    Args:
+        collection: any.
+        function: gets an Arrow table; returns as many rows, in the same order: an Arrow table, a record batch
+            or a pandas frame.
+        schema: of what the function returns.
+        name: the step's name.
+
+    **Columns:** the function gets the collection's, and gives those of `schema`, which come out.
 
     Example:
         >>> import pyarrow.compute as pc, timely_spark as ts
@@ -202,6 +243,10 @@ def map_batches(
         >>> _ = words.map_batches(upper, "s string").changes().capture("out")
         >>> ts.testing.run(flow, {"x": [["a", "A"]]})["out"].rows()
         {0: [('A', 2)]}
+
+    Raises:
+        GraphError: `function` is none.
+        VertexError: when it runs: another number of rows than it got, or another schema.
     """
     check_function("map_batches", function)
     made = as_schema(schema)
@@ -217,6 +262,15 @@ def flat_map(
 ) -> Collection:
     """Make any number of records of each, by a function of one record.
 
+    Args:
+        collection: any.
+        function: gets a named row; returns an iterable of tuples, dicts, or for one column values. It must
+            depend on the row alone, as for `map`.
+        schema: of what the function returns.
+        name: the step's name.
+
+    **Columns:** out: `schema`.
+
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("flat_map")
@@ -224,6 +278,9 @@ def flat_map(
         >>> _ = lines.flat_map(lambda row: row.line.split(), "word string").changes().capture("out")
         >>> ts.testing.run(flow, {"x": [["to be or", "be"]]})["out"].rows()
         {0: [('be', 2), ('or', 1), ('to', 1)]}
+
+    Raises:
+        GraphError: `function` is none.
     """
     check_function("flat_map", function)
     made = as_schema(schema)
@@ -240,6 +297,8 @@ def _each(
 def concat(collection: Collection, *others: Collection, name: str | None = None) -> Collection:
     """All records of several collections, their multiplicities added. Those of outer scopes are entered.
 
+    **Columns:** out as in: all have the same.
+
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("concat")
@@ -247,13 +306,19 @@ def concat(collection: Collection, *others: Collection, name: str | None = None)
         >>> _ = a.concat(b).changes().capture("out")
         >>> ts.testing.run(flow, {"a": [[1, 2]], "b": [[2]]})["out"].rows()
         {0: [(1, 1), (2, 2)]}
+
+    Raises:
+        SchemaError: their columns differ.
+        GraphError: one is no collection, or of another flow, or in a loop that is not around the other's.
     """
     first, *rest = collection.together("concat", *others)
     return collection.like(first.stream.concat(*(one.stream for one in rest), name=name))
 
 
 def negate(collection: Collection, *, name: str | None = None) -> Collection:
-    """The same records, each as often less as it was more.
+    """The same records, each as often less as it was more: `a.concat(b.negate())` is a without b.
+
+    **Columns:** out as in.
 
     Example:
         >>> import timely_spark as ts
@@ -273,6 +338,8 @@ def consolidate(collection: Collection, *, name: str | None = None) -> Collectio
 
     What a reduction gives is so already, and is left as it is.
 
+    **Columns:** out as in; none may be nested.
+
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("once")
@@ -280,6 +347,9 @@ def consolidate(collection: Collection, *, name: str | None = None) -> Collectio
         >>> _ = numbers.consolidate().stream.capture("out")
         >>> ts.testing.run(flow, {"x": [[(1, 1), (1, 1), (2, 1), (2, -1)]]})["out"].rows()
         {0: [(1, 2)]}
+
+    Raises:
+        SchemaError: a column is nested.
     """
     if collection.once:
         return collection

@@ -16,7 +16,7 @@ from timely_spark.operators.rows import Expression, check_function
 
 if TYPE_CHECKING:
     from timely_spark.dataflow import Scope
-    from timely_spark.differential.collection import Collection
+    from timely_spark.differential.collections import Collection
 
 _LAP = "__timely_lap"
 
@@ -118,6 +118,8 @@ def iterate(
 
     Returns:
         The collection after the last lap, outside the loop.
+
+    **Columns:** out as in; `step` gets and gives the same.
 
     Example:
         What can be reached, when edges come and go:

@@ -25,10 +25,11 @@ from timely_spark.differential.reducers import (
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Partition, SchemaLike, as_schema, caller, check_columns, describe, names
+from timely_spark.operators.aggregate import ALL
 from timely_spark.operators.rows import check_function
 
 if TYPE_CHECKING:
-    from timely_spark.differential.collection import Collection
+    from timely_spark.differential.collections import Collection
 
 Columns = str | Sequence[str] | None
 
@@ -59,9 +60,6 @@ def _reduced(
     )
 
 
-_ALL = "__timely_all"
-
-
 def _grouped(
     operator: str, collection: Collection, keys: Columns, value: str | None, *, comparable: bool = True
 ) -> tuple[Collection, tuple[str, ...]]:
@@ -75,14 +73,14 @@ def _grouped(
             msg = f"{operator} ({caller()}): {value!r} is a key and the value. Hint: take it out of keys."
             raise SchemaError(msg)
     if not listed:
-        return collection.select(*collection.schema.names, {_ALL: pc.scalar(0)}), (_ALL,)
+        return collection.select(*collection.schema.names, {ALL: pc.scalar(0)}), (ALL,)
     return collection, listed
 
 
 def _plain(made: Collection) -> Collection:
     """Without the key that stands for all records."""
     names = made.schema.names
-    return made.select(*(column for column in names if column != _ALL)) if _ALL in names else made
+    return made.select(*(column for column in names if column != ALL)) if ALL in names else made
 
 
 def count(
@@ -105,6 +103,9 @@ def count(
         >>> _ = words.count(keys="word").changes().capture("out")
         >>> ts.testing.run(flow, {"words": [[("to", 1), ("be", 1), ("to", 1)], [("to", -1)]]})["out"].rows()
         {0: [('be', 1, 1), ('to', 2, 1)], 1: [('to', 1, 1), ('to', 2, -1)]}
+
+    Raises:
+        SchemaError: a key is not there, or nested, or named twice; or `column` is a key.
     """
     collection, listed = _grouped("count", collection, keys, None)
     _check_free("count", column, listed)
@@ -135,6 +136,10 @@ def sum(collection: Collection, value: str, *, keys: Columns = None, name: str |
         >>> _ = sales.sum("amount", keys="shop").changes().capture("out")
         >>> ts.testing.run(flow, {"sales": [[("a", 5, 1), ("a", 2, 2)], [("a", 2, -1)]]})["out"].rows()
         {0: [('a', 9, 1)], 1: [('a', 7, 1), ('a', 9, -1)]}
+
+    Raises:
+        SchemaError: a key is not there, or nested, or named twice; `value` is not
+            there, or a key, or no number.
     """
     collection, listed = _grouped("sum", collection, keys, value)
     kind = collection.schema.field(value).type
@@ -153,6 +158,12 @@ def sum(collection: Collection, value: str, *, keys: Columns = None, name: str |
 def min(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
     """The least value of a column per key. Null and NaN are no values; a key without any has no row.
 
+    Args:
+        collection: any.
+        value: the column.
+        keys: the key columns; by default those it is arranged by, or else all records are one group.
+        name: the step's name.
+
     **Columns:** out: `keys`, then `value`.
 
     Example:
@@ -162,12 +173,24 @@ def min(collection: Collection, value: str, *, keys: Columns = None, name: str |
         >>> _ = bids.min("price", keys="item").changes().capture("out")
         >>> ts.testing.run(flow, {"bids": [[("a", 5, 1), ("a", 2, 1)], [("a", 2, -1)]]})["out"].rows()
         {0: [('a', 2, 1)], 1: [('a', 2, -1), ('a', 5, 1)]}
+
+    Raises:
+        SchemaError: a key is not there, or nested, or named twice; `value` is not
+            there, or a key, or nested.
     """
     return _extreme("min", collection, value, keys, name)
 
 
 def max(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
-    """The greatest value of a column per key. As `min`, the other way round.
+    """The greatest value of a column per key. Null and NaN are no values; a key without any has no row.
+
+    Args:
+        collection: any.
+        value: the column.
+        keys: the key columns; by default those it is arranged by, or else all records are one group.
+        name: the step's name.
+
+    **Columns:** out: `keys`, then `value`.
 
     Example:
         >>> import timely_spark as ts
@@ -176,6 +199,10 @@ def max(collection: Collection, value: str, *, keys: Columns = None, name: str |
         >>> _ = bids.max("price", keys="item").changes().capture("out")
         >>> ts.testing.run(flow, {"bids": [[("a", 5), ("a", 2)]]})["out"].rows()
         {0: [('a', 5, 1)]}
+
+    Raises:
+        SchemaError: a key is not there, or nested, or named twice; `value` is not
+            there, or a key, or nested.
     """
     return _extreme("max", collection, value, keys, name)
 
@@ -222,7 +249,8 @@ def top_k(
         {0: [(1, 'b', 7, 1)], 1: [(1, 'b', 7, -1), (1, 'c', 9, 1)]}
 
     Raises:
-        SchemaError: `k` is no whole number of at least 1.
+        SchemaError: `k` is no whole number of at least 1; a key is not there, or named twice; `value` is not
+            there, or a key; or a column is nested.
     """
     if type(k) is not int or k < 1:
         msg = f"top_k ({caller()}): k={k!r}. Hint: give a whole number of at least 1."
@@ -246,6 +274,9 @@ def distinct(collection: Collection, *, name: str | None = None) -> Collection:
         >>> _ = numbers.distinct().changes().capture("out")
         >>> ts.testing.run(flow, {"x": [[(7, 1), (7, 1)], [(7, -1)], [(7, -1)]]})["out"].rows()
         {0: [(7, 1)], 1: [], 2: [(7, -1)]}
+
+    Raises:
+        SchemaError: a column is nested.
     """
     return _threshold("distinct", collection, present, name)
 
@@ -270,6 +301,11 @@ def threshold(
         >>> _ = numbers.threshold(lambda counts: counts >= 2).changes().capture("out")
         >>> ts.testing.run(flow, {"x": [[7, 8], [7]]})["out"].rows()
         {0: [], 1: [(7, 1)]}
+
+    Raises:
+        GraphError: `function` is none.
+        SchemaError: a column is nested.
+        VertexError: when it runs: the function gives no whole numbers, or not as many as it got.
     """
     check_function("threshold", function)
     return _threshold("threshold", collection, function, name)
@@ -311,6 +347,12 @@ def reduce(
         >>> _ = words.reduce(longest, "word string", keys="n").changes().capture("out")
         >>> ts.testing.run(flow, {"words": [[(1, "a"), (1, "abc")], [(1, "abcd")]]})["out"].rows()
         {0: [(1, 'abc', 1)], 1: [(1, 'abc', -1), (1, 'abcd', 1)]}
+
+    Raises:
+        GraphError: `function` is none.
+        SchemaError: there are no keys, or one is not there, or named twice, or in `schema`; a column is
+            nested, or called ``count``.
+        VertexError: when it runs: the function gives rows of other columns.
     """
     check_function("reduce", function)
     listed, made = _general("reduce", collection, schema, keys)
@@ -348,6 +390,12 @@ def reduce_batches(
         >>> _ = rows.reduce_batches(median, "median double", keys="k").changes().capture("out")
         >>> ts.testing.run(flow, {"rows": [[("a", 1.0), ("a", 3.0), ("b", 5.0)]]})["out"].rows()
         {0: [('a', 2.0, 1), ('b', 5.0, 1)]}
+
+    Raises:
+        GraphError: `function` is none.
+        SchemaError: there are no keys, or one is not there, or named twice, or in `schema`; a column is
+            nested, or called ``count``.
+        VertexError: when it runs: the function gives other columns, or keys that it did not get.
     """
     check_function("reduce_batches", function)
     listed, made = _general("reduce_batches", collection, schema, keys)

@@ -33,6 +33,8 @@ Coordinates = npt.NDArray[np.int64]
 def consolidate(table: pa.Table) -> pa.Table:
     """Add up the weights of equal rows, and drop those that come to nothing.
 
+    **Columns:** in and out: any flat ones, and `DIFF`; or several weights, whose names begin with it.
+
     Example:
         >>> consolidate(pa.table({"k": [1, 2, 1, 3], DIFF: [1, 1, 1, 0]})).sort_by("k").to_pydict()
         {'k': [1, 2], '__timely_diff': [2, 1]}

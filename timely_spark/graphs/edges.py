@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
-from timely_spark.differential.collection import check_collection
+from timely_spark.differential.collections import check_collection
 from timely_spark.errors import SchemaError
 from timely_spark.graph import caller, check_columns, describe, names
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,14 +20,14 @@ from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Partition, Vertex, caller, check_columns, describe
 from timely_spark.graphs.spanning import Rooted, along_paths, breadth_first, rooted_forest
 from timely_spark.graphs.touched import NOBODY, Touched, added_up, ordered, unique
-from timely_spark.worker.arrangement import Arrangement
+from timely_spark.operators.aggregate import ALL
+from timely_spark.worker.arrangement import Arrangement, paired
 from timely_spark.worker.dealt import repartition
-from timely_spark.worker.keys import Hashes, Indices, Mask, exact, flat, group, hashes, in_order, same
+from timely_spark.worker.keys import Hashes, Indices, Mask, exact, flat, group, same
 
 if TYPE_CHECKING:
     from timely_spark.dataflow import Stream
 
-_ALL = "__timely_all"
 #: so many levels of a tree fall one after the other, and one more for each so many nodes there are; or so
 #: many nodes, and an eighth of all. Then all of the tree that is as deep falls at once, which is less work.
 _LEVELS = 64
@@ -46,14 +47,12 @@ class _Forest(Vertex):
         self.ends, self.kind = ends, kind
         #: by time, what came at it
         self.waiting: dict[Any, list[pa.Table]] = {}
-        #: how often each edge is there
-        self.edges = Arrangement(ends)
-        #: for each node those it has an edge to; once, however often the edge is there
-        self.adjacent = Arrangement(("node",))
+        #: how often each edge is there; from either end, a loop once
+        self.edges = Arrangement(("node",), within=("other",))
         #: rows of nodes; the last one counts. DIFF: whether the node has come (1), is gone (-1), or stays
         self.nodes = Arrangement(("node",))
         #: for each label the nodes that have it
-        self.members = Arrangement(("label",))
+        self.members = Arrangement(("label",), within=("node",))
 
     def before_exchange(self, batch: pa.Table) -> pa.Table:
         """Edges with their ends in order, so that both directions of an edge are one."""
@@ -74,11 +73,9 @@ class _Forest(Vertex):
         nodes = Touched(self.kind)
         a, b, comes = self._count(nodes, changes)
         loop = a == b
-        loops = self._pairs(nodes, a[loop], b[loop], np.where(comes, 1, -1)[loop])
-        h = nodes.hashes()
-        self._turn_adjacent(nodes, h, a, b, comes)
+        loops = self._table(nodes.of(a[loop]), nodes.of(b[loop]), np.where(comes, 1, -1)[loop])
         ends = unique(len(nodes), a, b)
-        self._ask(nodes, ends, h)
+        self._ask(nodes, ends)
         new = ends[~nodes.known[ends]]
         nodes.fallen[new] = True
 
@@ -89,7 +86,7 @@ class _Forest(Vertex):
         alive[kept] = True
         roots = ends[(nodes.parent[ends] == ends) & ~alive[ends]]
         x, y = self._fall(nodes, below)
-        with_edge, _ = self._neighbours(nodes, roots)
+        with_edge, _ = _related(self.edges, nodes, roots)
         alive = np.zeros(len(nodes), np.bool_)
         alive[x] = alive[kept] = alive[with_edge] = True
         gone = np.concatenate([roots[~alive[roots]], np.flatnonzero(nodes.fallen & ~alive)])
@@ -105,68 +102,32 @@ class _Forest(Vertex):
         """Count edges: which ones come, or else go."""
         a, b = nodes.numbers(*(changes.column(end) for end in self.ends))
         a, b, diff = added_up(a, b, numbers(changes, DIFF))
-        table = self._pairs(nodes, a, b, diff)
-        h = hashes(table, self.ends)
-        before = np.zeros(len(a), np.int64)
+        before, h = np.zeros(len(a), np.int64), nodes.hashes()
         if len(self.edges):
-            probe, found = self.edges.lookup(table, self.ends, h)
+            pairs = pa.table({"node": nodes.of(a), "other": nodes.of(b)})
+            probe, found = self.edges.lookup(pairs, pairs.column_names, paired(h[a], h[b]))
             if len(probe):
                 np.add.at(before, probe, numbers(found, DIFF))
-        self.edges.insert(table, h, _compact)
+        back = a != b
+        small = _small(diff)
+        either = np.append(a, b[back]), np.append(b, a[back])
+        _relate(self.edges, nodes, *either, np.append(small, small[back]))
         changed = (before > 0) != (before + diff > 0)
         return a[changed], b[changed], before[changed] <= 0
-
-    def _pairs(self, nodes: Touched, a: Indices, b: Indices, diff: Indices) -> pa.Table:
-        """Edges with a weight."""
-        return self._table(nodes.of(a), nodes.of(b), diff)
 
     def _table(self, a: pa.Array, b: pa.Array, diff: Indices) -> pa.Table:
         return pa.table({self.ends[0]: a, self.ends[1]: b, DIFF: diff})
 
-    def _turn_adjacent(self, nodes: Touched, h: Hashes, a: Indices, b: Indices, comes: Mask) -> None:
-        """Take edges, both ways, into the lists of neighbours; loops once."""
-        back, bits = a != b, len(nodes).bit_length()
-        by_hash = in_order(h)
-        place = np.empty(len(nodes), np.int64)
-        place[by_hash] = np.arange(len(nodes))
-        # sorting values is faster than sorting rows by value, so all of a row is in one number
-        there = (place[a] << bits | b) << 1 | comes
-        again = (place[b[back]] << bits | a[back]) << 1 | comes[back]
-        rows = np.sort(np.concatenate([there, again]))
-        node, other = by_hash[rows >> (bits + 1)], rows >> 1 & ((1 << bits) - 1)
-        diff = ((rows & 1) * 2 - 1).astype(np.int8)
-        table = pa.table({"node": nodes.of(node), "other": nodes.of(other), DIFF: diff})
-        self.adjacent.insert(table, h[node], _compact)
-
-    def _neighbours(self, nodes: Touched, of: Indices) -> tuple[Indices, Indices]:
-        """All edges from some different nodes."""
-        return self._related(self.adjacent, "other", nodes, of)
-
-    def _related(
-        self, state: Arrangement, column: str, nodes: Touched, of: Indices
-    ) -> tuple[Indices, Indices]:
-        """For some different nodes those in `column` of their rows, as pairs of numbers."""
-        if not len(of) or not len(state):
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        probe, found = state.lookup(pa.table({"key": nodes.of(of)}), ["key"])
-        (other,) = nodes.numbers(found.column(column))
-        diff = numbers(found, DIFF)
-        if (diff > 0).all():
-            return of[probe], other
-        one, other, _ = added_up(of[probe], other, diff)
-        return one, other
-
     # -- nodes -----------------------------------------------------------------------------------------------
 
-    def _ask(self, nodes: Touched, which: Indices, h: Hashes | None = None) -> None:
+    def _ask(self, nodes: Touched, which: Indices) -> None:
         """Look up the rows of nodes, where that was not done before."""
         which = which[~nodes.asked[which]]
         nodes.asked[which] = True
         if not len(which) or not len(self.nodes):
             return
-        probe, found = self.nodes.lookup(
-            pa.table({"key": nodes.of(which)}), ["key"], h[which] if h is not None else None
-        )
+        asked = pa.table({"node": nodes.of(which)})
+        probe, found = self.nodes.lookup(asked, ["node"], nodes.hashes()[which])
         if not len(probe):
             return
         rank = numbers(found, "rank")
@@ -180,14 +141,13 @@ class _Forest(Vertex):
 
     def _members(self, nodes: Touched, labels: Indices) -> Indices:
         """All nodes that have some labels, their rows looked up."""
-        _, who = self._related(self.members, "node", nodes, labels)
+        _, who = _related(self.members, nodes, labels)
         self._ask(nodes, who)
         return who
 
     def _keep(self, nodes: Touched) -> None:
         """Write the rows of nodes that changed, and under which label they are found."""
         who = np.flatnonzero(nodes.changed)
-        h = nodes.hashes()
         known, gone = nodes.known[who], nodes.label[who] == NOBODY
         label, parent = (np.where(gone, who, column[who]) for column in (nodes.label, nodes.parent))
         rows = pa.table(
@@ -199,13 +159,12 @@ class _Forest(Vertex):
                 DIFF: (1 - known - gone).astype(np.int8),
             }
         )
-        self.nodes.insert(rows, h[who], _latest)
+        self.nodes.insert(rows, nodes.hashes()[who], _latest)
         moved = nodes.label[who] != nodes.old_label[who]
         leave, join = who[moved & known], who[moved & ~gone]
-        label = np.concatenate([nodes.old_label[leave], nodes.label[join]])
+        label = np.append(nodes.old_label[leave], nodes.label[join])
         diff = np.repeat(np.array([-1, 1], np.int8), [len(leave), len(join)])
-        members = {"label": nodes.of(label), "node": nodes.of(np.concatenate([leave, join])), DIFF: diff}
-        self.members.insert(pa.table(members), h[label], _compact)
+        _relate(self.members, nodes, label, np.append(leave, join), diff)
 
     # -- trees -----------------------------------------------------------------------------------------------
 
@@ -227,7 +186,7 @@ class _Forest(Vertex):
                 tree = self._members(nodes, labels)
                 tree = tree[nodes.rank[tree] >= nodes.rank[cut].min()]
                 cut = tree[~nodes.fallen[tree] & (nodes.parent[tree] != tree)]
-            x, y = self._neighbours(nodes, cut)
+            x, y = _related(self.edges, nodes, cut)
             self._ask(nodes, unique(len(nodes), y))
             if not deep:
                 fits = (nodes.label[x] == nodes.label[y]) & (nodes.rank[y] < nodes.rank[x]) & ~nodes.fallen[y]
@@ -326,7 +285,7 @@ class _SpanningForest(_Forest):
         parts = [
             {
                 "waiting": state["waiting"],
-                "moved": [*state["moved"], *state["edges"].batches()],
+                "moved": [*state["moved"], *map(self._undirected, state["edges"].batches())],
                 "said": [*state["said"], *self._forest(state["nodes"], state["edges"])],
             }
             for state in states
@@ -342,11 +301,17 @@ class _SpanningForest(_Forest):
         _, rows = _latest(h[order], pa.concat_tables(nodes.batches()).take(order))
         hung = ~same(rows, rows, ["node"], ["parent"])
         a, b = ordered(*(flat(rows.column(name).filter(pa.array(hung))) for name in ("node", "parent")))
-        counted = pa.concat_tables(edges.batches())
-        counted = consolidate(counted.filter(pa.array(same(counted, counted, self.ends[:1], self.ends[1:]))))
-        loops = counted.filter(pc.greater(counted.column(DIFF), 0))
+        loops = pa.concat_tables(map(self._undirected, edges.batches()))
+        loops = consolidate(loops.filter(pa.array(same(loops, loops, self.ends[:1], self.ends[1:]))))
+        loops = loops.filter(pc.greater(loops.column(DIFF), 0))
         trees = self._table(a, b, np.ones(len(a), np.int64))
         return [trees, loops.set_column(2, DIFF, pa.array(np.ones(loops.num_rows, np.int64)))]
+
+    def _undirected(self, edges: pa.Table) -> pa.Table:
+        """As they came: the lesser end first."""
+        low, high = ordered(flat(edges.column("node")), flat(edges.column("other")))
+        once = same(edges, pa.table({"low": low}), ["node"], ["low"])
+        return self._table(low, high, numbers(edges, DIFF).astype(np.int64)).filter(pa.array(once))
 
 
 class _Components(_Forest):
@@ -375,29 +340,52 @@ class _Components(_Forest):
     ) -> Sequence[Mapping[str, Any]]:
         """The one worker's state goes where its records go now."""
         (state,) = states
-        places = deal(0, pa.table({_ALL: pa.array([0], pa.int8())}))
+        places = deal(0, pa.table({ALL: pa.array([0], pa.int8())}))
         return [state if place.num_rows else {} for place in places]
 
 
+def _relate(state: Arrangement, nodes: Touched, one: Indices, two: Indices, diff: npt.NDArray[Any]) -> None:
+    """Take pairs into an index of pairs."""
+    (first, second), h = (*state.keys, *state.within), nodes.hashes()
+    pairs = pa.table({first: nodes.of(one), second: nodes.of(two), DIFF: diff})
+    state.insert(pairs, paired(h[one], h[two]), _compact)
+
+
+def _related(state: Arrangement, nodes: Touched, of: Indices) -> tuple[Indices, Indices]:
+    """For some different nodes those that an index of pairs has with them: the pairs."""
+    if not len(of) or not len(state):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    asked = pa.table({"node": nodes.of(of)})
+    probe, found = state.lookup(asked, ["node"], nodes.hashes()[of])
+    (two,) = nodes.numbers(found.column(state.within[0]))
+    diff = numbers(found, DIFF)
+    if (diff > 0).all():
+        return of[probe], two
+    one, two, totals = added_up(of[probe], two, diff)
+    return one[totals > 0], two[totals > 0]
+
+
 def _compact(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
-    """Add up the weights of equal rows; most have no equal, and are left as they are."""
-    labels = [name for name in table.schema.names if name != DIFF]
-    h = hashes(table, labels)
-    order = in_order(h)
-    equal = np.flatnonzero(h[order[1:]] == h[order[:-1]])
-    if not len(equal):
+    """Add up the weights of equal pairs; most have no equal, and are left as they are."""
+    again = hashed[1:] == hashed[:-1]
+    if not again.any():
         return hashed, table
-    rows = unique(len(h), order[equal], order[equal + 1])
-    groups = group(table.take(rows), labels, h[rows])
-    weights = numbers(table, DIFF).copy()
+    rows = np.flatnonzero(np.append(again, False) | np.append(False, again))
+    groups = group(table.take(rows), table.schema.names[:2], hashed[rows])
+    weights = numbers(table, DIFF).astype(np.int64)
     totals = np.add.reduceat(weights[rows[groups.order]], groups.starts)
-    keep = np.ones(len(h), np.bool_)
+    keep = np.ones(len(hashed), np.bool_)
     keep[rows] = False
     keep[rows[groups.firsts]] = totals != 0
     weights[rows[groups.firsts]] = totals
-    place = table.schema.get_field_index(DIFF)
-    table = table.set_column(place, DIFF, pa.array(weights, table.schema.field(DIFF).type))
-    return hashed[keep], table.filter(pa.array(keep))
+    table = table.filter(pa.array(keep)).set_column(2, DIFF, pa.array(_small(weights[keep])))
+    return hashed[keep], table
+
+
+def _small(weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same numbers in one byte each, if they go there."""
+    small = weights.astype(np.int8)
+    return small if (small == weights).all() else weights
 
 
 def _latest(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
@@ -488,12 +476,12 @@ def components(stream: Stream, *, name: str | None = None) -> Stream:
     """
     ends, kind = _checked("components", stream)
     schema = pa.schema([("node", kind), ("component", kind), (DIFF, pa.int64())])
-    return stream.select(*stream.schema.names, **{_ALL: pc.scalar(pa.scalar(0, pa.int8()))}).then(
+    return stream.select(*stream.schema.names, **{ALL: pc.scalar(pa.scalar(0, pa.int8()))}).then(
         "label_components",
         [schema],
         name=name,
         vertex=_Components(ends, kind),
-        requires=[Partition((_ALL,))],
+        requires=[Partition((ALL,))],
         guarantees=(),  # all on one worker
     )[0]
 

@@ -23,6 +23,7 @@ class Touched:
 
     def __init__(self, kind: pa.DataType) -> None:
         self.values = pa.array([], kind)
+        self._hashes: Hashes = np.zeros(0, np.uint64)
         #: integers that were met, sorted, with their numbers; those met since are as many at most
         self._sorted = np.zeros(0, np.int64), np.zeros(0, np.int64)
         #: whether its row was looked for, and whether there is one
@@ -80,7 +81,10 @@ class Touched:
 
     def hashes(self) -> Hashes:
         """H of each node."""
-        return hashes(pa.table({"node": self.values}), ["node"])
+        if len(self._hashes) < len(self):
+            new = pa.table({"node": self.values[len(self._hashes) :]})
+            self._hashes = np.append(self._hashes, hashes(new, ["node"]))
+        return self._hashes
 
     def places(self) -> npt.NDArray[Any]:
         """A number for each node, in the order of their values."""
@@ -126,7 +130,7 @@ def _dense(values: npt.NDArray[Any]) -> tuple[Indices, npt.NDArray[Any]] | None:
     if high - low > 2 * len(values):
         return None
     wide = values if values.dtype == np.uint64 else values.astype(np.int64)
-    places = (wide - low).astype(np.int64)
+    places = (wide - low).astype(np.int64, copy=False)
     there = np.zeros(high - low + 1, np.bool_)
     there[places] = True
     codes = (np.cumsum(there) - 1)[places]
@@ -152,7 +156,7 @@ def added_up(a: Indices, b: Indices, weights: npt.NDArray[Any]) -> tuple[Indices
     bits = int(b.max(initial=0)).bit_length()
     keys = a << bits | b
     if (weights == 1).all():
-        keys = np.sort(keys)
+        keys.sort()
         starts = _starts(keys)
         totals = np.diff(starts, append=len(keys))
     else:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 _FOLD: Mapping[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 _KINDS = ("count", "sum", "min", "max", "collect")
+
+ALL = "__timely_all"
+"""A column that is the same everywhere: dealt or grouped by it, all records are one group, on one worker."""
+
 Kind = str | tuple[str, str]
 """``"count"``, or ``(kind, column)`` with kind one of count, sum, min, max, collect."""
 
@@ -192,7 +196,16 @@ class AggregateRuns(Runs):
 
 
 class Grouped:
-    """A stream grouped by keys: say what to aggregate."""
+    """A stream grouped by keys: say what to aggregate.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("shops")
+        >>> by_shop = flow.input("sales", "shop string, amount long").group_by("shop")
+        >>> _ = by_shop.aggregate(total=("sum", "amount"), most=("max", "amount")).capture("out")
+        >>> ts.testing.run(flow, {"sales": [[("a", 5), ("a", 2), ("b", 1)]]})["out"].rows()
+        {0: [('a', 7, 5), ('b', 1, 1)]}
+    """
 
     def __init__(self, stream: Stream, keys: tuple[str, ...]) -> None:
         self.stream, self.keys = stream, keys
@@ -210,14 +223,13 @@ class Grouped:
         """One row per key, each of `columns` an aggregate: ``"count"``, or ``("sum", "amount")``.
 
         Kinds: count (of records, or of values that are not null), sum (integers as long, floats as double),
-            min, max,
-        collect (all values as a sorted list). Null values are left out; a key of nulls alone has a null sum,
-        min, max. The last digits of a sum of doubles depend on the order in which it was added up.
+        min, max, collect (all values as a sorted list). Null values are left out; a key of nulls alone has a
+        null sum, min, max. The last digits of a sum of doubles depend on the order in which it was added up.
         A mapping may be given for columns that cannot be arguments: ``aggregate({"name": ("max", "name")})``.
 
         Waits: the new value of each key that changed at a time is sent once, when the time is complete, in
-            the order of
-        epochs. By default over all that came up to that time; with ``per="time"`` for each time by itself.
+        the order of epochs. By default over all that came up to that time; with ``per="time"`` for each time
+        by itself.
 
         With `expire` a key that no record touched for so many epochs is forgotten, and starts anew when it
         comes again: aggregated is the key's run, that is back to where two epochs with records of it lie
@@ -237,6 +249,10 @@ class Grouped:
             ... )
             >>> ts.testing.run(flow, {"words": [["to", "be", "to"], ["be"]]})["out"].rows()
             {0: [('be', 1), ('to', 2)], 1: [('be', 2)]}
+
+        Raises:
+            SchemaError: a column is not there; a key or what is compared is nested; a kind or `per` is none;
+                or there is nothing to compute.
         """
         made = {**(named or {}), **columns}
         return _aggregate(self.stream, self.keys, made, per, expire=expire, name=name)
@@ -249,7 +265,17 @@ class Grouped:
         expire: int | None = None,
         name: str | None = None,
     ) -> Stream:
-        """How many records each key has, as column `column`; `per` and `expire` as for `aggregate`."""
+        """How many records each key has, as column `column`; `per` and `expire` as for `aggregate`.
+
+        **Columns:** out: the keys, then `column` long.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> flow = ts.Dataflow("count")
+            >>> _ = flow.input("words", "word string").group_by("word").count("n").capture("out")
+            >>> ts.testing.run(flow, {"words": [["to", "be", "to"]]})["out"].rows()
+            {0: [('be', 1), ('to', 2)]}
+        """
         return _aggregate(self.stream, self.keys, {column: "count"}, per, expire=expire, name=name)
 
 
@@ -277,6 +303,8 @@ def aggregate(
     **columns: Kind,
 ) -> Stream:
     """Aggregate all records as one group. See `Grouped.aggregate`.
+
+    **Columns:** out: `columns`.
 
     Example:
         >>> import timely_spark as ts
@@ -308,8 +336,8 @@ def _aggregate(
     if expire is not None:
         check_expire("aggregate", stream, expire, per=per)
     if not keys:  # all records are one group: that of a constant
-        whole = stream.select(*stream.schema.names, __timely_all=pc.scalar(0))
-        made = _aggregate(whole, ("__timely_all",), columns, per, expire=expire, name=name)
+        whole = stream.select(*stream.schema.names, {ALL: pc.scalar(0)})
+        made = _aggregate(whole, (ALL,), columns, per, expire=expire, name=name)
         return made.select(*columns)
     check_columns("aggregate", stream.schema, keys, keys=True)
     listed: list[tuple[str, str, str | None]] = []

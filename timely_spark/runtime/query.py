@@ -17,7 +17,7 @@ from timely_spark.errors import VertexError
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.log import RoundLog
 from timely_spark.runtime.session import register
-from timely_spark.runtime.site import ROWS_DDL, Site, spare_collector
+from timely_spark.runtime.site import ROWS_DDL, Site
 from timely_spark.runtime.states import States, write_state
 from timely_spark.worker import ROWS, Worker, as_rows, pack
 from timely_spark.worker.record import Recorded
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 STATE_DDL = "format int, manifest binary"
 STATE_FORMAT = 2
 #: A source task packs its rows in portions of about this size.
-PORTION_BYTES = 64 << 20
+PORTION_BYTES = 16 << 20
 _BATCH_ID = "streaming.sql.batchId"  # internal to Spark, and the only such key that is relied on
 
 
@@ -59,9 +59,8 @@ def build(session: SparkSession, site: Site, dataframes: Mapping[str, DataFrame]
 
 def _packer(site: Site, source: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def pack_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with site.reporting():
+        with site.task():
             yield from _pack(site, source, batches)
-        spare_collector()
 
     return pack_partition
 
@@ -98,9 +97,8 @@ def portions(
 
 def _operator(site: Site) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     def run_worker(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-        with site.reporting():
+        with site.task():
             yield from _work(site, key, frames, state)
-        spare_collector()
 
     return run_worker
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import VertexError
-from timely_spark.runtime.site import ROWS_DDL, Site, spare_collector
+from timely_spark.runtime.site import ROWS_DDL, Site
 from timely_spark.runtime.states import State, write_state
 from timely_spark.worker import OUTPUTS, ROWS, Bound, Coordinator, Turn, as_rows, go_on, read_rows
 from timely_spark.worker.coordinator import as_outputs
@@ -61,9 +61,8 @@ def _task(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             pass
-        with site.reporting():
+        with site.task():
             yield from _run(site, snapshot, turn, states, bound).to_batches()
-        spare_collector()
 
     return run
 

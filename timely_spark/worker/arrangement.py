@@ -8,7 +8,7 @@ merged later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
@@ -25,6 +25,9 @@ LIMIT = 1 << 21
 """Rows of the largest batch; an insertion merges at most twice as many, and its own a few times."""
 _LARGE = LIMIT >> 4
 _LEVELS = 16
+_U = np.uint64
+_HALF = _U(32)
+_REST = _U((1 << 32) - 1)
 Compact = Callable[[Hashes, pa.Table], tuple[Hashes, pa.Table]]
 
 
@@ -76,12 +79,19 @@ class Arrangement:
         >>> probe, found = state.lookup(pa.table({"id": [2, 3]}), ["id"])
         >>> probe.tolist(), sorted(found["name"].to_pylist())
         ([0, 0], ['b', 'c'])
+
+    Args:
+        keys: columns by which rows are found.
+        tables: rows, in the order of their hashes.
+        within: columns by which, with the keys, single rows are found among those of one key.
     """
 
-    def __init__(self, keys: Sequence[str], tables: Sequence[pa.Table] = ()) -> None:
-        self.keys = tuple(keys)
+    def __init__(
+        self, keys: Sequence[str], tables: Sequence[pa.Table] = (), *, within: Sequence[str] = ()
+    ) -> None:
+        self.keys, self.within = tuple(keys), tuple(within)
         #: what came last; each batch more than twice as large as the next
-        self.recent: list[Batch] = [Batch.of(hashes(table, self.keys), table) for table in tables]
+        self.recent: list[Batch] = [Batch.of(self.hashes(table), table) for table in tables]
         #: what came before: in each lane the rows with hashes from one of the cuts (or 0) to below the next
         self.lanes: list[list[Batch]] = [[]]
         self.cuts: list[int] = []
@@ -99,13 +109,23 @@ class Arrangement:
         """The rows, as sorted batches."""
         return [part.table for part in self.parts]
 
+    def hashes(self, table: pa.Table) -> Hashes:
+        """By what its rows are sorted: H of the keys; with others within, of both (see `paired`)."""
+        return self._hashes(table, (*self.keys, *self.within))
+
+    def _hashes(self, table: pa.Table, on: Sequence[str]) -> Hashes:
+        h, within = hashes(table, on[: len(self.keys)]), on[len(self.keys) :]
+        return paired(h, hashes(table, within)) if within else h
+
     def insert(self, table: pa.Table, hashed: Hashes | None = None, compact: Compact | None = None) -> None:
         """Add rows. `compact` may drop or combine rows whenever batches are merged."""
         if table.num_rows == 0:
             return
-        h = hashes(table, self.keys) if hashed is None else hashed
-        order = in_order(h)
-        self.recent.append(Batch.of(h[order], table.take(order).combine_chunks()))
+        h = self.hashes(table) if hashed is None else hashed
+        if (h[1:] < h[:-1]).any():
+            order = in_order(h)
+            h, table = h[order], table.take(order)
+        self.recent.append(Batch.of(h, table.combine_chunks()))
         left = _merged(self.recent, compact, 2 * LIMIT + _LEVELS * len(h))
         while self.recent and len(self.recent[0].hashes) >= _LARGE:
             self._deal(self.recent.pop(0))
@@ -153,8 +173,16 @@ class Arrangement:
     def lookup(
         self, probe: pa.Table, on: Sequence[str], hashed: Hashes | None = None
     ) -> tuple[Indices, pa.Table]:
-        """All rows whose key equals a probe row's; and for each the index of that probe row (ascending)."""
-        h = hashes(probe, on) if hashed is None else hashed
+        """All rows whose key equals a probe row's; and for each the index of that probe row (ascending).
+
+        Args:
+            probe: what to look for.
+            on: its columns: for the keys alone, or also for those within.
+            hashed: of each probe row, as `hashes` has it; of keys alone H.
+        """
+        keys = (*self.keys, *self.within)[: len(on)]
+        rest = _REST if self.within and len(on) == len(self.keys) else _U(0)
+        h = (self._hashes(probe, on) if hashed is None else hashed) & ~rest
         # searching in sorted order walks each batch once, from end to end
         by_hash = in_order(h)
         ordered = h[by_hash]
@@ -163,30 +191,40 @@ class Arrangement:
             batch_hash, table = part.hashes, part.table
             if not len(batch_hash):  # all of it was dropped when batches were merged
                 continue
-            first = np.searchsorted(ordered, batch_hash[0], "left")
+            first = np.searchsorted(ordered, batch_hash[0] & ~rest, "left")
             asked = ordered[first : np.searchsorted(ordered, batch_hash[-1], "right")]
             who = by_hash[first : first + len(asked)]
             low = np.searchsorted(batch_hash, asked, "left")
-            if part.distinct:  # none or one for each: half the work
+            if part.distinct and not rest:  # none or one for each: half the work
                 hit = batch_hash[low] == asked
                 rows, at = low[hit], who[hit]
             else:
-                counts = np.searchsorted(batch_hash, asked, "right") - low
+                counts = np.searchsorted(batch_hash, asked | rest, "right") - low
                 within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
                 rows, at = np.repeat(low, counts) + within, np.repeat(who, counts)
             if not len(rows):
                 continue
             rows = table.take(rows)
-            if not (exact(probe, on) and exact(table, self.keys)):
-                equal = same(rows, probe.select(list(dict.fromkeys(on))).take(at), self.keys, on)
+            if self.within or not (exact(probe, on) and exact(table, keys)):
+                equal = same(rows, probe.select(list(dict.fromkeys(on))).take(at), keys, on)
                 if not equal.all():
                     rows, at = rows.filter(equal), at[equal]
             found.append((at, rows))
         if not found:
             return np.zeros(0, np.int64), next(iter(self.batches()), pa.table({})).slice(0, 0)
-        at, rows = np.concatenate([at for at, _ in found]), pa.concat_tables([rows for _, rows in found])
+        at, rows = np.concatenate([at for at, _ in found]), _concat(rows for _, rows in found)
         order = in_order(at.view(np.uint64) << np.uint64(64 - len(h).bit_length()))
         return at[order], rows.take(order)
+
+
+def paired(keys: Hashes, within: Hashes) -> Hashes:
+    """A hash of two values, from H of each, by which those of one first value lie together.
+
+    Example:
+        >>> [hex(h) for h in paired(np.array([7 << 60], np.uint64), np.array([5 << 60], np.uint64)).tolist()]
+        ['0x7000000050000000']
+    """
+    return keys & ~_REST | within >> _HALF
 
 
 def _merged(parts: list[Batch], compact: Compact | None, rows: int) -> int:
@@ -202,13 +240,18 @@ def _merged(parts: list[Batch], compact: Compact | None, rows: int) -> int:
         if len(one.hashes) >= 2 * len(two.hashes) or both > rows:
             continue
         rows -= both
-        h, table = np.concatenate([one.hashes, two.hashes]), pa.concat_tables([one.table, two.table])
+        h, table = np.concatenate([one.hashes, two.hashes]), _concat([one.table, two.table])
         order = np.argsort(h, kind="stable")  # two sorted runs: linear
         h, table = h[order], table.take(order)
         if compact is not None:
             h, table = compact(h, table)
         parts[at - 1 : at + 1] = [Batch.of(h, table.combine_chunks())]
     return rows
+
+
+def _concat(tables: Iterable[pa.Table]) -> pa.Table:
+    """The rows of all; where a column's numbers are of several widths, the widest."""
+    return pa.concat_tables(tables, promote_options="permissive")
 
 
 def _unended(parts: Sequence[Batch], before: int) -> Iterator[Batch]:

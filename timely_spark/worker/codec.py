@@ -23,7 +23,7 @@ import pyarrow as pa
 from timely_spark.errors import StateError
 from timely_spark.times import Times
 from timely_spark.worker.arrangement import Arrangement, Batch
-from timely_spark.worker.keys import from_bytes, hashes, to_bytes
+from timely_spark.worker.keys import from_bytes, to_bytes
 
 #: what a defaultdict may make of its own accord
 _FACTORIES: dict[str, Any] = {
@@ -183,7 +183,7 @@ class Codec:
             return {"table": self._blob(to_bytes(table), blobs)}
         if isinstance(value, Arrangement):
             rows = [[self._part(part, blobs) for part in row] for row in (value.recent, *value.lanes)]
-            return {"arrangement": [list(value.keys), value.cuts, rows]}
+            return {"arrangement": [list(value.keys), list(value.within), value.cuts, rows]}
         if type(value) in (np.ndarray, np.memmap) and value.dtype.kind != "V":
             if value.dtype.hasobject:
                 return {
@@ -276,10 +276,10 @@ class Codec:
         self.kept[kept.reference] = kept.size
         return {"kept": kept.encode(), "distinct": part.distinct}
 
-    def _read_part(self, value: Any, keys: tuple[str, ...], blobs: list[memoryview]) -> Batch:
+    def _read_part(self, of: Arrangement, value: Any, blobs: list[memoryview]) -> Batch:
         if "kept" not in value:
             table = self._decode(value, blobs)
-            return Batch.of(hashes(table, keys), table)
+            return Batch.of(of.hashes(table), table)
         kept = Kept.decode(value["kept"])
         part = Batch.restored(from_bytes(self.get(kept)), distinct=value["distinct"])
         self._references[part] = kept
@@ -319,10 +319,11 @@ class Codec:
             case "table":
                 return from_bytes(blobs[content])
             case "arrangement":
-                made = Arrangement(tuple(content[0]))
-                made.cuts = content[1]
+                keys, within, cuts, rows = content
+                made = Arrangement(keys, within=within)
+                made.cuts = cuts
                 made.recent, *made.lanes = (
-                    [self._read_part(part, made.keys, blobs) for part in row] for row in content[2]
+                    [self._read_part(made, part, blobs) for part in row] for row in rows
                 )
                 return made
             case "array":

@@ -96,7 +96,7 @@ def _dealt(values: Sequence[Any], input_: int, workers: int, deal: Deal) -> list
         parts = {key: _dealt(of, input_, workers, deal) for key, of in _together(values).items()}
         return [{key: of[w] for key, of in parts.items() if _any(of[w])} for w in range(workers)]
     if isinstance(first, Arrangement):
-        made = [Arrangement(first.keys) for _ in range(workers)]
+        made = [Arrangement(first.keys, within=first.within) for _ in range(workers)]
         rows = _rows([table for value in values for table in value.batches()], input_, workers, deal)
         for arrangement, tables in zip(made, rows, strict=True):
             if tables:

@@ -89,7 +89,12 @@ def _pack(plan: Plan, entry: Source, table: pa.Table, meta: dict[str, Any]) -> I
         else:
             parts = deal(batch, channel.exchange.columns, plan.workers)
         for worker, part in parts.items():
-            yield worker, "input", {"source": entry.name, "channel": index, **meta}, to_bytes(part)
+            yield (
+                worker,
+                "input",
+                {"source": entry.name, "channel": index, **meta},
+                to_bytes(part, narrow=True),
+            )
 
 
 def apply_stage(stage: Stage, batch: pa.Table) -> tuple[pa.Table, ...]:

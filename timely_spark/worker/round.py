@@ -30,7 +30,7 @@ from timely_spark.worker.plan import Node, Plan
 from timely_spark.worker.rows import Row, as_rows, read_rows
 from timely_spark.worker.saved import Called, Saved, changed, decode_piece, encode_piece, instance
 
-FORMAT = 4
+FORMAT = 5
 """Version of the state's form."""
 
 
@@ -320,7 +320,7 @@ class Worker:
             node = self.plan.nodes[self.plan.channels[index].target]
             deltas[node.arrives, time] += 1
             meta = {"channel": index, "time": time.encode(), "from": self.worker}
-            payload = to_bytes(table)
+            payload = to_bytes(table, narrow=True)
             rows.append((to, "message", meta, payload))
             self.stats["sent"] += 1
             self.stats["bytes_sent"] += len(payload)

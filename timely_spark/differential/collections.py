@@ -23,11 +23,12 @@ class Collection:
     to it, added up) is what a batch program would compute of what the inputs have come to. So operators may
     be put into loops, and inputs may be changed at will, insertions and deletions alike.
 
-    Made by `Stream.collection` and by operators on collections. Source: McSherry et al., Differential
-    dataflow, CIDR 2013.
+    Made by `Stream.collection` and by operators on collections. `index`, `keys`, `once`, `like`, `check` and
+    `together` are what operators are made of, those in modules of their own too. Source: McSherry et al.,
+    Differential dataflow, CIDR 2013.
 
-    **Columns:** `stream` has those of the records, then `DIFF`, a long: how many of the record there are more
-    from the time of the change on.
+    **Columns:** `schema` has those of the records; `stream` these, then `DIFF`, a long: how many of the
+    record there are more from the time of the change on.
 
     Example:
         >>> import timely_spark as ts
@@ -45,7 +46,7 @@ class Collection:
         self.once = once
         #: the columns by which it is arranged, None if it is not
         self.keys = keys
-        #: where its readers find the arrangement
+        #: what its step sends: of an arrangement its changes with their numbers, for readers of the index
         self.index = stream
         self._plain = stream if keys is None else None
         if not self.schema.names:
@@ -94,22 +95,81 @@ class Collection:
         return self.index.scope
 
     def like(self, stream: Stream, keys: tuple[str, ...] | None = None, *, once: bool = False) -> Collection:
-        """A collection of a stream of changes, or of an arrangement by keys; `once`: of consolidated ones."""
+        """What an operator returns: a collection of the changes that its step makes. For operators.
+
+        Args:
+            stream: the changes.
+            keys: the columns by which they are arranged, if `stream` is that of an `Arrange`.
+            once: whether the step sends each time's changes of a record as one.
+
+        **Columns:** in: the records', then `DIFF`; of an arrangement also their number.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> x = ts.Dataflow("like").input("x", "n long").collection()
+            >>> x.like(x.stream.exchange("n"))
+            Collection(exchange: n int64)
+
+        Raises:
+            SchemaError: there are no columns but `DIFF`.
+        """
         return Collection(stream, keys, once=once)
 
     def enter(self, scope: Scope) -> Collection:
         """This collection inside a loop, the same in every lap.
 
-        Operators enter what comes from outside their loop by themselves.
+        Operators enter what comes from outside their loop by themselves. What is arranged is so inside, too.
+
+        **Columns:** out as in.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> flow = ts.Dataflow("enter")
+            >>> loop = flow.scope.inner(name="outer").inner(name="inner")
+            >>> x = flow.input("x", "n long").collection().enter(loop)
+            >>> x.scope.name, x.leave().scope.name
+            ('outer.inner', 'outer')
+
+        Raises:
+            GraphError: `scope` is not inside the collection's.
         """
         return Collection(scope.enter(self.index), self.keys)
 
     def variable(self, scope: Scope) -> Variable:
-        """A variable of a loop, that begins as this collection."""
+        """A variable of a loop that begins as this collection; `set` must say what it becomes.
+
+        **Columns:** out as in.
+
+        Example:
+            >>> import pyarrow.compute as pc, timely_spark as ts
+            >>> flow = ts.Dataflow("countdown")
+            >>> x = flow.input("x", "n long").collection()
+            >>> n = x.variable(flow.scope.inner(name="loop"))
+            >>> n.set(n.select(n=pc.field("n") - 1).where(pc.field("n") >= 0).concat(x).distinct())
+            >>> _ = n.leave().changes().capture("out")
+            >>> ts.testing.run(flow, {"x": [[2]]})["out"].rows()
+            {0: [(0, 1), (1, 1), (2, 1)]}
+
+        Raises:
+            GraphError: `scope` is no loop, or not inside the collection's scope.
+        """
         return Variable(self, scope)
 
     def leave(self) -> Collection:
         """This collection one loop further out: what it has come to when the loop has ended.
+
+        **Columns:** out as in.
+
+        Example:
+            Of all laps' values the last one leaves:
+
+            >>> import pyarrow.compute as pc, timely_spark as ts
+            >>> flow = ts.Dataflow("halve")
+            >>> n = flow.input("x", "n long").collection().variable(flow.scope.inner(name="loop"))
+            >>> n.set(n.select(n=pc.shift_right(pc.field("n"), 1)))
+            >>> _ = n.leave().changes().capture("out")
+            >>> ts.testing.run(flow, {"x": [[5]]})["out"].rows()
+            {0: [(0, 1)]}
 
         Raises:
             GraphError: it is in no loop.
@@ -121,7 +181,11 @@ class Collection:
 
         Added up to an epoch, changes give the collection as it was then: see `snapshot`.
 
-        **Columns:** the records', then `diff`, a long that is not 0.
+        Args:
+            diff: what the column of differences is called.
+            name: the step's name.
+
+        **Columns:** out: the records', none nested; then `diff`, a long that is not 0.
 
         Example:
             >>> import timely_spark as ts
@@ -131,7 +195,7 @@ class Collection:
             {0: [(1, 1)], 1: [(2, 1)]}
 
         Raises:
-            SchemaError: the records have a column `diff`.
+            SchemaError: the records have a column `diff`, or nested ones.
         """
         if diff in self.schema.names:
             msg = (
@@ -145,7 +209,12 @@ class Collection:
         return self.consolidate(name=name).stream.select(*columns)
 
     def check(self, operator: str, *others: Any) -> None:
-        """Check that an operator may read `others` beside this collection.
+        """Check that an operator may read `others` beside this collection. For operators.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> x = ts.Dataflow("check").input("x", "n long").collection()
+            >>> x.check("merge", x.distinct())  # and nothing is raised
 
         Raises:
             GraphError: one is no collection, or of another flow.
@@ -156,7 +225,15 @@ class Collection:
                 self.index.check_others(operator, [other.index])
 
     def together(self, operator: str, *others: Collection) -> list[Collection]:
-        """This collection and others in one scope: what is of an outer one is entered.
+        """This collection and others in one scope: what is of an outer one is entered. For operators.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> flow = ts.Dataflow("together")
+            >>> x, y = flow.input("x", "n long").collection(), flow.input("y", "n long").collection()
+            >>> y = y.enter(flow.scope.inner(name="loop"))
+            >>> [one.scope.name for one in x.together("merge", y)]
+            ['loop', 'loop']
 
         Raises:
             GraphError: one is no collection, or of another flow, or in a loop that is not around the other's.
@@ -174,7 +251,8 @@ class Variable(Collection):
     """A collection in a loop that is read before what it becomes is known; `set` says what.
 
     In lap 0 it is what it was made of, and in each further lap what the collection given to `set` had come to
-    in the lap before. Several of them in one loop make a mutual recursion. Source: differential's Variable.
+    in the lap before. Several of them in one loop make a mutual recursion. Made by `Collection.variable`.
+    That of streams is `timely_spark.Variable`, which has `feed`. Source: differential's Variable.
 
     Example:
         >>> import pyarrow.compute as pc, timely_spark as ts
@@ -199,6 +277,22 @@ class Variable(Collection):
         Args:
             result: of the loop's scope, or one around it.
             consolidate: add up what goes round (see `iterate`).
+
+        **Columns:** in: the variable's.
+
+        Example:
+            Two variables that become each other, one less; those to which the even laps of a countdown lead:
+
+            >>> import pyarrow.compute as pc, timely_spark as ts
+            >>> flow = ts.Dataflow("parity")
+            >>> loop, x = flow.scope.inner(name="loop"), flow.input("x", "n long").collection()
+            >>> less = lambda of: of.select(n=pc.field("n") - 1).where(pc.field("n") >= 0)
+            >>> even, odd = x.variable(loop), x.where(pc.scalar(False)).variable(loop)
+            >>> even.set(less(odd).concat(x).distinct())
+            >>> odd.set(less(even).distinct())
+            >>> _ = even.leave().changes().capture("out")
+            >>> ts.testing.run(flow, {"x": [[5]]})["out"].rows()
+            {0: [(1, 1), (3, 1), (5, 1)]}
 
         Raises:
             GraphError: it is set already, or `result` is no collection, or of another loop.
@@ -235,11 +329,13 @@ def check_collection(operator: str, other: Any) -> None:
 def collection(stream: Stream, diff: str | None = None) -> Collection:
     """A stream's records as a collection: each is there once more from its time on, or as `diff` says.
 
+    The method `Stream.collection`.
+
     Args:
         stream: any.
         diff: a column of whole numbers: how many of the record there are more, or (negative) less.
 
-    **Columns:** the stream's, without `diff`; flat ones.
+    **Columns:** out: the stream's, without `diff`. Nested ones are for stateless operators only.
 
     Example:
         >>> import timely_spark as ts
