@@ -65,6 +65,38 @@ def test_even_if_all_keys_have_one_of_two_hashes(batches: list[Any], probes: lis
         check(batches, probes)
 
 
+@pytest.mark.parametrize("collide", [False, True])
+@given(batches=BATCHES, probes=st.lists(st.tuples(KEYS, st.integers(0, 9)), max_size=6))
+def test_single_rows_are_found_within_those_of_a_key(
+    batches: list[Any], probes: list[Any], *, collide: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        real = keys._hash_column
+        if collide:
+            patch.setattr(keys, "_hash_column", lambda column: real(column) & np.uint64(1))
+        state = Arrangement(["k"], within=["v"])
+        for rows in batches:
+            state.insert(table(rows))
+        all_rows = list(itertools.chain.from_iterable(batches))
+
+        assert found(state, [key for key, _ in probes]) == [
+            sorted(value for k, value in all_rows if k == key) for key, _ in probes
+        ]
+        at, rows = state.lookup(table(probes), ["k", "v"])
+        assert [(row["k"], row["v"]) for row in rows.to_pylist()] == [probes[probe] for probe in at]
+        assert np.bincount(at, minlength=len(probes)).tolist() == [all_rows.count(one) for one in probes]
+
+
+def test_numbers_of_several_widths_are_merged_as_the_widest() -> None:
+    state = Arrangement(["k"])
+    for kind in (pa.int8(), pa.int64(), pa.int8()):
+        rows = table([("a", 7)])
+        state.insert(rows.set_column(1, "v", rows["v"].cast(kind)))
+
+    assert found(state, ["a"]) == [[7, 7, 7]]
+    assert {one.schema.field("v").type for one in state.batches()} <= {pa.int8(), pa.int64()}
+
+
 def test_merging_may_combine_rows() -> None:
     def sums(hashed: Any, rows: pa.Table) -> tuple[Any, pa.Table]:
         groups = keys.group(rows, ["k"], hashed)

@@ -207,6 +207,22 @@ def test_a_table_comes_back_from_its_bytes() -> None:
     assert from_bytes(to_bytes(table.slice(0, 0))).schema == table.schema
 
 
+@pytest.mark.parametrize("bits", [0, 7, 8, 15, 16, 31, 32, 63])
+def test_longs_travel_in_as_few_bytes_as_they_need_and_come_back_as_they_were(bits: int) -> None:
+    longs = pa.array([None, -(1 << bits), (1 << bits) - 1] * 2000, pa.int64())
+    fields = [pa.field("n", pa.int64(), metadata={"unit": "m"}), ("none", pa.int64()), ("i", pa.int32())]
+    columns = [longs, pa.nulls(len(longs), pa.int64()), pa.array(range(len(longs)), pa.int32())]
+    table = pa.table(columns, schema=pa.schema(fields))
+
+    sent = to_bytes(table, narrow=True)
+    back = from_bytes(sent)
+    assert back.equals(table)
+    assert back.schema.equals(table.schema, check_metadata=True)
+    width = next(bytes_ for bytes_ in (1, 2, 4, 8) if bits < 8 * bytes_)
+    assert len(sent) < len(longs) * (width + 1 + 4 + 1)
+    assert len(to_bytes(table)) > len(longs) * 20, "for what is kept they are left as they are: it is mapped"
+
+
 def test_mixing_is_a_bijection_as_far_as_one_sees() -> None:
     x = np.arange(100_000, dtype=np.uint64)
 

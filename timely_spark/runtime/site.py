@@ -8,8 +8,6 @@ pickles functions, and like them it never lies in the checkpoint.
 from __future__ import annotations
 
 import base64
-import ctypes
-import gc
 import hashlib
 import json
 import pickle
@@ -23,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import TimelyError, VertexError
+from timely_spark.runtime import process
 from timely_spark.runtime.blobs import Blobs
 from timely_spark.runtime.errors import QueryFailed
 from timely_spark.runtime.log import FIRST, RoundLog
@@ -30,11 +29,6 @@ from timely_spark.worker import ROWS, Plan
 
 #: `timely_spark.worker.ROWS`, as Spark says it.
 ROWS_DDL = "worker int, kind string, meta string, payload binary"
-#: A task of ours leaves far fewer behind; the modules it imports are more. What is frozen is never collected,
-#: so that must come to an end, whatever a user's functions leave behind.
-_MANY_OBJECTS, _FROZEN = 20_000, 1_000_000
-#: glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, and what they are set to: as much as a C int holds.
-_TRIM, _MMAP, _BYTES = -1, -3, (1 << 31) - 1
 
 # Plans by content. A process serves one or two runs; more means that somebody restarts in a notebook.
 _plans: dict[str, Plan] = {}
@@ -109,12 +103,9 @@ class Site:
 
     @contextmanager
     def task(self) -> Iterator[None]:
-        """What goes on in one of Spark's Python tasks."""
-        _keep_memory()
-        with self.reporting():
+        """What to put around what a task does."""
+        with process.task(), self.reporting():
             yield
-        _spare_collector()
-        _give_memory_back()
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
@@ -213,37 +204,3 @@ def murmur3(value: int, seed: int = 42) -> int:
     h = (h ^ h >> 13) * 0xC2B2AE35 & mask
     h ^= h >> 16
     return h - (1 << 32) if h >> 31 else h
-
-
-def _keep_memory() -> None:
-    """Lets a task use again what it has freed, rather than ask the kernel for cleared pages each time.
-
-    Columns come and go by tens of megabytes; mapping and clearing them was two thirds of a large round.
-    """
-    if (mallopt := _libc("mallopt")) is not None:
-        mallopt(_MMAP, _BYTES)
-        mallopt(_TRIM, _BYTES)
-
-
-def _give_memory_back() -> None:
-    """What a task leaves free goes back to the kernel."""
-    if (malloc_trim := _libc("malloc_trim")) is not None:
-        malloc_trim(0)
-
-
-def _libc(name: str) -> Any:
-    """A function of the C library; None where it has no such function."""
-    try:
-        return getattr(ctypes.CDLL(None), name, None)
-    except (OSError, TypeError):  # there is no such library to be had
-        return None
-
-
-def _spare_collector() -> None:
-    """Exempts what lives as long as the process, such as modules, from garbage collection.
-
-    Spark's Python workers collect after every task, while the next one waits: 45 ms with pandas imported.
-    """
-    if len(gc.get_objects()) > _MANY_OBJECTS and gc.get_freeze_count() < _FROZEN:
-        gc.collect()
-        gc.freeze()

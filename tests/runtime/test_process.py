@@ -1,0 +1,66 @@
+"""What a task's process keeps, and what it gives back."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import subprocess
+import sys
+
+import pytest
+
+from timely_spark.runtime import process
+
+_USE = """
+import numpy as np
+from timely_spark.runtime import process
+
+def resident():
+    with open("/proc/self/statm") as found:
+        return int(found.read().split()[1]) >> 8  # MB, of pages of 4 kB
+
+def use(columns):
+    for one in [np.ones(4 << 20) for _ in range(columns)]:
+        one += 1
+
+before = resident()
+with process.task():
+    use({columns})
+    within = resident() - before
+print(within, resident() - before)
+"""
+
+
+def megabytes(columns: int) -> tuple[int, int]:
+    """How much a process has, when a task has freed so many columns of 32 MB, and when the task has ended."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _USE.replace("{columns}", str(columns))], capture_output=True, check=True
+    )
+    within, after = map(int, ran.stdout.split())
+    return within, after
+
+
+@pytest.mark.skipif(process._libc() is None, reason="what is freed is kept with glibc alone")
+def test_what_a_task_frees_it_may_use_again_and_at_its_end_much_of_it_is_given_back() -> None:
+    within, after = megabytes(12)
+
+    assert within > 300
+    assert after < 100
+
+    within, after = megabytes(4)
+    assert within > 100
+    assert after > 100, "so little is left for the next task"
+
+
+def test_without_glibc_a_task_runs_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other:
+        """A C library without what glibc has."""
+
+    ran = []
+    for found in (lambda _: Other(), lambda _: (_ for _ in ()).throw(OSError)):
+        monkeypatch.setattr(ctypes, "CDLL", found)
+        with process.task():
+            ran.append(process._libc())
+
+    assert ran == [None, None]
+    gc.unfreeze()
