@@ -65,6 +65,9 @@ class Alone:
     def since(self) -> int:
         return self.epoch
 
+    def since_here(self, *, onward: bool = False) -> int:
+        return self.epoch
+
 
 def changes(**columns: Any) -> pa.Table:
     made = pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
@@ -106,12 +109,13 @@ def test_dealing_rows_to_their_times_takes_them_once() -> None:
     assert list(by_time(times[:9], Time(9, 9))) == [([9, 9], None)]
 
 
-def odds_and_evens() -> ts.Dataflow:
+def odds_and_evens(*, epochs: str = "clock", index: str | None = None) -> ts.Dataflow:
     """How often one key came; joined, odd counts with even ones: never both at a time."""
     flow = ts.Dataflow("scaling")
-    counts = flow.input("x", "k long").collection().count(keys="k")
+    counts = flow.input("x", "k long", epochs=epochs).collection().count(keys="k")
     odd = counts.where(pc.equal(pc.bit_wise_and(pc.field("count"), 1), 1))
     even = counts.where(pc.equal(pc.bit_wise_and(pc.field("count"), 1), 0)).select("k", other="count")
+    odd, even = odd.arrange("k") if index == "odd" else odd, even.arrange("k") if index == "even" else even
     odd.join(even, on="k").changes().capture("out")
     return flow
 
@@ -131,6 +135,25 @@ def test_a_key_that_changes_in_every_epoch_costs_the_same_in_each(epochs: int, l
     assert looked.batches <= 5
 
 
+@pytest.mark.parametrize("index", [None, "odd", "even"])
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("times", [100, pytest.param(10_000, marks=pytest.mark.campaign)])
+@pytest.mark.timeout(1200)
+def test_a_key_that_changes_at_very_many_times_at_once_is_joined_in_linear_time(
+    times: int, workers: int, index: str | None, looked: Looked
+) -> None:
+    """Differential's case: all of them are there before any of them is over."""
+    simulation = Simulation(odds_and_evens(epochs="manual", index=index), workers=workers)
+    for epoch in range(times):
+        simulation.send("x", [0], epoch=epoch)
+    simulation.close("x")
+    simulation.run()
+
+    assert not any(table.num_rows for table in simulation.captured["out"].epochs.values())
+    assert looked.rows <= 10 * times
+    assert looked.held <= 10
+
+
 @pytest.mark.parametrize("times", [500, pytest.param(100_000, marks=pytest.mark.campaign)])
 @pytest.mark.timeout(1200)
 def test_counting_what_comes_at_very_many_times_at_once_is_linear(times: int, looked: Looked) -> None:
@@ -141,6 +164,7 @@ def test_counting_what_comes_at_very_many_times_at_once_is_linear(times: int, lo
         vertex.on_recv(0, Time(epoch), changes(k=[0]))
     assert len(context.asked) == times
     for epoch in range(times):
+        context.epoch = epoch
         vertex.on_notify(Time(epoch))
 
     assert looked.rows <= 4 * times

@@ -25,6 +25,8 @@ class Arrange(Vertex):
     to them. The sequence number of a change tells them which they met there before it came.
     """
 
+    settles = True
+
     def __init__(self, keys: Sequence[str]) -> None:
         self.state = Arrangement(keys)
         #: of the change that came last
@@ -34,7 +36,7 @@ class Arrange(Vertex):
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Into the history, and on."""
-        since = self._context.since()
+        since = self._context.since_here(onward=True)
         self.sequence += 1
         self.first = {epoch: first for epoch, first in self.first.items() if epoch >= since}
         self.first.setdefault(time.epoch, self.sequence)
@@ -42,7 +44,7 @@ class Arrange(Vertex):
         self.send_by(0, time, numbered(batch, self.sequence))
 
     def settled(self, since: int) -> int:
-        """Changes up to this one have come to every reader."""
+        """Changes up to this one have come to a reader at which nothing arrives before `since`."""
         return (
             min((one for epoch, one in self.first.items() if epoch >= since), default=self.sequence + 1) - 1
         )

@@ -27,6 +27,7 @@ class Join(Vertex):
     """
 
     repartition = repartition
+    settles = True
 
     def __init__(
         self, on: tuple[tuple[str, ...], tuple[str, ...]], columns: tuple[str, ...], shared: int | None
@@ -52,7 +53,7 @@ class Join(Vertex):
             self._send(edge, time, batch.take(probe), found)
         if edge == self.shared:
             return
-        since = self._context.since()
+        since = self._context.since_here()
         if self.shared is None:
             insert(self.sides[edge], batch, time, since)
         else:

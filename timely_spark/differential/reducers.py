@@ -88,9 +88,7 @@ class Reduce(Vertex):
 
     def on_notify(self, time: Any) -> None:
         """Say what is new at a complete time."""
-        since, names = self._context.since(), list(self.logic.keys)
-        if len(time.encode()) == 1:  # outside loops times come in order: all before is over
-            since = max(since, time.epoch)
+        since, names = self._context.since_here(), list(self.logic.keys)
         came = self.waiting.pop(time, [])
         if came and not self.shared:
             insert(self.state, consolidate(pa.concat_tables(came)), time, since)

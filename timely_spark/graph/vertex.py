@@ -42,6 +42,10 @@ class Context(Protocol):
         """An epoch: nothing will arrive anywhere at an earlier one."""
         ...
 
+    def since_here(self, *, onward: bool = False) -> int:
+        """An epoch, no earlier: nothing will arrive here, on this worker; `onward`: nor where it sends to."""
+        ...
+
 
 class Vertex:
     """One stage's part on one worker: receives batches, may keep state, sends batches, asks to be notified.
@@ -100,6 +104,9 @@ class Vertex:
     announces: ClassVar[bool] = False
     """Whether what `repartition` makes may have something to say. Each worker is then notified of the epochs
     that are not over, and of the next one, whatever comes there. For vertices outside of loops."""
+
+    settles: ClassVar[bool] = False
+    """Whether it asks for `since_here`, and does not wait. What may come to it is then told each round."""
 
     pickles: str = ""
     """Why values that have no form of their own may be pickled into the state; empty: they are refused.

@@ -146,9 +146,25 @@ class Live:
         """An epoch: nothing will arrive anywhere at an earlier one."""
         return self.called.since
 
+    def since_here(self, *, onward: bool = False) -> int:
+        """An epoch, no earlier: nothing will arrive here, on this worker; `onward`: nor where it sends to.
+
+        What has come is worked off in the order of its times, so this moves on within a round.
+        """
+        plan, nodes = self.round.plan, [self.node]
+        if onward:
+            nodes += [plan.nodes[plan.channels[index].target] for out in self.node.out for index in out]
+        epochs = (epoch for node in nodes for epoch in self.round.epochs(node))
+        least: int = min([self.called.time.epoch, *epochs])
+        return max(self.called.since, least)
+
 
 class Muted(Live):
     """The context of calls made again for the state's sake: what they led to is on its way already."""
+
+    def since_here(self, *, onward: bool = False) -> int:
+        """As far as it is written down."""
+        return self.called.since
 
     def send(self, edge: int, time: Any, batch: pa.Table) -> None:
         """It was sent."""

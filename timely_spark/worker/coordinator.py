@@ -113,9 +113,9 @@ class Coordinator:
         self.tracker.propagate()
 
     def _index(self) -> None:
-        #: per waiting vertex what may arrive over an exchange, as the header has it; kept up to date
+        #: per vertex that asks what may arrive over an exchange, as the header has it; kept up to date
         self.arrivals: dict[str, list[Any]] = {}
-        self.waiting = {node.index for node in self.plan.nodes if node.waits}
+        self.asking = {node.index for node in self.plan.nodes if node.waits or node.template.settles}
         self.watched = [node for node in self.plan.nodes if node.stage.operator in _WATCHED]
 
     # -- turns -----------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class Coordinator:
     def _arriving(self) -> dict[str, list[Any]]:
         """`arrivals`, of which only what has changed is looked up."""
         for location in self.tracker.arrived():
-            if (index := location // 2) in self.waiting and location % 2 == 0:
+            if (index := location // 2) in self.asking and location % 2 == 0:
                 if arrivals := self.tracker.arrivals(location):
                     self.arrivals[str(index)] = [time.encode() for time in arrivals]
                 else:

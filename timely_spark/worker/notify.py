@@ -154,6 +154,11 @@ class Agenda:
             if not self._held[location]:
                 del self._held[location], self._epochs[location]
 
+    def epochs(self, node: Node) -> list[int]:
+        """The least epoch of a capability, at each location where one is held by a node or may lead to it."""
+        leads = self.plan.reach.may_lead
+        return [e[0] for at, e in self._epochs.items() if at == node.leaves or leads(at, node.arrives)]
+
     def first(self, blockers: Mapping[int, list[Any]]) -> Pending | None:
         """The first that nothing can precede any more. `blockers` are the same throughout a round."""
         while self._order:

@@ -253,7 +253,7 @@ class Worker:
 
     def run(self) -> None:
         """Deliver until nothing is left that may be delivered, or the budget is used up."""
-        blockers = Blockers(
+        self.blockers = Blockers(
             lambda index: blocking(self.plan, self.plan.nodes[index], self.header, self.open, self.present)
         )
         while self.stats["steps"] < self.budget.steps and self.stats["bytes"] < self.budget.bytes:
@@ -265,7 +265,7 @@ class Worker:
                 self.stats["bytes"] += batch.nbytes
                 self.stats["records"] += batch.num_rows
                 self._call(node, Called(time, self.header["oldest"], input_, batch), time)
-            elif (pending := self.pending.first(blockers)) is not None:
+            elif (pending := self.pending.first(self.blockers)) is not None:
                 self.pending.remove(pending)
                 self.stats["notifications"] += 1
                 called = Called(pending.guarantee, self.header["oldest"])
@@ -273,6 +273,12 @@ class Worker:
             else:
                 return
             self.stats["steps"] += 1
+
+    def epochs(self, node: Node) -> list[int]:
+        """The least epochs at which something may still come to a node here, once this call is over."""
+        waiting = (time.epoch for *_, time in self.order[:1])
+        outside = (time.epoch for time in self.blockers[node.index])
+        return [*waiting, *outside, *self.pending.epochs(node)]
 
     def _call(self, node: Node, called: Called, capability: Any | None) -> None:
         if not node.stage.is_stateless:

@@ -1,0 +1,75 @@
+"""What a vertex is told never to come does not come, to it or to those that read its index."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import timely_spark as ts
+from timely_spark.worker.context import Live
+
+EDGES = "src long, dst long, diff long"
+
+
+def strong(edges: ts.Collection) -> ts.Collection:
+    return ts.graphs.strongly_connected_components(edges)
+
+
+def shared(edges: ts.Collection) -> ts.Collection:
+    """Readers of one index, one of them behind an exchange, another in a loop."""
+    index = edges.arrange("src")
+    two = index.select(src="dst", first="src").join(index, on="src").select("first", "dst")
+    far = ts.graphs.bfs(edges, index.count("n").where(pc.field("n") > 2).select(node="src"))
+    return two.concat(far.select(first="node", dst="distance"))
+
+
+@pytest.mark.parametrize("epochs", ["clock", "manual"])
+@pytest.mark.parametrize("algorithm", [strong, shared])
+@pytest.mark.parametrize("seed", range(2))
+def test_nothing_comes_before_the_epoch_of_which_a_vertex_was_told(
+    seed: int, algorithm: Any, epochs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promised: dict[tuple[int, int], int] = {}
+    ahead = []
+    told, call = Live.since_here, Live.call
+
+    def since_here(self: Live, *, onward: bool = False) -> int:
+        since = told(self, onward=onward)
+        plan, nodes = self.round.plan, [self.node.index]
+        if onward:
+            nodes += [plan.channels[index].target for out in self.node.out for index in out]
+        for node in nodes:
+            promised[self.worker, node] = max(since, promised.get((self.worker, node), since))
+        ahead.append(since - self.since())
+        return since
+
+    def checked(self: Live, node: Any, vertex: Any, called: Any, capability: Any) -> None:
+        assert called.time.epoch >= promised.get((self.worker, node.index), 0)
+        call(self, node, vertex, called, capability)
+
+    monkeypatch.setattr(Live, "since_here", since_here)
+    monkeypatch.setattr(Live, "call", checked)
+    draw = np.random.default_rng(seed)
+    flow = ts.Dataflow("promised")
+    edges = flow.input("edges", EDGES, epochs=epochs).collection(diff="diff")
+    algorithm(edges).changes().capture("out")
+    simulation = ts.testing.Simulation(flow, workers=3, seed=seed)
+    there: list[Any] = []
+    for epoch in range(6):
+        new = [tuple(edge) for edge in draw.integers(0, 6, (5, 2)).tolist()]
+        gone, there = there[:3], [*there[3:], *new]
+        rows = [(*edge, diff) for of, diff in ((new, 1), (gone, -1)) for edge in of]
+        simulation.send("edges", rows, epoch=epoch)
+        if epochs == "clock":
+            simulation.step()
+    if epochs == "manual":
+        simulation.close("edges")
+    simulation.run()
+
+    assert isinstance(simulation.captured["out"].rows(), dict)
+    assert max(ahead) > 0, "it is later than what holds everywhere"
+    assert pa.concat_tables(simulation.captured["out"].epochs.values()).num_rows
