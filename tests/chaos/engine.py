@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 from simulate import Pairs
 
 import timely_spark as ts
-from timely_spark.runtime import blobs, process, query, start, within
+from timely_spark.runtime import blobs, query, site, start
 from timely_spark.runtime.adopt import check
 from timely_spark.runtime.blobs import files_of
 from timely_spark.runtime.driver import Driver
@@ -416,7 +416,8 @@ def _points(world: World) -> Iterator[None]:
         patches.enter_context(mock.patch.multiple(blobs, EMBEDDED=64, BULK=500))
         patches.enter_context(mock.patch.object(codec, "KEPT_BYTES", 200))
         patches.enter_context(mock.patch.object(saved, "LOG_BYTES", 1_000))
-        patches.enter_context(mock.patch.object(process, "task", nullcontext))  # of use in Spark's own only
+        # of use in Spark's own processes only
+        patches.enter_context(mock.patch.object(site.process, "task", nullcontext))
         yield
 
 
