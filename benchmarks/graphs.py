@@ -6,7 +6,8 @@ their own, and answer every epoch before they see the next; the number of compon
 (node, component), must be the same for all. Where a side has fewer epochs than ours, they are the first ones.
 
 - ours: a streaming DataFrame of parquet files, an epoch each, as a collection; `connected_components`, whose
-  changes reach the driver by `subscribe`. From the file's appearance to the epoch's manifest, 2 workers.
+  changes reach the driver by `subscribe`. From the file's appearance to the epoch's manifest, 2 workers. The
+  query has just been started when the load appears, so it is still coming up: some 2 s.
 - scipy, networkx: one thread, components computed anew; without reading the file (the COST line).
 - differential: differential-dataflow in Rust, by label propagation, 2 workers; incremental, as ours. In
   memory alone, nothing is durable; without reading the file.
