@@ -17,7 +17,7 @@ from campaign import CLUSTER, RETRYING, Campaign, Chain, Params, Unfailed, unfai
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 SEED = 7 if os.environ.get("CI") else int(time.time()) % 100_000
-KILLS = 2
+KILLS = 1
 LOOPING = Params("looping", workers=2, rounds=1)
 SAMPLE = [LOOPING]
 
