@@ -71,7 +71,8 @@ class Arrangement:
     """Rows indexed by key. Inserting costs what is inserted (amortised), a look-up what is asked and found.
 
     At most logarithmically many batches are held (per `LIMIT` rows); a batch is never changed, so a
-    checkpoint may keep it by reference. Rows of one key stay in the order in which they were inserted.
+    checkpoint may keep it by reference. Rows of one key (with others within: that are equal in these, too)
+    stay in the order in which they were inserted.
 
     Example:
         >>> state = Arrangement(("id",))

@@ -88,13 +88,9 @@ def _pack(plan: Plan, entry: Source, table: pa.Table, meta: dict[str, Any]) -> I
             parts = dict.fromkeys(range(plan.workers), batch) if batch.num_rows else {}
         else:
             parts = deal(batch, channel.exchange.columns, plan.workers)
+        said = {"source": entry.name, "channel": index, **meta}
         for worker, part in parts.items():
-            yield (
-                worker,
-                "input",
-                {"source": entry.name, "channel": index, **meta},
-                to_bytes(part, narrow=True),
-            )
+            yield worker, "input", said, to_bytes(part, narrow=True)
 
 
 def apply_stage(stage: Stage, batch: pa.Table) -> tuple[pa.Table, ...]:
