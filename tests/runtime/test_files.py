@@ -657,3 +657,78 @@ def test_the_bound_of_the_cache_is_the_environments(tmp_path: Path, monkeypatch:
     monkeypatch.setenv(LIMIT, "1 GB")
     with pytest.raises(BadLocation, match=r"(?s)'1 GB'.*Hint"):
         Cache.of_this_user()
+
+
+# -- what the disk has ---------------------------------------------------------------------------------------
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that `os.fsync` was called for, in order."""
+    paths: list[str] = []
+    real = os.fsync
+
+    def noted(handle: int) -> None:
+        paths.append(str(Path(f"/proc/self/fd/{handle}").readlink()))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return paths
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="asks Linux for the paths")
+def test_what_is_durable_is_synced_with_every_folder_that_leads_to_it(
+    tmp_path: Path, synced: list[str]
+) -> None:
+    top = tmp_path / "checkpoint"
+    files = Files(top / "timely")
+    files.write("inputs/x/0.arrow", b"first", durable=True, new=True)
+
+    made = [tmp_path, top, top / "timely", top / "timely" / "inputs"]
+    *folders, content, folder = synced
+    assert folders == list(map(str, made)), "each is new, so the folder above it is synced"
+    assert content.startswith(f"{top}/timely/inputs/x/."), "the content has its first name still"
+    assert folder == f"{top}/timely/inputs/x"
+
+    synced.clear()
+    files.write("inputs/x/1.arrow", b"second", durable=True, new=True)
+    assert len(synced) == 2, "the content, and the name"
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="asks Linux for the paths")
+def test_a_folder_is_durable_whatever_it_was_made_for(tmp_path: Path, synced: list[str]) -> None:
+    files = Files(tmp_path)
+    files.write("inputs/x/0.arrow", b"not durable")
+    assert synced == [str(tmp_path), f"{tmp_path}/inputs"]
+    files.write("inputs/x/1.arrow", b"not durable")
+    assert len(synced) == 2
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["content", "name"])
+def test_a_disk_that_fails_to_sync_fails_the_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    files = Files(tmp_path)
+    calls: list[int] = []
+
+    def fail(handle: int) -> None:
+        calls.append(handle)
+        if len(calls) > which:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        files.write("a", b"x", durable=True)
+
+
+def test_a_mount_that_syncs_no_folders_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.fsync
+
+    def refuse(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "no such thing here")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    Files(tmp_path).write("a/b", b"x", durable=True)
+    assert Files(tmp_path).read("a/b") == b"x"

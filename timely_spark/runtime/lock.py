@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -19,7 +20,9 @@ except ImportError:  # Windows: only the terms of the round log keep two drivers
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: Held by this process. The kernel's lock is one of processes: it would be given to the same one again.
+_log = logging.getLogger(__name__)
+
+#: Held by this process, which also knows whether the query under a lock still runs.
 _held: dict[str, Lock] = {}
 _one_at_a_time = threading.RLock()
 
@@ -28,6 +31,9 @@ class Lock:
     """A checkpoint's lock, on a local file system; elsewhere there is none, and `acquire` always succeeds.
 
     The kernel frees it when the process ends, however it ends, so a dead process never blocks a restart.
+
+    The lock belongs to the open file (flock). A POSIX lock (lockf) would belong to the process, which loses
+    it as soon as any library opens the lock file and closes it again, for example to copy the checkpoint.
     """
 
     def __init__(self, files: Files) -> None:
@@ -50,13 +56,21 @@ class Lock:
         make_folder(os.path.dirname(path))
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o660)
         for _ in range(20):  # `is_held` has it for a moment
-            if _try(file):
+            if (taken := _try(file)) is not False:
+                if taken is None:
+                    _log.warning("%s: this file system has no locks", path)
                 self._file = file
                 _held[path] = self
                 return True
             time.sleep(0.01)
         os.close(file)
         return False
+
+    def _disown(self) -> None:
+        """In a forked child: closes its copy of the file, with which it would outlive the parent's lock."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
     def is_held(self) -> bool | None:
         """Whether a living process has the lock; None where there are none."""
@@ -65,9 +79,10 @@ class Lock:
         with _one_at_a_time:
             if (holder := _held.get(self.path)) is not None:
                 return holder.query is None or bool(holder.query.isActive)
-            file = os.open(self.path, os.O_RDWR)
+            file = os.open(self.path, os.O_RDONLY)
             try:
-                return not _try(file)
+                taken = _try(file, shared=True)
+                return None if taken is None else not taken
             finally:
                 os.close(file)
 
@@ -91,9 +106,24 @@ class Lock:
         self.release()
 
 
-def _try(file: int) -> bool:
+def _try(file: int, *, shared: bool = False) -> bool | None:
+    """Whether the lock could be taken; None where there are no locks, such as on NFS with `nolock`."""
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
+    except OSError:  # the terms of the round log keep two drivers apart
+        return None
     return True
+
+
+def _in_child() -> None:
+    global _one_at_a_time  # noqa: PLW0603 - another thread of the parent may have held it
+    _one_at_a_time = threading.RLock()
+    for lock in _held.values():
+        lock._disown()  # noqa: SLF001
+    _held.clear()
+
+
+if fcntl is not None:
+    os.register_at_fork(after_in_child=_in_child)

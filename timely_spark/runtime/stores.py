@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import uuid
 from functools import lru_cache
@@ -17,6 +18,8 @@ from timely_spark.runtime.errors import BadLocation
 SCHEMES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "abfss": "abfss", "hdfs": "hdfs"}
 #: Where an object is there, and empty, from the moment it is opened (abfss), or grows visibly (hdfs).
 _GROWING = {"abfss", "hdfs"}
+#: What a mount says that cannot make a folder durable by itself (FUSE, Windows). EIO is none of these.
+_CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES, errno.EISDIR}
 #: What S3 takes in one request.
 _SMALL = 4 << 20
 
@@ -104,15 +107,20 @@ def _create(path: str) -> int:
 
 
 def make_folder(folder: str) -> None:
-    """Makes a folder and those above it (`os.makedirs` would leave those readable)."""
+    """Makes a folder and those above it, durably (`os.makedirs` would leave those readable, and unsynced).
+
+    Every folder is synced, whatever it is made for: a durable file may come into it later.
+    """
     if os.path.isdir(folder):
         return
-    make_folder(os.path.dirname(folder))
+    above = os.path.dirname(folder)
+    make_folder(above)
     try:
         os.mkdir(folder, 0o770)
     except FileExistsError:
         if not os.path.isdir(folder):  # not just somebody faster
             raise
+    _sync(above)
 
 
 def _link(temporary: str, path: str) -> None:
@@ -127,13 +135,20 @@ def _link(temporary: str, path: str) -> None:
 
 
 def _sync(folder: str) -> None:
-    """Makes the name itself durable; a mount that cannot (FUSE) does so when the file is closed."""
-    with contextlib.suppress(OSError):
+    """Makes the names in a folder durable; a mount that cannot does so when a file is closed.
+
+    Raises:
+        OSError: the disk failed, so that nobody knows what it holds.
+    """
+    try:
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
 
 
 class Remote:

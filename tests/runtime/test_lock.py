@@ -1,0 +1,123 @@
+"""The lock of a checkpoint: who has it, who is refused, and when it is free again."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from timely_spark.runtime.files import Files
+from timely_spark.runtime.lock import Lock
+
+_TRY = """
+import sys
+from timely_spark.runtime.files import Files
+from timely_spark.runtime.lock import Lock
+
+print(Lock(Files(sys.argv[1])).acquire())
+"""
+
+
+def another_process_gets_it(folder: Path) -> bool:
+    printed = subprocess.check_output([sys.executable, "-c", _TRY, str(folder)], text=True)
+    return printed.strip() == "True"
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Any:
+    lock = Lock(Files(tmp_path))
+    assert lock.acquire()
+    yield lock
+    lock.release()
+
+
+def test_a_second_process_is_refused_until_the_lock_is_given_back(tmp_path: Path, held: Lock) -> None:
+    assert not another_process_gets_it(tmp_path)
+    assert not Lock(Files(tmp_path)).acquire(), "nor does this one get it twice"
+
+    held.release()
+    assert another_process_gets_it(tmp_path)
+    assert Lock(Files(tmp_path)).is_held() is False, "and what it held died with it"
+
+
+def test_whoever_else_opens_and_closes_the_file_leaves_the_lock_alone(tmp_path: Path, held: Lock) -> None:
+    def look() -> None:
+        Path(held.path).read_bytes()
+        shutil.copytree(tmp_path, tmp_path.with_name("copy"))
+        with Path(held.path).open("r+b") as file:  # as a library that locks what it reads
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert Lock(Files(tmp_path)).is_held()
+    assert not another_process_gets_it(tmp_path)
+
+
+def test_a_child_that_outlives_its_parent_does_not_keep_the_lock(tmp_path: Path) -> None:
+    # the parent takes the lock, forks, tells the child's number, and is killed
+    script = """if True:
+        import os, signal, sys, time
+        from timely_spark.runtime.files import Files
+        from timely_spark.runtime.lock import Lock
+
+        assert Lock(Files(sys.argv[1])).acquire()
+        if child := os.fork():
+            os.read(int(sys.argv[2]), 1)
+            print(child, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.write(int(sys.argv[3]), b"x")
+        time.sleep(60)
+    """
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path), str(read), str(write)],
+        stdout=subprocess.PIPE, text=True, pass_fds=(read, write),
+    )  # fmt: skip
+    child = int(process.stdout.readline())
+    try:
+        process.wait()
+        assert another_process_gets_it(tmp_path)
+    finally:
+        os.kill(child, 9)
+        process.stdout.close()
+        os.close(read)
+        os.close(write)
+
+
+def test_a_checkpoint_that_may_only_be_read_tells_whether_it_is_held(tmp_path: Path, held: Lock) -> None:
+    opened, real = [], os.open
+
+    def noted(path: str, flags: int, *mode: int) -> int:
+        opened.append(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+        return real(path, flags, *mode)
+
+    held.release()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", noted)
+        assert Lock(Files(tmp_path)).is_held() is False
+    assert opened == [0]
+
+
+def test_where_there_are_no_locks_a_start_goes_on_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    lock = Lock(Files(tmp_path))
+    with caplog.at_level(logging.WARNING):
+        assert lock.acquire()
+    lock.release()
+    assert "no locks" in caplog.text
+    assert Lock(Files(tmp_path)).is_held() is None
