@@ -83,6 +83,12 @@ class InvalidTime(TimelyError, ValueError):
         return cls(msg, hint="number epochs from 0 upwards")
 
     @classmethod
+    def no_epoch(cls, of: str, got: object, where: Where | None) -> Self:
+        """A user gave something else where an epoch is expected."""
+        msg = f"{of}: {got!r} ({type(got).__name__}) is no epoch"
+        return cls(msg, where=where, hint="an epoch is a whole number from 0 on and below 2**62")
+
+    @classmethod
     def depths_differ(cls, left: object, right: object) -> Self:
         """Two times, or a time and a summary, belong to different loop contexts."""
         msg = f"{left!r} and {right!r} differ in their number of loop counters, so in their loop contexts"

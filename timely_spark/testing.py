@@ -52,6 +52,7 @@ import pyarrow.compute as pc
 from timely_spark.dataflow import Dataflow
 from timely_spark.errors import SchemaError, TimelyError
 from timely_spark.graph import as_table, caller, describe
+from timely_spark.times import as_epoch
 from timely_spark.worker import Bound, Budget, Coordinator, Node, Plan, Turn, go_on, pack, pack_input, step
 from timely_spark.worker.codec import Blobs, unpack_parts
 from timely_spark.worker.keys import from_bytes
@@ -220,7 +221,7 @@ class Simulation:
 
     def advance_to(self, name: str, epoch: int) -> None:
         """Say that an input with manual epochs has come to `epoch`."""
-        self._stands[name] = self._open(name, epoch)
+        self._stands[name] = epoch = self._open(name, as_epoch(epoch, f"input {name!r}", caller()))
         self._seq += 1
         self._input.append(pack_input(self.plan, name, [(self._seq, "advance", epoch, None)]))
 
@@ -232,14 +233,15 @@ class Simulation:
         self._seq += 1
         self._input.append(pack_input(self.plan, name, [(self._seq, "close", None, None)]))
 
-    def _open(self, name: str, epoch: int | None) -> int:
+    def _open(self, name: str, epoch: int | None = None) -> int:
         """The epoch, by default that at which the input stands, if it is not closed."""
         stands = self._stands[name]
-        if stands is None or (epoch is not None and epoch < stands):
-            where = "is closed" if stands is None else f"stands at epoch {stands}, and {epoch} is closed"
+        at = stands if epoch is None else as_epoch(epoch, f"input {name!r}", caller())
+        if stands is None or at is None or at < stands:
+            where = "is closed" if stands is None else f"stands at epoch {stands}, and {at} is closed"
             msg = f"input {name!r} {where}"
             raise TimelyError(msg, hint="send before advance_to() and close()")
-        return stands if epoch is None else epoch
+        return at
 
     # -- rounds ----------------------------------------------------------------------------------------------
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
-from timely_spark.errors import SchemaError
+from timely_spark.errors import InvalidTime, SchemaError
 from timely_spark.runtime.errors import EpochClosed, SentElsewhere
 from timely_spark.runtime.inputs import InputHandle, read_entry
 from timely_spark.runtime.log import RoundLog
@@ -130,3 +131,30 @@ def test_a_second_sender_is_told(log: RoundLog) -> None:
 
     with pytest.raises(SentElsewhere, match=r"(?s)'.*' *: entry 0 .*Hint"):
         two.send([(2, "b")])
+
+
+@pytest.mark.parametrize(
+    "wrong", [2**62, 2**63, 1.5, 2.0, True, "3", -1, b"1", float("nan"), np.array([True])[0]]
+)
+def test_what_is_no_epoch_is_refused_before_anything_is_written(log: RoundLog, wrong: Any) -> None:
+    x = handle()
+    x.open(log)
+    for verb in (lambda: x.send([(1, "a")], epoch=wrong), lambda: x.advance_to(wrong)):
+        with pytest.raises(InvalidTime, match=r"(?s)input 'x'.*is no epoch \(.*test_inputs.py:\d+\).*Hint: "):
+            verb()
+    with pytest.raises(InvalidTime, match="None"):
+        x.advance_to(None)  # type: ignore[arg-type]
+
+    assert (entries(log), x.epoch, x.sent) == ([], 0, 0)
+
+
+def test_numpy_integers_are_epochs_and_the_largest_one_is_durable(log: RoundLog) -> None:
+    x = handle()
+    x.open(log)
+    x.send([(1, "a")], epoch=np.uint64(2**62 - 1))  # type: ignore[arg-type]
+    x.advance_to(np.int8(3))  # type: ignore[arg-type]
+
+    assert entries(log) == [("send", 2**62 - 1, 1), ("advance", 3, 0)]
+    again = handle()
+    again.open(log)
+    assert (again.epoch, type(x.epoch)) == (3, int)

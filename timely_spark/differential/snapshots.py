@@ -11,6 +11,7 @@ from timely_spark.differential.trace import DIFF, consolidate, numbers
 from timely_spark.errors import SchemaError
 from timely_spark.graph import caller
 from timely_spark.testing import Captured
+from timely_spark.times import as_epoch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -52,7 +53,9 @@ def snapshot(
 
     Raises:
         SchemaError: a column is missing.
+        InvalidTime: `at` is no epoch.
     """
+    at = None if at is None else as_epoch(at, "snapshot(at=)", caller())
     if isinstance(changes, Captured):
         return _of_captured(changes, at, diff)
     _check([diff, epoch], changes.columns)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Vertex, caller
+from timely_spark.times import is_whole
 from timely_spark.worker.arrangement import EPOCH, Arrangement
 from timely_spark.worker.dealt import Deal, repartition
 from timely_spark.worker.keys import Hashes, Indices, flat, group
@@ -146,9 +147,10 @@ def check_expire(operator: str, stream: Stream, expire: Any, *, per: str = "accu
             itself.
     """
     where = caller()
-    if type(expire) is not int or expire < 1:
+    if not is_whole(expire, least=1):
         said = "after" if operator == "expire" else "expire"
-        msg = f"{operator} ({where}): {said}={expire!r}. Hint: give a number of epochs, whole and from 1 on."
+        hint = "give a number of epochs, whole and from 1 on, below 2**62."
+        msg = f"{operator} ({where}): {said}={expire!r}. Hint: {hint}"
         if operator == "aggregate":
             msg += ' A column called "expire" is written aggregate({"expire": ...}).'
         raise GraphError(msg)
@@ -222,7 +224,7 @@ def expire(stream: Stream, after: int, *, diff: str = "diff", name: str | None =
         "expire",
         [schema],
         name=name,
-        vertex=Expire(after, diff),
+        vertex=Expire(int(after), diff),
         keeps={column: column for column in schema.names if column != diff},
         detail=f"after {after}",
     )[0]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Partition, caller, describe
+from timely_spark.times import is_whole
 
 if TYPE_CHECKING:
     from timely_spark.dataflow import Stream
@@ -86,8 +87,9 @@ def delay(stream: Stream, epochs: int = 1, *, name: str | None = None) -> Stream
         >>> ts.testing.run(flow, {"x": [[1], [2]]})["out"].rows()
         {0: [], 1: [(1,)], 2: [(2,)]}
     """
-    if type(epochs) is not int or epochs < 0:
-        msg = f"delay ({caller()}): {epochs!r} epochs. Hint: time only goes forward; give 0 or more."
+    if not is_whole(epochs):
+        hint = "time only goes forward; give a whole number from 0 on and below 2**62."
+        msg = f"delay ({caller()}): {epochs!r} epochs. Hint: {hint}"
         raise GraphError(msg)
-    summary = stream.flow.graph.times.delay(stream.stage.scope.depth, epochs)
+    summary = stream.flow.graph.times.delay(stream.stage.scope.depth, int(epochs))
     return stream.then("delay", [stream.schema], name=name, summary=summary, detail=str(epochs))[0]

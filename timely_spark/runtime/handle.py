@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.errors import TimelyError
+from timely_spark.graph import caller
 from timely_spark.runtime.errors import LostOwnership, QueryFailed
 from timely_spark.runtime.inputs import InputHandle
 from timely_spark.runtime.lock import Lock
 from timely_spark.runtime.site import Site
 from timely_spark.runtime.watch import BEAT, Completed, Progress, Watch
 from timely_spark.testing import Captured
+from timely_spark.times import as_epoch
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -202,7 +205,9 @@ class Query:
 
     def time(self, time: Any) -> Any:
         """A time of the flow: itself, or that of an epoch."""
-        return self._site.plan.times.epoch(time) if isinstance(time, int) else time
+        if hasattr(time, "less_equal"):
+            return time
+        return self._site.plan.times.epoch(as_epoch(time, f"a time of flow {self._site.name!r}", caller()))
 
     def wait_for(self, target: Any = None, *, epoch: int | None = None, timeout: float | None = None) -> bool:
         """Waits until an epoch is complete at a probe or output.
@@ -218,10 +223,13 @@ class Query:
             Whether it is complete; False when time is up, or when the query has ended without it.
 
         Raises:
+            InvalidTime: the epoch is none.
             TimelyError: the query failed.
         """
-        if isinstance(target, int):
+        if isinstance(target, Number):
             target, epoch = None, target
+        if epoch is not None:
+            epoch = as_epoch(epoch, f"wait_for on flow {self._site.name!r}", caller())
         names = self._watch.names() if target is None else [getattr(target, "name", target)]
         for name in names:
             self._watch.frontier(name)  # a wrong name is an error now, not a wait for ever

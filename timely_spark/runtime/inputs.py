@@ -9,10 +9,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from timely_spark.graph import caller
 from timely_spark.graph.schema import SchemaLike, as_schema, as_table
 from timely_spark.runtime.errors import EpochClosed, LogDamaged, SentElsewhere
 from timely_spark.runtime.files import quoted
 from timely_spark.runtime.log import FIRST, RoundLog
+from timely_spark.times import as_epoch
 
 _KEY = b"timely"
 
@@ -75,9 +77,12 @@ class InputHandle:
 
         Raises:
             EpochClosed: the epoch, or the input, is closed.
+            InvalidTime: `epoch` is no epoch.
             SchemaError: the records do not fit the input's schema.
         """
         table = as_table(records, self.schema)
+        if epoch is not None:
+            epoch = as_epoch(epoch, f"send(epoch=) on input {self.name!r}", caller())
         with self._lock:
             self._check_open()
             if self.epochs == "clock":
@@ -95,9 +100,11 @@ class InputHandle:
 
         Raises:
             EpochClosed: `epoch` lies below the current one, or the input is closed.
+            InvalidTime: `epoch` is no epoch.
         """
         if self.epochs == "clock":
             raise EpochClosed.by_the_clock(self.name, "advance_to")
+        epoch = as_epoch(epoch, f"advance_to on input {self.name!r}", caller())
         with self._lock:
             self._check_open()
             if epoch < self._epoch:

@@ -9,11 +9,13 @@ Sources: Naiad section 2.1; timely's ``order``, ``progress/timestamp`` and ``pro
 from __future__ import annotations
 
 from timely_spark.times.antichain import Antichain, MutableAntichain
+from timely_spark.times.epochs import EPOCHS, as_epoch, is_whole
 from timely_spark.times.lexicographic import LEXICOGRAPHIC, Lexicographic, LexicographicSummary
 from timely_spark.times.product import MAX, PRODUCT, NestedTimes, Summary, Time
 from timely_spark.times.protocol import Ordered, PathSummary, Times, Timestamp
 
 __all__ = (
+    "EPOCHS",
     "LEXICOGRAPHIC",
     "MAX",
     "PRODUCT",
@@ -28,4 +30,6 @@ __all__ = (
     "Time",
     "Times",
     "Timestamp",
+    "as_epoch",
+    "is_whole",
 )

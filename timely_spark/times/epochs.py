@@ -1,0 +1,45 @@
+"""Which numbers are epochs: checked where a user gives one, before anything is written or sent."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, Final
+
+from timely_spark.errors import InvalidTime, Where
+
+__all__ = ("EPOCHS", "as_epoch", "is_whole")
+
+#: Epochs are the numbers from 0 up to this one, itself excluded. An epoch and a delay, both below it, add up
+#: to less than the largest coordinate of a time, so no delay of a valid epoch leaves the range.
+EPOCHS: Final = 2**62
+
+
+def is_whole(value: Any, least: int = 0) -> bool:
+    """Whether a value is a whole number from `least` on and below `EPOCHS`: an int or a numpy integer.
+
+    >>> import numpy as np
+    >>> [is_whole(value) for value in (3, np.int32(3), -1, 2**62, 1.0, True, "3", None)]
+    [True, True, False, False, False, False, False, False]
+    """
+    if value is True or value is False or not isinstance(value, Integral):
+        return False
+    return least <= int(value) < EPOCHS
+
+
+def as_epoch(value: Any, of: str, where: Where | None = None) -> int:
+    """An epoch that a user gave, as an int.
+
+    >>> as_epoch(7, "advance_to on input 'x'")
+    7
+
+    Args:
+        value: what was given.
+        of: what it was given for.
+        where: the user's line.
+
+    Raises:
+        InvalidTime: it is no epoch.
+    """
+    if not is_whole(value):
+        raise InvalidTime.no_epoch(of, value, where)
+    return int(value)
