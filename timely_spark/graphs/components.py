@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
-from timely_spark.graphs.edges import edges_of, ends_of, reversed_of
+from timely_spark.graphs.edges import edges_of, ends_of, magnitude, reversed_of
 from timely_spark.graphs.forest import components, spanning_forest
 
 
@@ -108,5 +108,4 @@ def _lap(labels: Collection) -> pc.Expression:
     label, kind = pc.field("component"), labels.schema.field("component").type
     if not pa.types.is_integer(kind):
         return pc.scalar(0)
-    one = pc.scalar(pa.scalar(1, kind))
-    return pc.floor(pc.log2(pc.if_else(label > one, label, one))).cast(pa.int64())
+    return magnitude(label)

@@ -65,3 +65,12 @@ def ends_of(edges: Collection) -> Collection:
 def reversed_of(edges: Collection) -> Collection:
     """The edges the other way round."""
     return edges.select(src="dst", dst="src")
+
+
+def magnitude(number: pc.Expression) -> pc.Expression:
+    """The logarithm to base 2 of whole numbers, rounded down, 0 of those below 1.
+
+    Near a power of 2 above 2^53 it may be 1 too large: doubles are no closer together there.
+    """
+    size = pc.log2(number.cast(pa.float64(), safe=False))
+    return pc.floor(pc.max_element_wise(size, pc.scalar(0.0), skip_nulls=True)).cast(pa.int64())

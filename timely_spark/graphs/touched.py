@@ -134,7 +134,7 @@ def _dense(values: npt.NDArray[Any]) -> tuple[Indices, npt.NDArray[Any]] | None:
     there = np.zeros(high - low + 1, np.bool_)
     there[places] = True
     codes = (np.cumsum(there) - 1)[places]
-    return codes, (np.flatnonzero(there) + low).astype(values.dtype)
+    return codes, (np.flatnonzero(there).astype(wide.dtype) + low).astype(values.dtype)
 
 
 def unique(n: int, *numbers: Indices) -> Indices:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
-from timely_spark.graphs.edges import edges_of
+from timely_spark.graphs.edges import edges_of, magnitude
 
 
 def triangles(edges: Collection, *, src: str = "src", dst: str = "dst") -> Collection:
@@ -60,7 +59,7 @@ def triangles(edges: Collection, *, src: str = "src", dst: str = "dst") -> Colle
 def _from_few_to_many(links: Collection) -> Collection:
     """The edges, each from the end of fewer edges to the other."""
     ends = links.select(node="a").concat(links.select(node="b"))
-    size = pc.floor(pc.log2(pc.field("degree"))).cast(pa.int64())
+    size = magnitude(pc.field("degree"))
     sizes = ends.count("degree", keys="node").select("node", size=size).consolidate().arrange("node")
     one = links.join(sizes, left="a", right="node").select("a", "b", first="size")
     both = one.join(sizes, left="b", right="node")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from timely_spark.runtime.errors import LogDamaged
 from timely_spark.runtime.files import quoted
 from timely_spark.runtime.inputs import entry_size, read_entry, remove_entry
 from timely_spark.runtime.log import FIRST
-from timely_spark.runtime.site import ROWS_DDL, Site
+from timely_spark.runtime.site import Site
 from timely_spark.worker import pack_input
 
 Offset = dict[str, Any]
@@ -33,21 +33,46 @@ MAX_ENTRIES, MAX_BYTES = 1000, 64 << 20
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 0.16
 
 
-class FeedbackSource(DataSource):
-    """Spark's view of it."""
+def feedback_source(path: Sequence[str]) -> type[DataSource]:
+    """Spark's view of it, for a driver that imports modules from `path`.
 
-    @classmethod
-    def name(cls) -> str:
-        """The format's name."""
-        return "timely_feedback"
+    Spark creates a data source in one Python process on the driver's machine, which has the session's
+    --py-files on its path, and reads from the data source in another process, which has not. So the class
+    needs nothing but PySpark to be unpickled: it is defined in a function, which makes cloudpickle ship its
+    code, and its methods import what they use. An instance carries the path of the process that created it,
+    and the driver's, to the process that reads.
+    """
 
-    def schema(self) -> str:
-        """The rows between the stages."""
-        return ROWS_DDL
+    class FeedbackSource(DataSource):
+        def __init__(self, options: dict[str, str]) -> None:
+            import sys
 
-    def simpleStreamReader(self, schema: StructType) -> FeedbackReader:  # noqa: N802
-        """The reader; the site travels as an option."""
-        return FeedbackReader(Site.from_option(self.options["site"]))
+            super().__init__(options)
+            self.path = [*sys.path, *path]
+
+        @classmethod
+        def name(cls) -> str:
+            return "timely_feedback"
+
+        def schema(self) -> str:
+            self.extend_path()
+            from timely_spark.runtime.site import ROWS_DDL
+
+            return ROWS_DDL
+
+        def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802
+            self.extend_path()
+            from timely_spark.runtime.feedback import FeedbackReader
+            from timely_spark.runtime.site import Site
+
+            return FeedbackReader(Site.from_option(self.options["site"]))
+
+        def extend_path(self) -> None:
+            import sys
+
+            sys.path += [entry for entry in self.path if entry not in sys.path]
+
+    return FeedbackSource
 
 
 class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -5,6 +5,7 @@ What runs in Python tasks is small functions that refer to a `Site`; the work is
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
@@ -42,10 +43,13 @@ def build(session: SparkSession, site: Site, dataframes: Mapping[str, DataFrame]
     Columns:
         worker int, kind string, meta string, payload binary
     """
-    from timely_spark.runtime.feedback import FeedbackSource
+    from pyspark.sql import is_remote
 
-    register(session, FeedbackSource)
-    feedback = session.readStream.format(FeedbackSource.name()).option("site", site.to_option()).load()
+    from timely_spark.runtime.feedback import feedback_source
+
+    source = feedback_source([] if is_remote() else sys.path)  # under Connect, Spark's driver is elsewhere
+    register(session, source)
+    feedback = session.readStream.format(source.name()).option("site", site.to_option()).load()
     # Spark's offset log knows sources by their position: the feedback first, then the flow's own order.
     packed = [
         dataframes[name].mapInArrow(_packer(site, name), ROWS_DDL)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
-_registered: WeakKeyDictionary[SparkSession, set[type]] = WeakKeyDictionary()
+_registered: WeakKeyDictionary[SparkSession, dict[str, list[str]]] = WeakKeyDictionary()
 _log = logging.getLogger(__name__)
 
 NEEDED = (4, 2)
@@ -179,11 +179,15 @@ def _set(session: SparkSession, confs: Mapping[str, str]) -> list[tuple[str, str
 
 
 def register(session: SparkSession, source: type[DataSource]) -> None:
-    """Makes a Python data source known to the session, once: Spark warns of a second time."""
-    known = _registered.setdefault(session, set())
-    if source not in known:
+    """Makes a Python data source known to the session.
+
+    Spark warns of a second time, so it is done again only where it must be: a registration holds the
+    --py-files that there were, and `addPyFile` has put further ones on the path since.
+    """
+    known = _registered.setdefault(session, {})
+    if known.get(source.name()) != sys.path:
         session.dataSource.register(source)
-        known.add(source)
+        known[source.name()] = [*sys.path]
 
 
 def active_session(session: SparkSession | None) -> SparkSession:

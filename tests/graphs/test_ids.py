@@ -1,0 +1,101 @@
+"""What nodes are called makes no difference: names in the same order give the same answer, renamed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import timely_spark as ts
+from timely_spark.graphs import (
+    bfs,
+    connected_components,
+    pagerank,
+    sssp,
+    strongly_connected_components,
+    triangles,
+)
+from timely_spark.testing import run
+
+NODES = 8
+#: For each type of a node the names of nodes 0 to 7, in order.
+IDS: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
+    "negative": (pa.int64(), lambda n: n - 4),
+    "the least": (pa.int64(), lambda n: n - (1 << 63)),
+    "2^53": (pa.int64(), lambda n: n + (1 << 53) - 3),
+    "2^62": (pa.int64(), lambda n: n + (1 << 62) - 3),
+    "the greatest": (pa.int64(), lambda n: n + (1 << 63) - NODES),
+    "far apart": (pa.int64(), lambda n: (n - 4) << 60),
+    "int8": (pa.int8(), lambda n: 36 * n - 128),
+    "int32": (pa.int32(), lambda n: n - (1 << 31)),
+    "uint32": (pa.uint32(), lambda n: n + (1 << 32) - NODES),
+    "uint64": (pa.uint64(), lambda n: n + (1 << 64) - NODES),
+    "uint64 around 2^63": (pa.uint64(), lambda n: n + (1 << 63) - 3),
+    "uint64 far apart": (pa.uint64(), lambda n: n << 61),
+    "text": (pa.string(), lambda n: f"{'y' * n}x"),
+    "double": (pa.float64(), lambda n: n / 4 - 1),
+    "decimal": (pa.decimal128(38, 0), lambda n: n + 10**37),
+}
+
+
+def components_in_a_loop(edges: ts.Collection) -> ts.Collection:
+    loop = edges.scope.inner()
+    return connected_components(edges.enter(loop)).leave()
+
+
+def from_first(algorithm: Callable[..., ts.Collection]) -> Callable[[ts.Collection], ts.Collection]:
+    def applied(edges: ts.Collection) -> ts.Collection:
+        return algorithm(edges, edges.select(node="src").min("node", keys=[]).distinct())
+
+    return applied
+
+
+#: Each with how many columns of its answer are nodes.
+ALGORITHMS: dict[str, tuple[Callable[[ts.Collection], ts.Collection], int]] = {
+    "connected": (connected_components, 2),
+    "connected in a loop": (components_in_a_loop, 2),
+    "strong": (strongly_connected_components, 2),
+    "bfs": (from_first(bfs), 1),
+    "sssp": (from_first(sssp), 1),
+    "pagerank": (lambda edges: pagerank(edges, iterations=2), 1),
+    "triangles": (triangles, 3),
+}
+
+
+def answered(
+    algorithm: Callable[[ts.Collection], ts.Collection],
+    edges: list[list[tuple[Any, ...]]],
+    kind: pa.DataType,
+    call: Callable[[int], Any],
+) -> dict[int, list[tuple[Any, ...]]]:
+    """The changes of the answer when node n is called `call(n)`."""
+    flow = ts.Dataflow("ids")
+    schema = pa.schema([("src", kind), ("dst", kind), ("weight", pa.int64()), ("diff", pa.int64())])
+    algorithm(flow.input("edges", schema).collection(diff="diff")).changes().capture("out")
+    given = [[(call(a), call(b), 1, diff) for a, b, diff in epoch] for epoch in edges]
+    return run(flow, {"edges": given})["out"].rows()
+
+
+#: What the loops are asked, which take longer.
+SOME = ("negative", "2^53", "the greatest", "uint64 far apart", "text")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "ids"),
+    [(name, ids) for name in ALGORITHMS for ids in (IDS if name == "connected" else SOME)],
+)
+def test_other_names_in_the_same_order_rename_the_answer(algorithm, ids, changing) -> None:
+    (function, nodes), (kind, call) = ALGORITHMS[algorithm], IDS[ids]
+    edges = changing(NODES, 16, 2, seed=6)
+
+    plain = answered(function, edges, pa.int64(), lambda n: n + 1)
+    found = answered(function, edges, kind, call)
+
+    renamed = {
+        epoch: sorted((*(call(node - 1) for node in row[:nodes]), *row[nodes:]) for row in rows)
+        for epoch, rows in plain.items()
+    }
+    assert {epoch: sorted(rows) for epoch, rows in found.items()} == renamed
+    assert any(renamed.values())
