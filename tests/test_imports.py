@@ -20,6 +20,7 @@ LAYERS = (
     ("progress",),
     ("worker",),
     ("operators",),
+    ("streams",),
     ("dataflow",),
     ("testing",),
     ("differential",),

@@ -18,12 +18,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from timely_spark import graphs, testing
-from timely_spark.dataflow import Dataflow, Input, Scope, Stream, Variable
+from timely_spark.dataflow import Dataflow, Input
 from timely_spark.differential import Collection, snapshot
 from timely_spark.errors import TimelyError
 from timely_spark.graph import Vertex
 from timely_spark.operators import Probe
 from timely_spark.operators.once import once
+from timely_spark.streams import Scope, Stream, Variable
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Time
 
 if TYPE_CHECKING:

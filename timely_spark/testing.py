@@ -51,7 +51,7 @@ import pyarrow.compute as pc
 
 from timely_spark.dataflow import Dataflow
 from timely_spark.errors import SchemaError, TimelyError
-from timely_spark.graph import as_table, caller, describe
+from timely_spark.graph import Kind, as_table, caller, describe
 from timely_spark.times import as_epoch
 from timely_spark.worker import Bound, Budget, Coordinator, Node, Plan, Turn, go_on, pack, pack_input, step
 from timely_spark.worker.codec import Blobs, unpack_parts
@@ -184,7 +184,7 @@ class Simulation:
         self.captured = {
             node.name: Captured(node.template.schema)  # type: ignore[attr-defined]
             for node in self.plan.nodes
-            if node.stage.operator in {"output", "inspect"}
+            if node.stage.kind in {Kind.OUTPUT, Kind.INSPECT}
         }
         self.turn: Turn = self.coordinator.first()
         self.waiting: list[pa.Table] = [self.turn.rows]
@@ -394,7 +394,7 @@ class Simulation:
         ):
             self._parts[sink.as_py(), epoch.as_py()].append(from_bytes(payload.as_buffer()))
         for node in self.plan.nodes:
-            if node.stage.operator == "inspect":
+            if node.stage.kind is Kind.INSPECT:
                 for _, epoch in [key for key in self._parts if key[0] == node.name]:
                     table = pa.concat_tables(self._parts.pop((node.name, epoch)))
                     self._deliver(node, epoch, table, batch=self.batch)

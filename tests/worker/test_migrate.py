@@ -558,3 +558,82 @@ def test_another_flow_on_another_number_of_workers() -> None:
 
     for name in ("counted", "slowly"):
         assert (old.captured[name].rows() | new.captured[name].rows()) == straight.captured[name].rows()
+
+
+# -- what is only shown --------------------------------------------------------------------------------------
+
+
+def pairs_by(function: Callable[[Any], Any]) -> Callable[[ts.Stream], None]:
+    """Functions of the user's wherever one may stand, with nothing named behind them."""
+
+    def build(x: ts.Stream) -> None:
+        y = x.exchange("k").map(function, "k long, v long").where(lambda row: function(row)[0] >= 0)
+        z = y.flat_map(lambda row: [function(row)], "k long, v long").branch(function).trues
+        z.group_by("k").count().capture("counted")
+        z.collection().map(function, "k long, v long").count(keys="k").changes().capture("changes")
+
+    return build
+
+
+def test_a_function_that_is_called_something_else_is_no_other_flow() -> None:
+    def swapped(row: Any) -> Any:
+        return row.v, row.k
+
+    def turned(row: Any) -> Any:
+        return row.v, row.k
+
+    old = started(pairs_by(swapped))
+    for function in (turned, lambda row: (row.v, row.k)):
+        assert not compare(plain(old.plan.described()), built(pairs_by(function)).compile(2))
+    new, _ = go_on(old, built(pairs_by(turned)))
+    send(new, [(2, 5)], epoch=1)
+
+    assert new.captured["counted"].rows() == {1: [(2, 2)]}
+    assert new.captured["changes"].rows() == {1: [(5, 2, -1), (5, 3, 1)]}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (lambda x: x.min("v", keys="k", name="s"), lambda x: x.max("v", keys="k", name="s")),
+        (lambda x: x.distinct(name="s"), lambda x: x.distinct(expire=2, name="s")),
+        (lambda x: x.distinct(expire=3, name="s"), lambda x: x.distinct(expire=2, name="s")),
+        (lambda x: x.expire(after=3, name="s"), lambda x: x.expire(after=2, name="s")),
+        (
+            lambda x: x.group_by("k").aggregate(a=("sum", "v"), name="s"),
+            lambda x: x.group_by("k").aggregate(a=("max", "v"), name="s"),
+        ),
+        (
+            lambda x: x.group_by("k").aggregate(a=("sum", "v"), name="s"),
+            lambda x: x.group_by("k").aggregate(a=("sum", "v"), per="time", name="s"),
+        ),
+        (
+            lambda x: x.join(x.select(a="v", w="k"), left="k", right="w", name="s"),
+            lambda x: x.join(x.select(a="v", w="k"), left="v", right="w", name="s"),
+        ),
+        (
+            lambda x: x.collection().top_k(2, "v", keys="k", name="s").changes(),
+            lambda x: x.collection().top_k(3, "v", keys="k", name="s").changes(),
+        ),
+        (
+            lambda x: x.collection().top_k(2, "v", keys="k", name="s").changes(),
+            lambda x: x.collection().top_k(2, "v", keys="k", descending=False, name="s").changes(),
+        ),
+        (
+            lambda x: x.collection().min("v", keys="k", name="s").changes(),
+            lambda x: x.collection().max("v", keys="k", name="s").changes(),
+        ),
+        (
+            lambda x: x.collection().arrange("k", name="s").count().changes(),
+            lambda x: x.collection().arrange("v", name="s").count(keys="k").changes(),
+        ),
+        (
+            lambda x: x.where(pc.field("k") > 0).distinct(name="s"),
+            lambda x: x.where(pc.field("k") > 0).distinct().settle(name="s"),
+        ),
+    ],
+)
+def test_what_a_step_was_told_is_part_of_what_it_is(before: Any, after: Any) -> None:
+    old = started(lambda x: before(x).capture("out"))
+
+    assert "step 's'" in refused(old, built(lambda x: after(x).capture("out")))

@@ -134,5 +134,6 @@ def arrange(collection: Collection, keys: str | Sequence[str], *, name: str | No
         requires=[Partition(listed)],
         guarantees=listed,
         detail=", ".join(listed),
+        parameters={"keys": list(listed)},
     )[0]
     return collection.like(made, listed)

@@ -13,7 +13,7 @@ from timely_spark.graph import caller, describe
 from timely_spark.times import PRODUCT
 
 if TYPE_CHECKING:
-    from timely_spark.dataflow import Scope, Stream
+    from timely_spark.streams import Scope, Stream
 
 
 class Collection:

@@ -245,6 +245,7 @@ def _join(
             requires=[Partition(keys[0]), Partition(keys[1])],
             guarantees=keys[0],
             detail=" and ".join(a if a == b else f"{a} = {b}" for a, b in zip(*keys, strict=True)),
+            parameters={"on": [list(side) for side in keys]},
         )[0]
     )
 

@@ -15,6 +15,7 @@ from timely_spark.differential.trace import consolidate as added_up
 from timely_spark.errors import SchemaError
 from timely_spark.graph import (
     Graph,
+    Kind,
     Partition,
     SchemaLike,
     Stage,
@@ -30,8 +31,8 @@ from timely_spark.worker.dealt import repartition
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from timely_spark.dataflow import Stream
     from timely_spark.differential.collections import Collection
+    from timely_spark.streams import Stream
 
 
 class _Weigh(Stateless):
@@ -126,6 +127,7 @@ def changed_by(stream: Stream, diff: str | None) -> Stream:
         vertex=_Weigh(diff),
         keeps={field.name: field.name for field in kept},
         detail=diff,
+        parameters={"diff": diff},
     )[0]
 
 
@@ -375,7 +377,7 @@ def lies(graph: Graph, stage: Stage) -> tuple[str, ...] | None:
 
     Equal records lie together then, and need not be dealt by all their columns to be added up.
     """
-    if stage.guarantees is not None or stage.operator == "feedback":
+    if stage.guarantees is not None or stage.kind is Kind.FEEDBACK:
         return stage.guarantees
     before = graph.into(stage)
     by = lies(graph, before[0].source) if before else None

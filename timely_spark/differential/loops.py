@@ -15,8 +15,8 @@ from timely_spark.graph import Vertex, caller, check_columns
 from timely_spark.operators.rows import Expression, check_function
 
 if TYPE_CHECKING:
-    from timely_spark.dataflow import Scope
     from timely_spark.differential.collections import Collection
+    from timely_spark.streams import Scope
 
 _LAP = "__timely_lap"
 
@@ -88,6 +88,7 @@ def enter_at(
         vertex=EnterAt(),
         keeps={column: column for column in columns},
         detail=str(lap),
+        parameters={"lap": str(lap)},
     )
     return collection.like(made[0])
 

@@ -42,6 +42,7 @@ def _reduced(
     *,
     name: str | None,
     detail: str = "",
+    **parameters: Any,
 ) -> Collection:
     shared = collection.keys == logic.keys
     stream = collection.index if shared else collection.stream
@@ -55,6 +56,7 @@ def _reduced(
             requires=[Partition(logic.keys)],
             guarantees=logic.keys,
             detail=detail,
+            parameters={"keys": list(logic.keys), **parameters},
         )[0],
         once=True,
     )
@@ -152,7 +154,8 @@ def sum(collection: Collection, value: str, *, keys: Columns = None, name: str |
     else:
         msg = f"sum ({caller()}): column {value!r} is {kind}. Hint: sum numbers."
         raise SchemaError(msg)
-    return _plain(_reduced("sum", collection, logic, [pa.field(value, kind)], name=name, detail=value))
+    made = _reduced("sum", collection, logic, [pa.field(value, kind)], name=name, detail=value, value=value)
+    return _plain(made)
 
 
 def min(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
@@ -212,9 +215,8 @@ def _extreme(
 ) -> Collection:
     collection, listed = _grouped(operator, collection, keys, value)
     logic = Extreme(listed, value, greatest=operator == "max")
-    return _plain(
-        _reduced(operator, collection, logic, [collection.schema.field(value)], name=name, detail=value)
-    )
+    fields = [collection.schema.field(value)]
+    return _plain(_reduced(operator, collection, logic, fields, name=name, detail=value, value=value))
 
 
 def top_k(
@@ -259,7 +261,8 @@ def top_k(
     check_columns("top_k", collection.schema, collection.schema.names, keys=True)
     fields = [field for field in collection.schema if field.name not in listed]
     logic = TopK(listed, k, value, descending=descending)
-    return _plain(_reduced("top_k", collection, logic, fields, name=name, detail=f"{k} by {value}"))
+    said = {"k": k, "value": value, "descending": descending}
+    return _plain(_reduced("top_k", collection, logic, fields, name=name, detail=f"{k} by {value}", **said))
 
 
 def distinct(collection: Collection, *, name: str | None = None) -> Collection:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from timely_spark.graph.graph import (
     Edge,
     Graph,
+    Kind,
     Partition,
     Refines,
     Scope,
@@ -21,6 +22,7 @@ __all__ = [
     "Edge",
     "Forward",
     "Graph",
+    "Kind",
     "Partition",
     "Refines",
     "SchemaLike",

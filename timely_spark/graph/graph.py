@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,57 @@ class Scope:
         return (self,) if self.parent is None else (*self.parent.path, self)
 
 
+class Kind(Enum):
+    """What a stage is to the compiler, the workers and the driver; they ask for nothing else of it.
+
+    What an operator or a vertex is called is a label, for people. The values are for checkpoints.
+    """
+
+    SOURCE = "source"
+    #: computes: it has a vertex
+    VERTEX = "vertex"
+    #: computes of each record one record, column by column
+    SELECT = "select"
+    CONCAT = "concat"
+    EXCHANGE = "exchange"
+    BROADCAST = "broadcast"
+    DELAY = "delay"
+    ENTER = "enter"
+    LEAVE = "leave"
+    FEEDBACK = "feedback"
+    VARIABLE = "variable"
+    #: gives its records to the driver, epoch by epoch
+    OUTPUT = "output"
+    #: gives its records to the driver as they come
+    INSPECT = "inspect"
+    PROBE = "probe"
+
+    @property
+    def is_routing(self) -> bool:
+        """Whether it moves records only."""
+        return self in _ROUTING
+
+    @property
+    def is_end(self) -> bool:
+        """Whether somebody outside looks at how far it is."""
+        return self in _ENDS
+
+
+_ROUTING = frozenset(
+    {
+        Kind.CONCAT,
+        Kind.EXCHANGE,
+        Kind.BROADCAST,
+        Kind.DELAY,
+        Kind.ENTER,
+        Kind.LEAVE,
+        Kind.FEEDBACK,
+        Kind.VARIABLE,
+    }
+)
+_ENDS = frozenset({Kind.OUTPUT, Kind.INSPECT, Kind.PROBE})
+
+
 @dataclass(frozen=True, slots=True)
 class Partition:
     """How the records of an input are dealt to the workers: by H of some columns, or each to all of them."""
@@ -75,10 +127,12 @@ class Refines:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Stage:
-    """A stage of the graph. Without a vertex it only routes: concat, enter, leave, feedback, exchange."""
+    """A stage of the graph: it computes, with a vertex; or it routes, or is a source."""
 
     index: int
     name: str
+    kind: Kind
+    #: what it is called by people, who see it in `explain`; nothing is decided by it
     operator: str
     scope: Scope
     where: Where
@@ -94,17 +148,26 @@ class Stage:
     keeps: Mapping[str, str] | None = None
     #: set where the output is provisional by this stage's own doing
     refines: Refines | None = None
-    #: shown by explain
+    #: shown by explain, and nothing else
     detail: str = ""
+    #: what it was told that decides what it keeps and what that means, as plain JSON: a restart compares it
+    parameters: Mapping[str, Any] = field(default_factory=dict)
     #: whether the user gave the name, and those of the loops around it, himself
     named: bool = False
     #: of a source, whether the program itself sends
     handle: bool = False
+    #: of a source: "clock", "manual", or the column that says
+    epochs: str = ""
+
+    @property
+    def is_source(self) -> bool:
+        """Whether records come into the flow here."""
+        return self.kind is Kind.SOURCE
 
     @property
     def is_routing(self) -> bool:
         """Whether the stage moves records only."""
-        return self.vertex is None and self.operator != "source"
+        return self.kind.is_routing
 
     @property
     def is_stateless(self) -> bool:
@@ -175,6 +238,7 @@ class Graph:
         scope: Scope,
         outputs: Sequence[pa.Schema],
         *,
+        kind: Kind = Kind.VERTEX,
         inputs: Sequence[tuple[Stage, int]] = (),
         name: str | None = None,
         vertex: Vertex | None = None,
@@ -184,8 +248,10 @@ class Graph:
         keeps: Mapping[str, str] | None = None,
         refines: Refines | None = None,
         detail: str = "",
+        parameters: Mapping[str, Any] | None = None,
         called: str | None = None,
         handle: bool = False,
+        epochs: str = "",
     ) -> Stage:
         """Add a stage and the edges that lead to it; without a name it is named after `called` or `operator`.
 
@@ -201,6 +267,7 @@ class Graph:
         stage = Stage(
             index=len(self.stages),
             name=full,
+            kind=kind,
             operator=operator,
             scope=scope,
             where=caller(),
@@ -212,8 +279,10 @@ class Graph:
             keeps=keeps,
             refines=refines,
             detail=detail,
+            parameters=parameters or {},
             named=not any(one in self._made_up for one in (full, *(loop.name for loop in scope.path))),
             handle=handle,
+            epochs=epochs,
         )
         self.stages.append(stage)
         for input_, (source, port) in enumerate(inputs):

@@ -26,7 +26,7 @@ from timely_spark.worker.dealt import repartition
 from timely_spark.worker.keys import Hashes, Indices, Mask, exact, flat, group, same
 
 if TYPE_CHECKING:
-    from timely_spark.dataflow import Stream
+    from timely_spark.streams import Stream
 
 #: so many levels of a tree fall one after the other, and one more for each so many nodes there are; or so
 #: many nodes, and an eighth of all. Then all of the tree that is as deep falls at once, which is less work.

@@ -21,7 +21,7 @@ from timely_spark.worker.keys import Groups, Hashes, Indices, flat, group
 from timely_spark.worker.stamps import AT, settle_times, stamp, stamps
 
 if TYPE_CHECKING:
-    from timely_spark.dataflow import Stream
+    from timely_spark.streams import Stream
 
 _FOLD: Mapping[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 _KINDS = ("count", "sum", "min", "max", "collect")
@@ -390,4 +390,9 @@ def _aggregate(
         detail=", ".join(f"{out}={kind}({column or ''})" for out, kind, column in listed)
         + (", per time" if per == "time" else "")
         + (f", expire {expire}" if expire is not None else ""),
+        parameters={
+            "aggregates": [list(one) for one in listed],
+            "per": per,
+            "expire": expire and int(expire),
+        },
     )[0]

@@ -12,7 +12,7 @@ from timely_spark.graph import Partition, SchemaLike, Vertex, as_schema, caller,
 from timely_spark.worker.dealt import repartition
 
 if TYPE_CHECKING:
-    from timely_spark.dataflow import Stream
+    from timely_spark.streams import Stream
 
 Columns: TypeAlias = str | Sequence[str] | None
 By: TypeAlias = Sequence[Columns] | str | None

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import caller, check_columns, names
+from timely_spark.graph import Kind, caller, check_columns, names
 from timely_spark.operators.once import Once
 from timely_spark.operators.output import Output, Watch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from timely_spark.dataflow import Dataflow, Stream
+    from timely_spark.dataflow import Dataflow
+    from timely_spark.streams import Stream
 
 Release = Literal["epoch", "arrival"]
 
@@ -53,7 +54,9 @@ class Probe:
 
 def probe(stream: Stream, name: str | None = None) -> Probe:
     """A place at which to ask how far the flow is."""
-    return Probe(stream.flow, stream.then("probe", [stream.schema], name=name, vertex=Watch())[0].name)
+    return Probe(
+        stream.flow, stream.then("probe", [stream.schema], kind=Kind.PROBE, name=name, vertex=Watch())[0].name
+    )
 
 
 def inspect(stream: Stream, name: str | None = None, *, limit: int = 20) -> Stream:
@@ -291,9 +294,18 @@ def _output(
         msg = f"{operator} ({caller()}): release={release!r}. Hint: 'epoch' or 'arrival'."
         raise GraphError(msg)
     schema = stream.schema if made is None else stream.schema.append(pa.field(made, pa.int32()))
-    shown = "inspect" if kind == "inspect" else "output"
+    ends = Kind.INSPECT if kind == "inspect" else Kind.OUTPUT
     called = f"{operator}-{stream.name.rsplit('.', 1)[-1]}"
-    stream.then(shown, [], name=name, called=called, vertex=Output(schema, made), detail=kind)
+    stream.then(
+        ends.value,
+        [],
+        kind=ends,
+        name=name,
+        called=called,
+        vertex=Output(schema, made),
+        detail=kind,
+        parameters={"to": kind},
+    )
     stage = stream.flow.graph.stages[-1]
     stream.flow.outputs.append(OutputSpec(stage.name, schema, kind, release, options))
     return stream

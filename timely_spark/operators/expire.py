@@ -21,7 +21,7 @@ from timely_spark.worker.dealt import Deal, repartition
 from timely_spark.worker.keys import Hashes, Indices, flat, group
 
 if TYPE_CHECKING:
-    from timely_spark.dataflow import Stream
+    from timely_spark.streams import Stream
 
 
 def in_epoch(table: pa.Table, epoch: int) -> pa.Table:
@@ -227,4 +227,5 @@ def expire(stream: Stream, after: int, *, diff: str = "diff", name: str | None =
         vertex=Expire(int(after), diff),
         keeps={column: column for column in schema.names if column != diff},
         detail=f"after {after}",
+        parameters={"after": int(after), "diff": diff},
     )[0]

@@ -18,7 +18,7 @@ from timely_spark.worker.keys import Hashes
 from timely_spark.worker.stamps import AT, settle_times, stamp, stamps
 
 if TYPE_CHECKING:
-    from timely_spark.dataflow import Stream
+    from timely_spark.streams import Stream
 
 
 class Join(Vertex):
@@ -267,4 +267,5 @@ def join(
         detail=" and ".join(a if a == b else f"{a} = {b}" for a, b in zip(*keys, strict=True))
         + (", per time" if per == "time" else "")
         + (f", expire {expire}" if expire is not None else ""),
+        parameters={"on": [list(side) for side in keys], "per": per, "expire": expire and int(expire)},
     )[0]

@@ -24,7 +24,7 @@ from timely_spark.worker.keys import Hashes, Indices, Mask, group, hashes
 from timely_spark.worker.stamps import settle_times, stamp, where_time
 
 if TYPE_CHECKING:
-    from timely_spark.dataflow import Stream
+    from timely_spark.streams import Stream
 
 
 class Least(Vertex):
@@ -264,6 +264,7 @@ def _least(
         guarantees=refines.keys,
         refines=refines if expire is None else None,
         detail=(refines.value or "") if expire is None else f"{refines.value or ''}, expire {expire}",
+        parameters={"value": refines.value, "expire": expire and int(expire)},
     )[0]
 
 

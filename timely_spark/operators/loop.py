@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.errors import GraphError
-from timely_spark.graph import caller
+from timely_spark.graph import Kind, caller
 
 if TYPE_CHECKING:
-    from timely_spark.dataflow import Scope, Stream
+    from timely_spark.streams import Scope, Stream
 
 
 def enter(stream: Stream, scope: Scope) -> Stream:
@@ -31,7 +31,7 @@ def leave(stream: Stream) -> Stream:
         )
         raise GraphError(msg)
     summary = stream.flow.graph.times.leave(scope.depth)
-    return stream.then("leave", [stream.schema], scope=scope.parent, summary=summary)[0]
+    return stream.then("leave", [stream.schema], kind=Kind.LEAVE, scope=scope.parent, summary=summary)[0]
 
 
 def loop(

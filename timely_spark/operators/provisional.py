@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from timely_spark.errors import GraphError
-from timely_spark.graph import Edge, Graph, Partition, Refines, Stage
+from timely_spark.graph import Edge, Graph, Kind, Partition, Refines, Stage
 from timely_spark.operators.aggregate import Aggregate
 from timely_spark.operators.expire import Expire, Runs
 from timely_spark.operators.least import Settled
@@ -31,6 +31,9 @@ class Derived:
 
 
 Provisional = Refines | Derived | None
+
+_BROKEN = frozenset({Kind.FEEDBACK, Kind.VARIABLE, Kind.LEAVE, Kind.DELAY, Kind.EXCHANGE, Kind.BROADCAST})
+"""Behind these an epoch does not come whole, or not in order."""
 
 
 def settle_graph(graph: Graph) -> Graph:
@@ -64,14 +67,12 @@ def settle_graph(graph: Graph) -> Graph:
         made.stages.append(stage_)
     for edge in graph.edges:
         kind = what[edge.source, edge.port]
-        leaves = (
-            edge.target.operator == "leave" and edge.target.scope.depth == 0 and isinstance(kind, Derived)
-        )
+        leaves = edge.target.kind is Kind.LEAVE and edge.target.scope.depth == 0 and isinstance(kind, Derived)
         if kind is None or not (leaves or _exact(edge.target) or _loses(edge.target, kind)):
             made.connect(new[edge.source], edge.port, new[edge.target], edge.input)
             continue
         if isinstance(kind, Derived):
-            verb = "leaves its loop by" if edge.target.operator == "leave" else "is read by"
+            verb = "leaves its loop by" if edge.target.kind is Kind.LEAVE else "is read by"
             msg = (
                 f"what step {edge.source.name!r} ({edge.source.where}) makes of {kind.of.name!r} "
                 f"({kind.of.where}) is not final when it {verb} {edge.target.name!r} ({edge.target.where}). "
@@ -86,6 +87,7 @@ def settle_graph(graph: Graph) -> Graph:
                 name=f"{edge.source.name}.settled"
                 if not edge.port
                 else f"{edge.source.name}.settled_{edge.port}",
+                kind=Kind.VERTEX,
                 operator="settle",
                 scope=edge.source.scope,
                 where=edge.source.where,
@@ -133,9 +135,9 @@ def _exact(stage: Stage) -> bool:
     """Whether the stage must be given final records."""
     if stage.refines is not None or isinstance(stage.vertex, Settled | Output | Watch):
         return False
-    if stage.is_routing and stage.operator != "concat":
+    if stage.is_routing and stage.kind is not Kind.CONCAT:
         return False
-    if stage.operator == "select" and stage.keeps is not None and len(stage.keeps) == len(stage.outputs[0]):
+    if stage.kind is Kind.SELECT and stage.keeps is not None and len(stage.keeps) == len(stage.outputs[0]):
         return False
     return stage.scope.depth == 0 or (stage.vertex is not None and stage.vertex.waits)
 
@@ -179,7 +181,7 @@ def _transfer(stage: Stage, inputs: list[tuple[Stage, Provisional]], fresh: set[
     if isinstance(kind, Derived):
         return kind
     if stage.is_routing and (
-        len(inputs) == 1 or (stage.operator == "variable" and all(other == kind for _, other in inputs))
+        len(inputs) == 1 or (stage.kind is Kind.VARIABLE and all(other == kind for _, other in inputs))
     ):
         return kind
     carried = _carried(stage, kind)
@@ -207,7 +209,7 @@ def _loses(stage: Stage, kind: Provisional) -> bool:
     if stage.refines is not None:
         same = (stage.refines.value, stage.refines.greatest) == (kind.value, kind.greatest)
         return kind.value is not None and not same
-    return stage.operator == "select" and _carried(stage, kind) is None
+    return stage.kind is Kind.SELECT and _carried(stage, kind) is None
 
 
 def _carried(stage: Stage, kind: Refines) -> Refines | None:
@@ -215,7 +217,7 @@ def _carried(stage: Stage, kind: Refines) -> Refines | None:
     keeps = {old: new for new, old in stage.keeps.items()} if stage.keeps is not None else {}
     needed = [*kind.keys, *([kind.value] if kind.value else [])]
     whole = (
-        kind.value is None or stage.operator == "select"
+        kind.value is None or stage.kind is Kind.SELECT
     )  # to drop some keys' best is to show the second best
     if all(column in keeps for column in needed) and whole:
         return Refines(
@@ -233,10 +235,10 @@ def _fresh(graph: Graph, into: dict[Stage, list[Edge]]) -> set[Stage]:
     straight: set[Stage] = set()
     for stage in graph.stages:
         past = into[stage]
-        if (stage.operator == "source" and stage.detail == "clock") or (
+        if (stage.is_source and stage.epochs == "clock") or (
             (stage.is_routing or stage.is_stateless)
             and past
-            and stage.operator not in {"feedback", "variable", "leave", "delay", "exchange", "broadcast"}
+            and stage.kind not in _BROKEN
             and all(edge.source in straight for edge in past)
         ):
             straight.add(stage)

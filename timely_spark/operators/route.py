@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Partition, caller, describe
+from timely_spark.graph import Kind, Partition, caller, describe
 from timely_spark.times import is_whole
 
 if TYPE_CHECKING:
-    from timely_spark.dataflow import Stream
+    from timely_spark.streams import Stream
 
 
 def exchange(stream: Stream, *keys: str, name: str | None = None) -> Stream:
@@ -27,7 +27,11 @@ def exchange(stream: Stream, *keys: str, name: str | None = None) -> Stream:
         {0: [(1,), (2,)]}
     """
     return stream.then(
-        "exchange", [stream.schema], name=name, requires=[Partition(keys or tuple(stream.schema.names))]
+        "exchange",
+        [stream.schema],
+        kind=Kind.EXCHANGE,
+        name=name,
+        requires=[Partition(keys or tuple(stream.schema.names))],
     )[0]
 
 
@@ -43,7 +47,9 @@ def broadcast(stream: Stream, *, name: str | None = None) -> Stream:
         >>> ts.testing.run(flow, {"x": [[1]]}, workers=3)["out"].rows()
         {0: [(1,), (1,), (1,)]}
     """
-    return stream.then("broadcast", [stream.schema], name=name, requires=[Partition((), broadcast=True)])[0]
+    return stream.then(
+        "broadcast", [stream.schema], kind=Kind.BROADCAST, name=name, requires=[Partition((), broadcast=True)]
+    )[0]
 
 
 def concat(stream: Stream, *others: Stream, name: str | None = None) -> Stream:
@@ -69,7 +75,7 @@ def concat(stream: Stream, *others: Stream, name: str | None = None) -> Stream:
                 "Hint: select the same columns, in the same order, on both sides."
             )
             raise SchemaError(msg)
-    return stream.then("concat", [stream.schema], others=others, name=name)[0]
+    return stream.then("concat", [stream.schema], kind=Kind.CONCAT, others=others, name=name)[0]
 
 
 def delay(stream: Stream, epochs: int = 1, *, name: str | None = None) -> Stream:
@@ -92,4 +98,12 @@ def delay(stream: Stream, epochs: int = 1, *, name: str | None = None) -> Stream
         msg = f"delay ({caller()}): {epochs!r} epochs. Hint: {hint}"
         raise GraphError(msg)
     summary = stream.flow.graph.times.delay(stream.stage.scope.depth, int(epochs))
-    return stream.then("delay", [stream.schema], name=name, summary=summary, detail=str(epochs))[0]
+    return stream.then(
+        "delay",
+        [stream.schema],
+        kind=Kind.DELAY,
+        name=name,
+        summary=summary,
+        detail=str(epochs),
+        parameters={"epochs": int(epochs)},
+    )[0]

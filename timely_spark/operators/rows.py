@@ -12,10 +12,19 @@ import pyarrow.compute as pc
 from pyarrow import acero
 
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import SchemaLike, Stateless, as_schema, as_table, caller, check_columns, describe
+from timely_spark.graph import (
+    Kind,
+    SchemaLike,
+    Stateless,
+    as_schema,
+    as_table,
+    caller,
+    check_columns,
+    describe,
+)
 
 if TYPE_CHECKING:
-    from timely_spark.dataflow import Stream
+    from timely_spark.streams import Stream
 
 Expression: TypeAlias = pc.Expression
 
@@ -149,11 +158,13 @@ def select(
         "select",
         [schema],
         name=name,
+        kind=Kind.SELECT,
         vertex=_Select(chosen, schema),
         keeps={new: old for new, old in chosen.items() if isinstance(old, str)},
         detail=", ".join(
             new if isinstance(old, str) and new == old else f"{new}={old}" for new, old in chosen.items()
         ),
+        parameters={"columns": {new: str(old) for new, old in chosen.items()}},
     )[0]
 
 
@@ -213,6 +224,7 @@ def where(
         vertex=_checked(stream, _Where(predicate)),
         keeps=_all(stream),
         detail=_text(predicate),
+        parameters=_expression(predicate),
     )[0]
 
 
@@ -246,6 +258,7 @@ def branch(
         vertex=_checked(stream, _Branch(predicate)),
         keeps=_all(stream),
         detail=_text(predicate),
+        parameters=_expression(predicate),
     )
     return Branches(trues, falses)
 
@@ -363,6 +376,11 @@ def _checked(stream: Stream, vertex: _Where) -> _Where:
 
 def _all(stream: Stream) -> dict[str, str]:
     return {column: column for column in stream.schema.names}
+
+
+def _expression(predicate: Any) -> dict[str, str]:
+    """What tells one condition from another; a function's name does not, and its code nobody can compare."""
+    return {"predicate": str(predicate)} if isinstance(predicate, pc.Expression) else {}
 
 
 def _text(function: Any) -> str:

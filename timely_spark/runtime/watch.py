@@ -18,7 +18,7 @@ from timely_spark.runtime.sinks import captured_folder
 from timely_spark.runtime.site import Site
 from timely_spark.testing import Captured
 from timely_spark.times import Antichain
-from timely_spark.worker import Coordinator
+from timely_spark.worker import Coordinator, Node
 
 #: Seconds between two looks at the log while waiting.
 BEAT = 0.01
@@ -157,8 +157,8 @@ class Watch:
     def captured(self, name: str) -> Captured:
         """The deliveries that an output has kept."""
         node = self.site.plan.by_name.get(name)
-        if node is None or node.stage.detail not in {"capture", "memory"}:
-            kept = sorted(n.name for n in self.site.plan.nodes if n.stage.detail in {"capture", "memory"})
+        if node is None or not _is_kept(node):
+            kept = sorted(n.name for n in self.site.plan.nodes if _is_kept(n))
             msg = f"no captured output {name!r}. Hint: there are {kept}."
             raise KeyError(msg)
         files = Files(captured_folder(self.site.checkpoint, name))
@@ -183,3 +183,8 @@ class Watch:
             if not going or (limit is not None and time.monotonic() >= limit):
                 return False
             time.sleep(BEAT)
+
+
+def _is_kept(node: Node) -> bool:
+    """Whether what an output was given can be read again."""
+    return node.stage.parameters.get("to") in {"capture", "memory"}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from timely_spark.graph import Edge, Scope, Stage
+from timely_spark.graph import Edge, Kind, Scope, Stage
 
 if TYPE_CHECKING:
     from timely_spark.dataflow import Dataflow
@@ -64,7 +64,7 @@ def _box(stage: Stage) -> str:
     what = f"{stage.operator} {stage.detail}".strip()
     short = stage.name.removeprefix(f"{stage.scope.name}.")
     text = _quoted(*dict.fromkeys((short, what)))
-    if stage.operator == "source":
+    if stage.is_source:
         return f"([{text}])"
     if not stage.outputs:
         return f"[[{text}]]"
@@ -73,7 +73,7 @@ def _box(stage: Stage) -> str:
 
 def _arrow(plan: Plan, edge: Edge, *, free: bool) -> str:
     exchange = plan.exchanged.get(edge.index)
-    returns = edge.source.operator == "feedback"
+    returns = edge.source.kind is Kind.FEEDBACK
     label = (
         ["next lap"] * returns
         + ([] if exchange is None else [str(exchange)])

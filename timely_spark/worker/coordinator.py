@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import VertexError
+from timely_spark.graph import Kind
 from timely_spark.progress import Tracker
 from timely_spark.times import MutableAntichain
 from timely_spark.worker.notify import Blockers, blocking, standing
@@ -97,7 +98,7 @@ class Coordinator:
         self.left: set[int] = set()
         #: epochs that were opened and not yet released, per sink; and the last one released
         self.unreleased: dict[str, set[int]] = {
-            node.name: set() for node in plan.nodes if node.stage.operator in _RELEASED
+            node.name: set() for node in plan.nodes if node.stage.kind is Kind.OUTPUT
         }
         self.done: dict[str, int] = dict.fromkeys(self.unreleased, -1)
         #: the last epoch that any input began; batches without input begin none
@@ -116,7 +117,7 @@ class Coordinator:
         #: per vertex that asks what may arrive over an exchange, as the header has it; kept up to date
         self.arrivals: dict[str, list[Any]] = {}
         self.asking = {node.index for node in self.plan.nodes if node.waits or node.template.settles}
-        self.watched = [node for node in self.plan.nodes if node.stage.operator in _WATCHED]
+        self.watched = [node for node in self.plan.nodes if node.stage.kind.is_end]
 
     # -- turns -----------------------------------------------------------------------------------------------
 
@@ -338,5 +339,3 @@ class Coordinator:
 
 #: counts of what is open, not of what was done
 _OPEN = frozenset({"rows_in_flight", "bytes_in_flight", "pending_notifications", "left"})
-_RELEASED = frozenset({"output"})
-_WATCHED = frozenset({"output", "probe", "inspect"})

@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.errors import TimelyError
-from timely_spark.graph import Partition, Stage, Vertex
+from timely_spark.graph import Kind, Partition, Stage, Vertex
 from timely_spark.progress import Tracker
 from timely_spark.worker.codec import Blobs, Codec, pack_parts, unpack_parts
 from timely_spark.worker.context import at_fault
@@ -508,7 +508,7 @@ class _Move:
     ) -> tuple[Coordinator, Turn]:
         """The coordinator as the batch would have left it, and its turn; releases are for the next one."""
         snapshot = self.snapshot
-        outputs = [node.name for node in self.plan.nodes if node.stage.operator == "output"]
+        outputs = [node.name for node in self.plan.nodes if node.stage.kind is Kind.OUTPUT]
         old = [name for name in outputs if name in snapshot["unreleased"]]
         open_ = [at for at in inputs.values() if at is not None]
         oldest = min([*open_, *(time.epoch for _, time in tracker.active)], default=self.fresh)

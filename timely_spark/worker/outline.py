@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from timely_spark.graph import Kind
 from timely_spark.progress import Edge, Reachability, Tracker
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Times
 from timely_spark.worker.plan import Plan
@@ -29,7 +30,7 @@ def outline(plan: Plan) -> dict[str, Any]:
     own = _TIMES.get(type(plan.times.epoch(0)).__name__) != plan.times
     return {
         "times": type(plan.times.epoch(0)).__name__,
-        "steps": [[n.name, n.stage.operator, str(n.stage.where), n.stage.scope.depth] for n in plan.nodes],
+        "steps": [[n.name, n.stage.kind.value, str(n.stage.where), n.stage.scope.depth] for n in plan.nodes],
         "inputs": {source.name: [source.epochs, str(source.stage.where)] for source in plan.inputs},
         "edges": None
         if own
@@ -96,7 +97,7 @@ class Outline:
         todo = deque([start])
         while todo:
             index = todo.popleft()
-            if self.steps[index][1] in {"output", "probe", "inspect"}:
+            if Kind(self.steps[index][1]).is_end:
                 way = []
                 at: int | None = index
                 while at is not None:

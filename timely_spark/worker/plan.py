@@ -21,11 +21,22 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.errors import CycleError, CyclicTime, GraphError
-from timely_spark.graph import Edge, Forward, Graph, Partition, Scope, Stage, Stateless, Vertex, describe
+from timely_spark.graph import (
+    Edge,
+    Forward,
+    Graph,
+    Kind,
+    Partition,
+    Scope,
+    Stage,
+    Stateless,
+    Vertex,
+)
 from timely_spark.progress import Edge as Path
 from timely_spark.progress import Reachability
 from timely_spark.times import PathSummary, Times
-from timely_spark.worker.dealt import ANYWHERE, places
+from timely_spark.worker.dealt import places
+from timely_spark.worker.identity import described
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,45 +155,8 @@ class Plan:
         return {(edge.target.name, edge.input): lies.get(edge.index) for edge in self.edges}
 
     def described(self) -> dict[str, Any]:
-        """All by which a checkpoint of this plan can be judged, and gone on from, as plain JSON.
-
-        Steps, nodes and channels by their names; nothing of where in the user's code they stand.
-        """
-        into: dict[Stage, list[Edge]] = defaultdict(list)
-        for edge in sorted(self.edges, key=lambda edge: edge.input):
-            into[edge.target].append(edge)
-        return {
-            "flow": self.name,
-            "workers": self.workers,
-            "times": type(self.times.epoch(0)).__name__,
-            "inputs": [[s.name, s.epochs, "handle" if s.stage.handle else "source"] for s in self.inputs],
-            "stages": {stage.name: self._said(stage, into[stage]) for stage in self.stages},
-            "nodes": [node.name for node in self.nodes],
-            "channels": [
-                [
-                    channel.edges[0].source.name,
-                    self.nodes[channel.target].name,
-                    channel.input,
-                    repr(channel.summary),
-                    _dealt(channel.exchange),
-                ]
-                for channel in self.channels
-            ],
-        }
-
-    def _said(self, stage: Stage, inputs: list[Edge]) -> dict[str, Any]:
-        node = self.by_name.get(stage.name)
-        return {
-            "operator": stage.operator,
-            "detail": stage.detail,
-            "vertex": type(stage.vertex).__name__ if stage.vertex is not None else "",
-            "refines": str(getattr(stage.vertex, "refines", "")),
-            "loops": [loop.name for loop in stage.scope.path[1:]],
-            "laps that do not matter": sorted(node.forget) if node is not None else [],
-            "inputs": [describe(edge.schema) for edge in inputs],
-            "dealt": [_how(self.lies[stage.name, edge.input]) for edge in inputs],
-            "outputs": [describe(schema) for schema in stage.outputs],
-        }
+        """All by which a checkpoint of this plan can be judged, and gone on from: see `identity`."""
+        return described(self)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -193,16 +167,6 @@ class Plan:
         """The place of work at (node, time) in (time, topological) order: behind what can lead to it."""
         counters = time.order_key()
         return tuple(part for pair in zip(counters, node.path, strict=True) for part in pair)
-
-
-def _dealt(exchange: Partition | None) -> list[str] | str | None:
-    if exchange is None:
-        return None
-    return "broadcast" if exchange.broadcast else list(exchange.columns)
-
-
-def _how(lies: Partition | None) -> str:
-    return "as nobody can tell" if lies is None else "anywhere" if lies == ANYWHERE else str(lies)
 
 
 class Ahead(Stateless):
@@ -242,7 +206,7 @@ class _Compiler:
             self.into[edge.target].append(edge)
             self.out[edge.source].append(edge)
         for stage in graph.stages:
-            if stage.operator == "feedback" and not self.into[stage]:
+            if stage.kind is Kind.FEEDBACK and not self.into[stage]:
                 msg = (
                     f"the loop variable {stage.name!r} ({stage.where}) is never fed. "
                     "Hint: call variable.feed(stream) once, or variable.set(collection)."
@@ -272,10 +236,10 @@ class _Compiler:
             self.graph.stages
         ):  # a stage is added after its inputs, except over a feedback, which is no prefix
             past = self.into[stage]
-            if stage.operator == "source" or (
+            if stage.is_source or (
                 (stage.is_routing or stage.is_stateless)
                 and past
-                and stage.operator not in {"feedback", "variable", "exchange"}
+                and stage.kind not in {Kind.FEEDBACK, Kind.VARIABLE, Kind.EXCHANGE}
                 and all(edge.source in prefix for edge in past)
             ):
                 prefix.add(stage)
@@ -333,7 +297,7 @@ class _Compiler:
         real = {s for s in self.graph.stages if s.vertex is not None and not s.is_stateless}
         # each copy of a broadcast record counts, so it must arrive before it is dealt again
         real |= {
-            stage for stage in self.graph.stages if stage.operator == "broadcast" and self._dealt_again(stage)
+            stage for stage in self.graph.stages if stage.kind is Kind.BROADCAST and self._dealt_again(stage)
         }
         while True:
             behind = self._behind_exchange(real)
@@ -341,7 +305,7 @@ class _Compiler:
                 stage
                 for stage in self.graph.stages
                 if stage not in real
-                and stage.operator != "source"
+                and not stage.is_source
                 and (
                     (stage.is_stateless and behind[stage])
                     or (
@@ -356,7 +320,7 @@ class _Compiler:
                 break
             real |= more
         real |= {
-            stage for stage in self.graph.stages if stage.operator == "variable" and self._spins(stage, real)
+            stage for stage in self.graph.stages if stage.kind is Kind.VARIABLE and self._spins(stage, real)
         }
         return real | self._crossings(real)
 
@@ -374,7 +338,7 @@ class _Compiler:
         crossings: set[Stage] = set()
         routes: dict[Stage, int] = {}
         for stage in TopologicalSorter(before).static_order():
-            if stage in real or stage.operator == "source":
+            if stage in real or stage.is_source:
                 routes[stage] = 1
                 continue
             routes[stage] = sum(routes[source] for source in before[stage])
@@ -395,7 +359,7 @@ class _Compiler:
         return any(
             edge.index in self.exchanged or (edge.target.is_routing and self._dealt_again(edge.target))
             for edge in self.out[stage]
-            if edge.target.operator != "feedback"
+            if edge.target.kind is not Kind.FEEDBACK
         )
 
     def _behind_exchange(self, real: set[Stage]) -> dict[Stage, bool]:
@@ -457,10 +421,10 @@ class _Compiler:
 
         inputs = []
         for stage in graph.stages:
-            if stage.operator == "source":
+            if stage.is_source:
                 entries = tuple(add(None, stage, 0))
                 late = tuple(add(None, stage, 1)) if len(stage.outputs) > 1 else ()
-                inputs.append(Source(stage.name, stage, stage.detail, entries + late, frozenset(late)))
+                inputs.append(Source(stage.name, stage, stage.epochs, entries + late, frozenset(late)))
         if not inputs and not any(s.vertex and tuple(s.vertex.initial) for s in stages):
             msg = f"flow {graph.name!r} has no input. Hint: add flow.source(...) or flow.input(...)."
             raise GraphError(msg)
@@ -489,7 +453,7 @@ class _Compiler:
             edges=tuple(graph.edges),
             exchanged=self.exchanged,
             saved=self.saved,
-            fused=frozenset(s.index for s in graph.stages if s not in self.real and s.operator != "source"),
+            fused=frozenset(s.index for s in graph.stages if s not in self.real and not s.is_source),
         )
 
     def _ahead(self, stage: Stage) -> Stage | None:
@@ -568,7 +532,7 @@ def _positions(graph: Graph) -> dict[Stage, tuple[int, ...]]:
         dict
     )  # no set: the order must be the same in every process
     for edge in graph.edges:
-        if edge.source.operator == "feedback":
+        if edge.source.kind is Kind.FEEDBACK:
             continue
         a, b = (*edge.source.scope.path, edge.source), (*edge.target.scope.path, edge.target)
         shared = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x is not y), None)

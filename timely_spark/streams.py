@@ -1,0 +1,312 @@
+"""Streams, and the loops that they go through: what operators are methods of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from timely_spark import operators
+from timely_spark.errors import GraphError, SchemaError
+from timely_spark.graph import Kind, SchemaLike, Stage, as_schema, caller, describe
+from timely_spark.graph import Scope as GraphScope
+
+if TYPE_CHECKING:
+    from timely_spark.dataflow import Dataflow
+    from timely_spark.differential import Collection
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stream:
+    """Records that flow: an output of a stage. All operators are methods of it, and return new streams.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> numbers = ts.Dataflow("numbers").input("x", "n long")
+        >>> numbers.distinct(name="once").select(number="n")
+        Stream(select: number int64)
+    """
+
+    flow: Dataflow
+    stage: Stage
+    port: int = 0
+
+    map = operators.map
+    select = operators.select
+    where = filter = operators.where
+    flat_map = select_many = operators.flat_map
+    map_batches = operators.map_batches
+    branch = operators.branch
+    exchange = operators.exchange
+    broadcast = operators.broadcast
+    concat = operators.concat
+    delay = operators.delay
+    expire = operators.expire
+    distinct = operators.distinct
+    min = operators.min
+    max = operators.max
+    settle = operators.settle
+    group_by = operators.group_by
+    aggregate = operators.aggregate
+    join = operators.join
+    unary = operators.unary
+    binary = operators.binary
+    unary_notify = operators.unary_notify
+    binary_notify = operators.binary_notify
+
+    enter = operators.enter
+    leave = operators.leave
+    loop = operators.loop
+
+    probe = operators.probe
+    inspect = operators.inspect
+    capture = operators.capture
+    to_memory = operators.to_memory
+    subscribe = operators.subscribe
+    foreach_epoch = operators.foreach_epoch
+    to_delta = operators.to_delta
+    to_files = operators.to_files
+
+    def collection(self, diff: str | None = None) -> Collection:
+        """Its records as a collection, which is kept up to date incrementally: see `Collection`.
+
+        Args:
+            diff: a column of whole numbers: how many of the record there are more (or, negative, less).
+
+        **Columns:** out: the stream's, without `diff`.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> ts.Dataflow("words").input("x", "word string, diff int").collection(diff="diff")
+            Collection(collection: word string)
+
+        Raises:
+            SchemaError: `diff` is none, or no column is left; GraphError: the flow has times of its own kind.
+        """
+        from timely_spark.differential import collection
+
+        return collection(self, diff)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The declared schema of its records."""
+        return self.stage.outputs[self.port]
+
+    @property
+    def scope(self) -> Scope:
+        """The loop context it lives in."""
+        return Scope(self.flow, self.stage.scope)
+
+    @property
+    def name(self) -> str:
+        """The name of the step it comes from."""
+        return self.stage.name
+
+    def __repr__(self) -> str:
+        return f"Stream({self.stage.name}: {describe(self.schema)})"
+
+    def then(
+        self,
+        operator: str,
+        outputs: Sequence[pa.Schema],
+        *,
+        others: Sequence[Stream] = (),
+        name: str | None = None,
+        scope: GraphScope | None = None,
+        **parts: Any,
+    ) -> tuple[Stream, ...]:
+        """Add a stage behind this stream and others: what every operator is made of.
+
+        Args:
+            operator: what it is called, shown by explain; a name is derived from it.
+            outputs: the schema of each output.
+            others: further inputs.
+            name: the step's own name.
+            scope: the scope of the outputs, if not that of the inputs.
+            parts: `kind` (by default a vertex), `vertex`, `requires`, `guarantees`, `keeps`, `summary`,
+                `detail`, `parameters` of the stage; `called`: what its name is derived from, by default
+                `operator`.
+
+        Raises:
+            GraphError: the inputs are of different flows or scopes.
+        """
+        self.check_others(operator, others)
+        stage = self.flow.graph.stage(
+            operator,
+            scope or self.stage.scope,
+            outputs,
+            inputs=[(stream.stage, stream.port) for stream in (self, *others)],
+            name=name,
+            **parts,
+        )
+        return tuple(Stream(self.flow, stage, port) for port in range(len(outputs)))
+
+    def check_others(self, operator: str, others: Sequence[Stream]) -> None:
+        """Check that an operator may read `others` beside this stream.
+
+        Raises:
+            GraphError: one is no stream, or of another flow or scope.
+        """
+        for other in others:
+            if not isinstance(other, Stream):
+                msg = (  # type: ignore[unreachable] # whoever writes without a type checker gets here
+                    f"{operator} ({caller()}) got a {type(other).__name__}, not a stream. "
+                    "Hint: take one output of a step that has several."
+                )
+                raise GraphError(msg)
+            if other.flow is not self.flow:
+                msg = (
+                    f"{operator} ({caller()}): {self.name!r} is of flow {self.flow.name!r}, "
+                    f"{other.name!r} of {other.flow.name!r}. "
+                    "Hint: build all in one flow."
+                )
+                raise GraphError(msg)
+            if other.stage.scope is not self.stage.scope:
+                mine, theirs = (one.stage.scope.name or "no loop" for one in (self, other))
+                how = ".scope.enter(...)" if theirs == "no loop" else "enter or leave"
+                msg = (
+                    f"{operator} ({caller()}): {self.name!r} is in {mine}, {other.name!r} in {theirs}. "
+                    f"Hint: bring one into the other's scope with {how}."
+                )
+                raise GraphError(msg)
+
+
+class Variable(Stream):
+    """A loop variable: a stream that is read before what feeds it is known.
+
+    `loop` makes and feeds one. That of collections is `timely_spark.differential.Variable`, which has `set`.
+
+    Example:
+        >>> import pyarrow.compute as pc, timely_spark as ts
+        >>> flow = ts.Dataflow("countdown")
+        >>> loop = flow.scope.inner(name="down")
+        >>> n = loop.variable(flow.input("x", "n long"), name="n")
+        >>> n.feed(n.select(n=pc.field("n") - 1).where(pc.field("n") >= 0))
+        >>> _ = n.leave().capture("out")
+        >>> ts.testing.run(flow, {"x": [[3]]})["out"].rows()
+        {0: [(0,), (1,), (2,), (3,)]}
+    """
+
+    __slots__ = ()
+
+    def feed(self, stream: Stream) -> None:
+        """Close the loop: what `stream` sends comes back in the next lap (Naiad's feedback).
+
+        Raises:
+            GraphError: it is fed already, or from another scope.
+            SchemaError: the schemas differ.
+        """
+        graph, feedback = self.flow.graph, self.flow.feedbacks[self.stage.index]
+        where = caller()
+        if graph.into(feedback):
+            msg = (
+                f"feed ({where}): loop variable {self.name!r} is fed already. "
+                "Hint: concat the streams, and feed once."
+            )
+            raise GraphError(msg)
+        if stream.stage.scope is not self.stage.scope:
+            msg = (
+                f"feed ({where}): {stream.name!r} is in {stream.stage.scope.name or 'no loop'}, "
+                f"the variable in {self.stage.scope.name}. "
+                "Hint: feed from the variable's own loop; what left an inner loop may."
+            )
+            raise GraphError(msg)
+        if stream.schema != self.schema:
+            msg = (
+                f"feed ({where}): {stream.name!r} has ({describe(stream.schema)}), "
+                f"the variable {self.name!r} has ({describe(self.schema)}). "
+                "Hint: select the variable's columns, in its order."
+            )
+            raise SchemaError(msg)
+        graph.connect(stream.stage, stream.port, feedback, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A loop context, or the outermost scope. Times inside a loop count its laps (Naiad section 2.1).
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("scopes")
+        >>> inner = flow.scope.inner(name="laps").inner(name="steps")
+        >>> inner.name, inner.graph_scope.depth
+        ('laps.steps', 2)
+    """
+
+    flow: Dataflow
+    graph_scope: GraphScope
+
+    @property
+    def name(self) -> str:
+        """The loop's name; empty for the outermost scope."""
+        return self.graph_scope.name
+
+    def inner(self, *, name: str | None = None, max_iterations: int | None = None) -> Scope:
+        """A new loop inside this scope.
+
+        Args:
+            name: the loop's name.
+            max_iterations: how many laps there are at most.
+
+        Raises:
+            GraphError: `max_iterations` is no whole number of at least 1.
+        """
+        if max_iterations is not None and (type(max_iterations) is not int or max_iterations < 1):
+            msg = (
+                f"loop ({caller()}): max_iterations={max_iterations!r}. "
+                "Hint: give a whole number of at least 1, or None for no limit."
+            )
+            raise GraphError(msg)
+        full = self.flow.graph.name_in(self.graph_scope, "loop", name)
+        limit = None if max_iterations is None else max_iterations - 1
+        return Scope(self.flow, GraphScope(full, self.graph_scope, limit, caller()))
+
+    def enter(self, stream: Stream) -> Stream:
+        """A stream of an outer scope in here, at lap 0 (Naiad's ingress); once per time, not per lap.
+
+        Raises:
+            GraphError: the stream's scope is not around this one.
+        """
+        path = self.graph_scope.path
+        if stream.stage.scope not in path:
+            msg = (
+                f"enter ({caller()}): {stream.name!r} is in {stream.stage.scope.name or 'no loop'}, "
+                f"which is not around {self.name or 'the outermost scope'}. "
+                "Hint: let it leave its loop first."
+            )
+            raise GraphError(msg)
+        for scope in path[path.index(stream.stage.scope) + 1 :]:
+            summary = self.flow.graph.times.enter(scope.depth - 1)
+            kept = {column: column for column in stream.schema.names}
+            stream = stream.then(
+                "enter", [stream.schema], kind=Kind.ENTER, scope=scope, summary=summary, keeps=kept
+            )[0]
+        return stream
+
+    def variable(self, initial: Stream | SchemaLike, *, name: str | None = None) -> Variable:
+        """A loop variable, which starts as a stream (or empty, of a schema) and goes on as what it is fed.
+
+        Raises:
+            GraphError: this is no loop.
+        """
+        if self.graph_scope.parent is None:
+            msg = f"variable ({caller()}): the outermost scope is no loop. Hint: make one with scope.inner()."
+            raise GraphError(msg)
+        graph, scope = self.flow.graph, self.graph_scope
+        entered = self.enter(initial) if isinstance(initial, Stream) else None
+        schema = entered.schema if entered is not None else as_schema(initial)
+        back = graph.stage(
+            "feedback", scope, [schema], kind=Kind.FEEDBACK,
+            name=None if name is None else f"{name}-feedback",
+            summary=graph.times.feedback(scope.depth, scope.limit),
+            detail="" if scope.limit is None else f"at most {scope.limit + 1} laps",
+            parameters={"max_iterations": None if scope.limit is None else scope.limit + 1},
+        )  # fmt: skip
+        inputs = [(entered.stage, entered.port)] if entered is not None else []
+        stage = graph.stage(
+            "variable", scope, [schema], kind=Kind.VARIABLE, inputs=[*inputs, (back, 0)], name=name
+        )
+        self.flow.feedbacks[stage.index] = back
+        return Variable(self.flow, stage)
