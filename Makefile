@@ -2,13 +2,15 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint campaign simulate chaos bench bench-quick clean check-tools
+.PHONY: help install run check test lint campaign simulate chaos bench bench-quick clean check-tools
 
 # The Python that .venv is made from; another one: make install PYTHON=/path/to/python3.12
 PYTHON ?= python3
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 PY := .venv/bin/python
 ARGS ?=
+# Tests run in as many processes as there are cores; each that meets a Spark test starts a session of its own.
+PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 KILLS ?= 60
 
 help: ## print this list
@@ -19,8 +21,11 @@ install: .venv/.jars ## make .venv with the project, its tools and Delta's jars 
 run: install ## stream the import graph of the installed packages through loops, and check the answer
 	@$(PY) jobs/run.py $(ARGS)
 
-test: install ## run all tests (make test ARGS="-m 'not spark'" for the fast ones)
-	@$(PY) -m pytest $(ARGS)
+check: install ## run the fast tests: the pure parts, no Spark (under a minute)
+	@$(PY) -m pytest $(PARALLEL) -m "not spark and not slow" $(ARGS)
+
+test: install ## run all tests
+	@$(PY) -m pytest $(PARALLEL) $(ARGS)
 
 lint: install ## ruff (rules and format) and mypy --strict
 	@$(PY) -m ruff check .

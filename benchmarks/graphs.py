@@ -74,7 +74,7 @@ class Measured:
 
 def ours(folder: str, count: str) -> None:
     """Tells the answers of a trace's first epochs, as the baselines do."""
-    spark = harness.spark("graphs")
+    spark = harness.spark("graphs", confs={"spark.driver.memory": trace.HEAP})
     small = harness.folder()
     trace.write(small, "uniform", 100, 500, rounds=0)
     list(fed(spark, trace.epochs(small, 1)))
@@ -128,7 +128,7 @@ def graphx(folder: Path, count: int) -> list[str]:
     import pyspark
 
     confs = {
-        "spark.driver.memory": "12g",
+        "spark.driver.memory": trace.HEAP,
         "spark.log.level": "ERROR",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.ui.enabled": "false",

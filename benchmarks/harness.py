@@ -72,7 +72,7 @@ class Report:
         self.notes.append(text)
 
     def plot(self, suffix: str, draw: Callable[[Any], None], *, size: tuple[float, float] = (7, 4)) -> None:
-        """An SVG: `draw` gets the axes. Without matplotlib there is a note instead.
+        """A PNG: `draw` gets the axes. Without matplotlib there is a note instead.
 
         For several axes: `axes.figure.clear()`, then `axes.figure.subplots(...)`.
         """
@@ -82,15 +82,14 @@ class Report:
             self.note(f"{suffix}: not drawn, matplotlib is not installed.")
             return
         mpl.use("Agg")
-        mpl.rcParams["svg.hashsalt"] = self.name  # the same figures, the same file
         from matplotlib import pyplot as plt
 
         figure, axes = plt.subplots(figsize=size, layout="constrained")
         try:
             draw(axes)
             self.folder.mkdir(parents=True, exist_ok=True)
-            path = self.folder / f"{self.name}-{suffix}.svg"
-            figure.savefig(path, metadata={"Date": None})
+            path = self.folder / f"{self.name}-{suffix}.png"
+            figure.savefig(path, dpi=100, metadata={"Software": None})  # the same figures, the same file
             self.plots.append(path.name)
         finally:
             plt.close(figure)

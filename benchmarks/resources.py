@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -117,3 +118,13 @@ def _resident(pid: int) -> float:
 def files(*folders: Path) -> int:
     """How many files are below the folders."""
     return sum(len(names) for folder in folders for _, _, names in os.walk(folder))
+
+
+def size(folder: Path) -> int:
+    """Bytes of the files below a folder; those that go meanwhile do not count."""
+    total = 0
+    for at, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += (Path(at) / name).stat().st_size
+    return total

@@ -173,6 +173,7 @@ def test_word_count_of_rounds(workers: int) -> None:
     assert rows == {epoch: [("round", epoch + 1)] for epoch in range(10)}
 
 
+@pytest.mark.slow
 @EACH_WORKERS
 def test_loopdemo_collatz(workers: int) -> None:
     flow = ts.Dataflow("collatz")

@@ -44,6 +44,7 @@ def components_flow(diff: str | None = None) -> ts.Dataflow:
     return flow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "most"), [(1, 1), (2, 4), (8, 5)])
 def test_connected_components_of_a_random_graph(workers: int, most: int) -> None:
     n, edges = 100_000, random_edges(100_000, 500_000)
@@ -63,6 +64,7 @@ def test_connected_components_of_a_random_graph(workers: int, most: int) -> None
     assert simulation.log[-1][1].released == [("out", 0)], "the last batch is the one that releases"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 def test_a_word_count_takes_one_batch_per_epoch(workers: int) -> None:
     flow = ts.Dataflow("words")
@@ -198,6 +200,7 @@ def test_progress_does_not_grow_with_the_records() -> None:
     assert large[1] == small[1]
 
 
+@pytest.mark.slow
 def test_a_loop_of_many_laps_keeps_no_lap_in_its_progress() -> None:
     flow = ts.Dataflow("path")
     edges = flow.input("edges", "src long, dst long")

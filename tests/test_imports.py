@@ -105,6 +105,7 @@ def _wrong(source: str, module: str, *, is_package: bool = False) -> list[str]:
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_a_module_imports_only_what_is_below_it(path: Path) -> None:
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
@@ -143,6 +144,7 @@ def test_the_rules_themselves(module: str, source: str, *, wrong: bool) -> None:
     assert bool(_wrong(source, module)) == wrong
 
 
+@pytest.mark.slow
 def test_importing_the_package_imports_no_spark_and_no_optional_tool() -> None:
     heavy = sorted(OPTIONAL | {"pyspark", "py4j", "hypothesis", "pytest"})
     script = f"import timely_spark, sys; print(sorted(set({heavy}) & set(sys.modules)))"

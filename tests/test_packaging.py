@@ -61,6 +61,7 @@ def clean_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
 
@@ -68,12 +69,14 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"timely_spark"}
 
 
+@pytest.mark.slow
 def test_the_wheel_can_be_imported_unopened(wheel: Path, tmp_path: Path) -> None:
     printed = _run(sys.executable, "-c", IMPORT_ALL, cwd=tmp_path, path=str(wheel))
 
     assert printed.startswith(str(wheel)), "a file read by its path breaks --py-files"
 
 
+@pytest.mark.slow
 def test_the_installed_wheel_is_what_is_imported(clean_python: Path, tmp_path: Path) -> None:
     printed = _run(clean_python, "-c", IMPORT_ALL, cwd=tmp_path)
 

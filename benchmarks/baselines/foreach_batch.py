@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sf
 
 from benchmarks import harness
-from benchmarks.baselines.trace import answer, epochs
+from benchmarks.baselines.trace import HEAP, answer, epochs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-CONFS = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "12g"}
+CONFS = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": HEAP}
 
 
 class Components:

@@ -23,6 +23,8 @@ KINDS = {
     "100,000 changes": (50_000, 50_000),
 }
 SEED = 20_13
+#: The heap of every JVM that is compared.
+HEAP = "12g"
 
 
 def uniform(nodes: int, edges: int, random: np.random.Generator) -> np.ndarray:

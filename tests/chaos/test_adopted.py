@@ -117,6 +117,7 @@ def test_what_waited_for_its_epoch_is_told_when_the_output_waits_no_longer(tmp_p
     assert log.read(log.newest()).unreleased == {}
 
 
+@pytest.mark.slow
 def test_an_epoch_that_stays_open_for_long_has_a_few_files(tmp_path: Path) -> None:
     flow = ts.Dataflow("open")
     flow.input("x", "n long", epochs="manual").capture("out")

@@ -16,6 +16,7 @@ from timely_spark.runtime.log import RoundLog
 from timely_spark.runtime.states import States
 
 
+@pytest.mark.slow
 def test_random_crashes_change_no_output_and_leave_no_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert engine.main(["--cases", "6"]) == 0
     printed = capsys.readouterr().out
@@ -74,6 +75,7 @@ def bounded(world: World) -> None:
         assert late <= 1.2 * early, (what, early, late)
 
 
+@pytest.mark.slow
 def test_files_and_bytes_stay_bounded(tmp_path: Path) -> None:
     world = endless(tmp_path, 100)
     bounded(world)
@@ -88,6 +90,7 @@ def test_files_and_bytes_stay_bounded_over_ten_thousand_rounds(tmp_path: Path) -
     assert world.count["batches"] > 10_000
 
 
+@pytest.mark.slow
 def test_the_oldest_retained_batch_can_be_run_again(tmp_path: Path) -> None:
     world = endless(tmp_path, 25)
     world.live()
@@ -121,12 +124,14 @@ def test_a_sweep_that_forgets_a_kind_of_file_is_caught(monkeypatch: pytest.Monke
     assert caught()
 
 
+@pytest.mark.slow
 def test_files_that_go_too_early_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     real = RoundLog.prune
     monkeypatch.setattr(RoundLog, "prune", lambda self, manifest, keep: real(self, manifest, keep=keep - 2))
     assert caught()
 
 
+@pytest.mark.slow
 def test_an_operator_that_takes_an_older_state_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     real = RoundLog.left
 

@@ -11,6 +11,7 @@ import simulate
 from timely_spark.testing import Simulation
 
 
+@pytest.mark.slow
 def test_random_flows_come_through_random_crashes(capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate.main(["--steps", "600"]) == 0
     printed = capsys.readouterr().out
@@ -22,6 +23,7 @@ def test_random_flows_come_through_random_crashes(capsys: pytest.CaptureFixture[
     assert counts["recoveries"] >= counts["crashes"]
 
 
+@pytest.mark.slow
 def test_a_difference_ends_the_campaign_with_its_seed_which_shows_it_again(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,6 +165,7 @@ def cases(of: Any) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("made", "oracle", "drawn", "size"), cases(CASES))
 def test_a_graph_that_changes_is_at_every_round_what_it_is_alone(
     made: Any, oracle: Any, drawn: Any, size: Any, *, play: Any, came_to: Any
@@ -193,6 +194,7 @@ def check(flow: ts.Dataflow, oracle: Any, changes: Changes, play: Any, came_to: 
         assert got[epoch] == oracle(there, graph), epoch
 
 
+@pytest.mark.slow
 def test_of_several_epochs_in_flight_each_gets_its_own_answer(play: Any, came_to: Any) -> None:
     for seed in range(2):
         changes = sliding(8, 12, 5, seed)

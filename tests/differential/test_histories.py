@@ -120,6 +120,7 @@ def odds_and_evens(*, epochs: str = "clock", index: str | None = None) -> ts.Dat
     return flow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epochs", [200, pytest.param(20_000, marks=pytest.mark.campaign)])
 @pytest.mark.timeout(1200)
 def test_a_key_that_changes_in_every_epoch_costs_the_same_in_each(epochs: int, looked: Looked) -> None:
@@ -135,6 +136,7 @@ def test_a_key_that_changes_in_every_epoch_costs_the_same_in_each(epochs: int, l
     assert looked.batches <= 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", [None, "odd", "even"])
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("times", [100, pytest.param(10_000, marks=pytest.mark.campaign)])
@@ -154,6 +156,7 @@ def test_a_key_that_changes_at_very_many_times_at_once_is_joined_in_linear_time(
     assert looked.held <= 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [500, pytest.param(100_000, marks=pytest.mark.campaign)])
 @pytest.mark.timeout(1200)
 def test_counting_what_comes_at_very_many_times_at_once_is_linear(times: int, looked: Looked) -> None:
@@ -254,6 +257,7 @@ def sliding(make: Any, epochs: int, **how: Any) -> Simulation:
     return simulation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", FLOWS, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("epochs", [30, pytest.param(1000, marks=pytest.mark.campaign)])
 @pytest.mark.timeout(1200)
@@ -328,6 +332,7 @@ def test_an_index_and_its_readers_hold_each_record_once() -> None:
 # -- what is written -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [degrees, paths, shared, reach], ids=lambda make: make.__name__)
 def test_a_small_change_writes_a_small_part(make: Any, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "KEPT_BYTES", 2_000)

@@ -490,6 +490,7 @@ def check_epochs(program: Any, x: Any, y: Any, *, play: Any, came_to: Any, **how
     assert got == expected(program, max(len(x), len(y)), came_to(x), came_to(y))
 
 
+@pytest.mark.slow
 @settings(max_examples=2 * settings().max_examples)
 @given(program=PROGRAMS, x=EPOCHS, y=EPOCHS, **HOW)
 def test_any_program_gives_at_every_epoch_what_a_batch_program_gives(
@@ -506,6 +507,7 @@ def test_so_it_does_at_length(*, play: Any, came_to: Any, **drawn: Any) -> None:
     check_epochs(play=play, came_to=came_to, **drawn)
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 2)
 @given(program=PROGRAMS, x=EPOCHS, y=EPOCHS, workers=st.integers(1, 3), few=st.sampled_from([1, 3]))
 def test_keys_of_one_hash_are_told_apart(
@@ -524,6 +526,7 @@ def test_keys_of_one_hash_are_told_apart(
     assert got == expected(program, max(len(x), len(y)), came_to(x), came_to(y))
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 2)
 @given(program=PROGRAMS, x=EPOCHS, y=EPOCHS, workers=st.integers(1, 3), seed=st.integers(0, 10**6))
 def test_crashes_change_nothing(program: Any, x: Any, y: Any, *, play: Any, came_to: Any, **how: Any) -> None:
@@ -532,6 +535,7 @@ def test_crashes_change_nothing(program: Any, x: Any, y: Any, *, play: Any, came
     assert got == expected(program, max(len(x), len(y)), came_to(x), came_to(y))
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 2)
 @given(
     program=PROGRAMS,
@@ -610,6 +614,7 @@ def check_times(program: Any, x: Any, y: Any, *, play: Any, **how: Any) -> None:
         assert acc(changes["out"], time) == batch(program), time
 
 
+@pytest.mark.slow
 @settings(max_examples=2 * settings().max_examples)
 @given(program=PROGRAMS, x=LATE, y=LATE, **HOW)
 def test_so_it_is_at_times_of_which_none_is_before_the_other(*, play: Any, **drawn: Any) -> None:
@@ -624,6 +629,7 @@ def test_so_it_is_there_at_length(*, play: Any, **drawn: Any) -> None:
     check_times(play=play, **drawn)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*UNARY, *BINARY])
 @settings(max_examples=settings().max_examples // 10)
 @given(

@@ -113,6 +113,7 @@ def flow_of(name: str) -> ts.Dataflow:
 # -- other workers -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flow", FLOWS)
 @pytest.mark.parametrize(("workers", "together"), [([2, 3], True), ([3, 1], False)], ids=str)
 def test_stopped_here_and_there_a_flow_goes_on_with_other_workers(
@@ -127,6 +128,7 @@ def test_stopped_here_and_there_a_flow_goes_on_with_other_workers(
         assert got == expected, stop
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 2)
 @given(
     flow=st.sampled_from(sorted(FLOWS)),
@@ -211,6 +213,7 @@ def test_every_vertex_of_collections_is_among_the_flows() -> None:
     assert {kind for kind in own - templates if not issubclass(kind, ts.graph.Stateless)} == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flow", FLOWS)
 @pytest.mark.usefixtures("small")
 def test_a_worker_restored_after_any_round_is_one_that_never_stopped(flow: str, memory: Any) -> None:

@@ -27,6 +27,7 @@ def shared(edges: ts.Collection) -> ts.Collection:
     return two.concat(far.select(first="node", dst="distance"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epochs", ["clock", "manual"])
 @pytest.mark.parametrize("algorithm", [strong, shared])
 @pytest.mark.parametrize("seed", range(2))

@@ -45,6 +45,7 @@ def added(epochs: Any, came_to: Any) -> list[Counter[Any]]:
     return [Counter({r: n for r, n in each.items() if n > 0}) for each in came_to(epochs)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("name", VALUES)
 def test_every_flat_type_is_a_key_and_a_value(name: str, play: Any, came_to: Any, *, shared: bool) -> None:
@@ -95,6 +96,7 @@ def test_every_flat_type_is_a_key_and_a_value(name: str, play: Any, came_to: Any
         }, epoch
 
 
+@pytest.mark.slow
 def test_keys_of_several_columns_and_records_of_many(play: Any, came_to: Any) -> None:
     draw = random.Random(1)
     columns = [f"c{i}" for i in range(WIDE)]
@@ -154,6 +156,7 @@ def test_duplicates_self_loops_and_empty_keys_are_counted_as_they_are(play: Any,
 FLOATS = st.sampled_from([0.1, 0.2, 0.3, 0.7, 1e16, -1e16, 3.3, 1e-9])
 
 
+@pytest.mark.slow
 @given(
     kept=st.lists(st.tuples(st.integers(0, 2), FLOATS), max_size=8),
     gone=st.lists(st.tuples(st.integers(0, 5), FLOATS), max_size=8),

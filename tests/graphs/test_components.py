@@ -44,6 +44,7 @@ ALGORITHMS = [
 every_algorithm = pytest.mark.parametrize(("algorithm", "oracle"), ALGORITHMS)
 
 
+@pytest.mark.slow
 @every_algorithm
 @pytest.mark.parametrize("graph", range(2))
 def test_edges_come_and_go(algorithm, oracle, follows, changing, graph) -> None:
@@ -52,6 +53,7 @@ def test_edges_come_and_go(algorithm, oracle, follows, changing, graph) -> None:
     follows(algorithm, oracle, {"edges": (LONGS, edges)})
 
 
+@pytest.mark.slow
 @every_algorithm
 @pytest.mark.parametrize("seed", range(3))
 def test_workers_and_schedules_change_nothing(algorithm, oracle, follows, changing, seed) -> None:
@@ -60,6 +62,7 @@ def test_workers_and_schedules_change_nothing(algorithm, oracle, follows, changi
     follows(algorithm, oracle, {"edges": (LONGS, edges)}, workers=2 + seed % 2, seed=seed)
 
 
+@pytest.mark.slow
 @every_algorithm
 @pytest.mark.parametrize("size", WINDOWS)
 def test_a_window_slides(algorithm, oracle, follows, window, size) -> None:
@@ -68,6 +71,7 @@ def test_a_window_slides(algorithm, oracle, follows, window, size) -> None:
     assert rows[0]
 
 
+@pytest.mark.slow
 @every_algorithm
 def test_nodes_may_be_texts(algorithm, oracle, follows, changing, named) -> None:
     edges = named(changing(10, 14, 4, seed=5))
@@ -75,6 +79,7 @@ def test_nodes_may_be_texts(algorithm, oracle, follows, changing, named) -> None
     follows(algorithm, oracle, {"edges": ("src string, dst string", edges)}, workers=2)
 
 
+@pytest.mark.slow
 @every_algorithm
 def test_epochs_may_be_in_flight_together(algorithm, oracle, follows, changing) -> None:
     edges = changing(9, 12, 5, seed=3)
@@ -84,6 +89,7 @@ def test_epochs_may_be_in_flight_together(algorithm, oracle, follows, changing) 
         follows(algorithm, oracle, given, workers=2, seed=seed, together=True)
 
 
+@pytest.mark.slow
 @every_algorithm
 def test_nothing_is_lost_in_crashes(algorithm, oracle, follows, changing) -> None:
     edges = changing(8, 12, 3, seed=9)
@@ -102,6 +108,7 @@ def test_a_graph_may_be_empty_become_one_node_and_be_empty_again(algorithm, orac
     assert rows == {0: [], 1: [(7, 7, 1)], 2: [], 3: [], 4: [(7, 7, -1)]}
 
 
+@pytest.mark.slow
 @every_algorithm
 def test_a_bridge_is_cut_and_mended(algorithm, oracle, follows) -> None:
     ring = [(i, i % 6 + 1, 1) for i in range(1, 7)] + [(i, (i - 10) % 6 + 11, 1) for i in range(11, 17)]
@@ -154,6 +161,7 @@ def test_what_is_no_graph_is_refused(algorithm) -> None:
         algorithm(edges.collection(), dst="tags")
 
 
+@pytest.mark.slow
 def test_components_of_another_loop_of_a_user_are_of_the_same_meaning(follows, changing) -> None:
     def peeled(edges: ts.Collection) -> ts.Collection:
         """Twice: leave out the edges of nodes 0 and 1 of what is there, and label what is left."""

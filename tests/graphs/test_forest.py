@@ -100,6 +100,7 @@ changes = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(epochs=st.lists(changes, max_size=6), workers=st.integers(1, 4), seed=st.integers(0, 99))
 def test_at_every_epoch_the_components_are_those_of_the_edges_there_are(
     epochs: list[Changes], workers: int, seed: int
@@ -124,6 +125,7 @@ def churn(seed: int, *, nodes: int, epochs: int, size: int) -> list[Changes]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("levels", "few"), [(1, 4096), (64, 2), (64, 4096)])
 def test_a_worker_keeps_a_forest_and_changes_little_of_it(
@@ -150,6 +152,7 @@ def test_where_a_tree_falls_as_a_whole_it_keeps_all_its_edges_but_one(
     assert max(forest for _, forest in counted[1:]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["string", "int", "float", "double", "date", "binary", "boolean", "decimal(9, 2)"]
 )
@@ -165,6 +168,7 @@ def test_nodes_are_of_any_type_that_can_be_a_key(kind: str) -> None:
     check_run(named, kind=kind, workers=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "end"), [("tinyint", 120), ("smallint", 20_000), ("bigint", 2**40)])
 def test_the_least_and_the_greatest_may_lie_as_far_apart_as_the_type_allows(kind: str, end: int) -> None:
     draw = random.Random(end)
@@ -185,6 +189,7 @@ def test_null_is_a_node_after_all_others() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_after_crashes_and_whatever_the_schedule_the_answer_is_the_same(seed: int) -> None:
     check_run(churn(seed, nodes=20, epochs=12, size=8), workers=3, seed=seed, crashes=0.3)
@@ -200,6 +205,7 @@ def test_an_edge_that_comes_and_goes_in_one_epoch_was_never_there() -> None:
     assert [rows for output in made.values() for rows in output.rows().values()] == [[]] * 6
 
 
+@pytest.mark.slow
 def test_a_path_is_cut_and_mended_in_many_places() -> None:
     n, draw = 600, random.Random(1)
     path = [(i, i + 1, 1) for i in range(n)]
@@ -219,6 +225,7 @@ def test_a_star_loses_rays_and_then_its_centre() -> None:
     check_run([rays, [(50, 7, -1), (50, 0, -1)], rim, [(a, b, -1) for a, b, _ in rays if b not in {0, 7}]])
 
 
+@pytest.mark.slow
 def test_a_skewed_graph_shrinks_to_nothing() -> None:
     draw = np.random.default_rng(2)
     a, b = np.zeros((2, 2000), np.int64)
@@ -233,6 +240,7 @@ def test_a_skewed_graph_shrinks_to_nothing() -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_was_there_and_is_gone_leaves_nothing_behind() -> None:
     epochs = [[(i, i + 1, 1), *([(i - 3, i - 2, -1)] if i >= 3 else [])] for i in range(60)]
     simulation = Simulation(graph_flow(), workers=1)
@@ -245,6 +253,7 @@ def test_what_was_there_and_is_gone_leaves_nothing_behind() -> None:
     assert max(sizes) == pytest.approx(max(sizes[:20]), rel=0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["path", "star"])
 def test_long_paths_take_no_more_rounds_than_short_ones(shape: str) -> None:
     n = 100_000
@@ -285,6 +294,7 @@ def rescaled(simulation: Simulation, workers: int) -> None:
     simulation.waiting = [made.turn.rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [[2, 3, 1, 4], [1, 2], [4, 4, 2, 2]])
 @pytest.mark.parametrize("seed", range(3))
 def test_another_number_of_workers_goes_on_from_the_forests_that_were_said(
@@ -308,6 +318,7 @@ def test_another_number_of_workers_goes_on_from_the_forests_that_were_said(
             oracle.check(rows, *made, workers=max(steps))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("in_flight", [False, True])
 def test_after_another_number_of_workers_those_that_get_nothing_speak_too(

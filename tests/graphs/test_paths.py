@@ -40,6 +40,7 @@ def nearest(edges: list[tuple[Any, ...]], roots: list[tuple[Any]]) -> Iterable[t
     return nx.multi_source_dijkstra_path_length(graph, sources).items() if sources else ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "seed"), [(1, None), (2, 0), (3, 1)])
 @pytest.mark.parametrize("graph", range(3))
 def test_roots_and_edges_come_and_go(follows, changing, workers, seed, graph) -> None:
@@ -50,6 +51,7 @@ def test_roots_and_edges_come_and_go(follows, changing, workers, seed, graph) ->
     follows(bfs, hops, given, workers=workers, seed=seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "edges", "rounds"), WINDOWS)
 def test_a_window_slides_by_and_so_many_nodes_are_so_far(window, nodes, edges, rounds) -> None:
     """Differential's own test: how many nodes are at each distance, epoch by epoch."""
@@ -74,6 +76,7 @@ def test_a_window_slides_by_and_so_many_nodes_are_so_far(window, nodes, edges, r
         before = now
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "seed"), [(1, None), (3, 5)])
 @pytest.mark.parametrize("weights", [[0, 1, 2, 7], [0.0, 0.1, 0.7, 1e-3, 2.5]], ids=["long", "double"])
 def test_weights_are_summed_exactly_zero_cycles_and_all(follows, changing, workers, seed, weights) -> None:
@@ -128,6 +131,7 @@ def test_nothing_is_lost_in_crashes(follows, changing) -> None:
     follows(sssp, nearest, given, workers=2, seed=4, crashes=0.1)
 
 
+@pytest.mark.slow
 def test_a_way_is_cut_and_all_behind_it_is_out_of_reach(follows) -> None:
     path = [(i, i + 1, 1) for i in range(30)] + [(30, 5, 1)]  # what is behind runs in a circle, too
 

@@ -54,6 +54,7 @@ CONVENTIONS = [
 every_convention = pytest.mark.parametrize(("algorithm", "oracle"), CONVENTIONS)
 
 
+@pytest.mark.slow
 @every_convention
 def test_increments_agree_exactly_with_a_computation_from_the_beginning(
     algorithm, oracle, follows, changing
@@ -61,6 +62,7 @@ def test_increments_agree_exactly_with_a_computation_from_the_beginning(
     follows(algorithm, oracle, {"edges": (LONGS, changing(10, 20, 5))})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_workers_and_schedules_change_nothing(follows, changing, seed) -> None:
     edges = changing(9, 16, 3, seed=seed)
@@ -68,6 +70,7 @@ def test_workers_and_schedules_change_nothing(follows, changing, seed) -> None:
     follows(partial(pagerank, iterations=5), FIVE, {"edges": (LONGS, edges)}, workers=2 + seed, seed=seed)
 
 
+@pytest.mark.slow
 @every_convention
 def test_a_window_slides(algorithm, oracle, follows, window) -> None:
     follows(algorithm, oracle, {"edges": (LONGS, window(30, 60, 3))})
@@ -79,6 +82,7 @@ def test_nodes_may_be_texts(follows, changing, named) -> None:
     follows(partial(pagerank, iterations=5), FIVE, {"edges": ("src string, dst string", edges)}, workers=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_epochs_may_be_in_flight_together(follows, changing, seed) -> None:
     given = {"edges": (LONGS, changing(8, 14, 4, seed=3))}
@@ -110,6 +114,7 @@ def test_where_no_rank_is_lost_it_is_that_of_networkx() -> None:
     assert {node: rank / 60e6 for node, rank, _ in rows[0]} == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_edges_may_be_those_of_a_loop_around(follows, changing) -> None:
     def heavy(edges: ts.Collection) -> ts.Collection:
         """Twice: only edges that lead to what counts at least the average of those left."""

@@ -28,6 +28,7 @@ def threes(edges: list[tuple[Any, Any]]) -> Iterable[tuple[Any, Any, Any]]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "seed"), [(1, None), (2, 0), (3, 1)])
 @pytest.mark.parametrize("graph", range(3))
 def test_edges_come_and_go_and_degrees_pass_powers_of_two(follows, changing, workers, seed, graph) -> None:
@@ -38,17 +39,20 @@ def test_edges_come_and_go_and_degrees_pass_powers_of_two(follows, changing, wor
     assert sum(len(one) for one in rows.values()) > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "edges", "rounds"), [(10, 20, 40), (30, 200, 10), (30, 400, 1)])
 def test_a_window_slides(follows, window, nodes, edges, rounds) -> None:
     follows(triangles, threes, {"edges": (LONGS, window(nodes, edges, rounds))}, workers=2)
 
 
+@pytest.mark.slow
 def test_nodes_may_be_texts(follows, changing, named) -> None:
     edges = named(changing(9, 24, 6, changes=6, seed=5))
 
     follows(triangles, threes, {"edges": ("src string, dst string", edges)}, workers=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_epochs_may_be_in_flight_together(follows, changing, seed) -> None:
     given = {"edges": (LONGS, changing(9, 20, 8, changes=6, seed=3))}
@@ -79,6 +83,7 @@ def test_the_regression_of_differential_and_each_way_to_lose_it(follows) -> None
     assert list(rows.values()) == [there, [], [], gone, there, gone]
 
 
+@pytest.mark.slow
 def test_it_runs_inside_a_loop(follows, changing) -> None:
     def peeled(edges: ts.Collection) -> ts.Collection:
         """Only edges whose ends are both the least node of a triangle of those left, over and over."""

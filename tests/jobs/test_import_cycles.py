@@ -147,6 +147,7 @@ def expected(root: Path) -> dict[str, str]:
     return {module: min(part) for part in [*loops, *parts] for module in part}
 
 
+@pytest.mark.slow
 def test_cycles_follow_the_files(tmp_path: Path) -> None:
     """Modules come and go, too, and with them the meaning of what others import."""
     from import_cycles import READ, difference, import_cycles, told

@@ -236,6 +236,7 @@ def changed(epochs: list[list[tuple[int, int, int]]]) -> Iterator[nx.MultiDiGrap
         yield nx.MultiDiGraph([edge for edge, count in so_far.items() for _ in range(count)])
 
 
+@pytest.mark.slow
 def test_ranks_and_distances_are_those_of_networkx() -> None:
     import pagerank
     import shortest_paths
@@ -287,6 +288,7 @@ def test_an_error_is_one_line_and_an_exit_code(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == "error: no such thing. Hint: none.\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "args", "says"),
     [

@@ -32,6 +32,7 @@ FEW = settings(max_examples=settings().max_examples // 6)
 # -- the law -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.__name__)
 @FEW
 @given(seed=SEEDS)
@@ -64,6 +65,7 @@ def test_crashes_do_not_change_an_answer_with_epochs_one_by_one_or_together(
     }
 
 
+@pytest.mark.slow
 def test_it_does_crash_everywhere_roll_back_and_deliver_again() -> None:
     seen: Counter[str] = Counter()
 
@@ -210,6 +212,7 @@ def forgets_blobs(self: Any, batch: Any) -> None:
         self.blobs.content.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -228,6 +228,7 @@ def inputs(flow: str, edges: list[Any]) -> Inputs:
     return {"edges": edges} | ({"roots": [[0], [6], []]} if flow == "reachability" else {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flow", FLOWS)
 @pytest.mark.parametrize(("workers", "together"), [([2, 3], True), ([3, 1], False)], ids=str)
 def test_wherever_a_flow_is_stopped_it_goes_on_with_other_workers(
@@ -244,6 +245,7 @@ def test_wherever_a_flow_is_stopped_it_goes_on_with_other_workers(
         assert got == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 3)
 @given(
     flow=st.sampled_from(sorted(FLOWS)),
@@ -265,6 +267,7 @@ def test_the_answer_depends_on_no_number_of_workers_at_any_time(
     assert got == expected
 
 
+@pytest.mark.slow
 def test_by_the_clock_too() -> None:
     def counts() -> ts.Dataflow:
         flow = ts.Dataflow("counts")
@@ -281,6 +284,7 @@ def test_by_the_clock_too() -> None:
         assert got == expected
 
 
+@pytest.mark.slow
 def test_with_epochs_from_a_column_too() -> None:
     """Two epochs at once, the later one closing the earlier; and rows that come too late."""
 
@@ -307,6 +311,7 @@ def test_with_epochs_from_a_column_too() -> None:
         assert said(stop) == (expected, batches)
 
 
+@pytest.mark.slow
 def test_state_that_is_kept_apart_is_dealt_too(monkeypatch: pytest.MonkeyPatch) -> None:
     class Memory(dict[bytes, bytes]):
         def put(self, what: str, data: bytes) -> bytes:

@@ -294,6 +294,7 @@ def check_many() -> None:
         check(salt)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("salts", [range(start, start + 15) for start in range(0, 90, 15)], ids=str)
 def test_what_happens_depends_on_no_schedule_and_no_law_is_broken(salts: range) -> None:
     assert sum(check(salt) for salt in salts) > 100, "too little happens to tell"
@@ -321,6 +322,7 @@ def no_data_of_this_batch(plan: Any, node: Any, header: Any, open_: Any, present
     return notify.blocking(plan, node, header, open_, dict.fromkeys(present))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [no_arrivals, no_open_inputs, no_data_of_this_batch])
 def test_a_wrong_rule_of_notifications_is_caught(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(round_, "blocking", rule)
@@ -339,6 +341,7 @@ def test_a_round_that_ignores_what_it_holds_is_caught(monkeypatch: pytest.Monkey
         check_many()
 
 
+@pytest.mark.slow
 def test_a_further_round_that_takes_the_next_epoch_for_closed_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -350,6 +353,7 @@ def test_a_further_round_that_takes_the_next_epoch_for_closed_is_caught(
         check_many()
 
 
+@pytest.mark.slow
 def test_an_input_that_is_one_epoch_ahead_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     move = Coordinator._move
 

@@ -128,6 +128,7 @@ def labels(diff: str | None = None, *, exact: bool = False) -> ts.Dataflow:
     return flow
 
 
+@pytest.mark.slow
 @FEW
 @given(EDGES, schedules(), st.booleans())
 def test_connected_components(edges: Epochs, schedule: Any, exact: bool) -> None:  # noqa: FBT001
@@ -155,6 +156,7 @@ def test_connected_components_as_differences(edges: Epochs, schedule: Any) -> No
     holds(labels("diff"), {"edges": edges}, schedule, expected)
 
 
+@pytest.mark.slow
 def test_an_earlier_epoch_is_not_hidden_by_a_later_one() -> None:
     """Epoch 1 joins what epoch 0 is still walking towards: a long path, its far end found first."""
     path = [(i, i + 1) for i in range(20)]
@@ -206,6 +208,7 @@ def walked(starts: list[Any]) -> set[tuple[int]]:
     return {(n,) for n in found}
 
 
+@pytest.mark.slow
 @FEW
 @given(st.lists(st.lists(st.tuples(st.integers(0, 40)), max_size=3), min_size=1, max_size=3), schedules())
 def test_nested_loops(starts: Epochs, schedule: Any) -> None:
@@ -215,6 +218,7 @@ def test_nested_loops(starts: Epochs, schedule: Any) -> None:
 # -- joins and aggregates ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(PAIRS, PAIRS, schedules())
 def test_a_join_pairs_all_that_ever_came_each_once(left: Epochs, right: Epochs, schedule: Any) -> None:
     flow = ts.Dataflow("join")
@@ -262,6 +266,7 @@ KINDS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @given(PAIRS, schedules(), st.sampled_from(["accumulated", "time"]))
 def test_an_aggregate_says_the_new_value_of_each_key_that_changed(
     rows: Epochs, schedule: Any, per: Any
@@ -335,6 +340,7 @@ def test_an_aggregate_in_a_loop_waits_for_each_lap(rows: Epochs, schedule: Any) 
 # -- batching ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @FEW
 @given(
     st.lists(st.tuples(NODES, NODES), min_size=1, max_size=12),
@@ -364,6 +370,7 @@ def test_two_epochs_in_flight_are_as_one_after_the_other(edges: Epochs, seed: in
         assert {k: v for k, v in together.items() if v} == {k: v for k, v in one_by_one.items() if v}
 
 
+@pytest.mark.slow
 def test_several_epochs_are_indeed_in_flight() -> None:
     path = [(i, i + 1) for i in range(30)]
     simulation = Simulation(labels(), workers=3)
@@ -376,6 +383,7 @@ def test_several_epochs_are_indeed_in_flight() -> None:
     assert sorted(simulation.captured["out"].epochs) == [0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [ts.PRODUCT, ts.LEXICOGRAPHIC], ids=["product", "lexicographic"])
 @pytest.mark.parametrize("workers", WORKERS)
 def test_both_kinds_of_time_give_the_same(times: Any, workers: int) -> None:

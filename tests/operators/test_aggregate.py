@@ -141,6 +141,7 @@ def test_two_laps_that_meet_change_what_holds_at_their_join() -> None:
         assert rows == {0: [(0, 0, 1), (0, 1, 2)], 1: [(1, 0, 2), (1, 1, 3)], 2: []}
 
 
+@pytest.mark.slow
 def test_state_does_not_grow_with_epochs() -> None:
     flow = ts.Dataflow("long")
     flow.input("x", "k long").group_by("k").count().capture("out")
@@ -175,6 +176,7 @@ def test_late_records_are_counted_one_by_one() -> None:
     assert simulation.captured["out"].rows() == {3: [(1, 1)], 4: [(1, 3)]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["byte", "long", "double", "string"])
 def test_many_records_on_workers_and_in_pieces_are_those_of_one_worker(kind: str) -> None:
     random = np.random.default_rng(7)

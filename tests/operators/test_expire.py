@@ -86,6 +86,7 @@ def said(epochs: Epochs) -> Epochs:
 ROWS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=4)
 
 
+@pytest.mark.slow
 @given(
     kind=st.sampled_from(KINDS),
     brought=st.lists(st.tuples(ROWS, ROWS, st.integers(0, 2)), min_size=1, max_size=7),
@@ -202,6 +203,7 @@ STEPS: dict[str, Callable[[ts.Stream, ts.Stream], ts.Stream]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_ever_new_keys_do_not_make_the_state_grow(step: str) -> None:
     flow = ts.Dataflow("new")

@@ -67,6 +67,7 @@ def test_hop_distances(nodes: int, edges: int, epochs: int, workers: int) -> Non
     assert len(known) > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [None, 7])
 @pytest.mark.parametrize(("nodes", "edges", "epochs"), SIZES)
 def test_components(nodes: int, edges: int, epochs: int, seed: int | None) -> None:
@@ -92,6 +93,7 @@ def test_components(nodes: int, edges: int, epochs: int, seed: int | None) -> No
         assert known == {node: least for part in parts for least in [min(part)] for node in part}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_all_pairs_that_reach_each_other(workers: int) -> None:
     flow = ts.Dataflow("closure")

@@ -117,6 +117,7 @@ def test_a_new_file_never_replaces_one(files: Files) -> None:
     assert files.names("terms") == ["terms/0.json"]
 
 
+@pytest.mark.slow
 def test_two_hundred_rounds_are_written_read_listed_and_removed(files: Files) -> None:
     for batch in range(200):
         schema = pa.schema([("worker", pa.int64())], metadata={b"timely": str(batch).encode()})
@@ -282,6 +283,7 @@ def test_a_moved_file_that_fails_leaves_what_there_was(
     assert _in(tmp_path / "moved" / "a") == ["b"]
 
 
+@pytest.mark.slow
 def test_a_local_file_that_outgrows_the_disk_leaves_what_there_was(tmp_path: Path) -> None:
     files = Files(tmp_path)
     files.write("a/b", b"before")
@@ -398,6 +400,7 @@ def test_no_method_takes_a_name_that_leads_elsewhere(files: Files, name: str) ->
 NAMES = st.text(max_size=300) | st.text(max_size=3).map(lambda end: "x" * 150 + end)
 
 
+@pytest.mark.slow
 @given(NAMES, NAMES)
 def test_a_quoted_name_is_one_harmless_part_of_a_path(first: str, second: str) -> None:
     parts = [quoted(first), quoted(second)]
@@ -623,6 +626,7 @@ print(found)
 """
 
 
+@pytest.mark.slow
 def test_processes_share_a_cache(tmp_path: Path) -> None:
     running = [
         subprocess.Popen([sys.executable, "-c", _SHARING, str(tmp_path), str(i)], stdout=subprocess.PIPE)

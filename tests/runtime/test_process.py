@@ -40,6 +40,7 @@ def megabytes(columns: int) -> tuple[int, int]:
     return within, after
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(process._libc() is None, reason="what is freed is kept with glibc alone")
 def test_what_a_task_frees_it_may_use_again_and_at_its_end_much_of_it_is_given_back() -> None:
     within, after = megabytes(12)

@@ -241,6 +241,7 @@ def test_dataflow_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == explain(flow, 3) + "\n"
 
 
+@pytest.mark.slow
 def test_the_text_is_the_same_in_every_process() -> None:
     script = (
         "import runpy, sys\n"

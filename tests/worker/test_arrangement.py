@@ -125,6 +125,7 @@ def test_inserting_costs_what_is_inserted(monkeypatch: pytest.MonkeyPatch) -> No
     assert sum(moved) <= 512 * 10, "each row is moved about log2(n) times"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_one_insertion_merges_a_bounded_number_of_rows_however_many_there_are(
     seed: int, monkeypatch: pytest.MonkeyPatch

@@ -28,6 +28,7 @@ def send(simulation: Simulation, keys: Any) -> None:
     simulation.run()
 
 
+@pytest.mark.slow
 def test_a_small_change_writes_a_small_part_of_a_large_state(memory: Any) -> None:
     blobs, random = memory(), np.random.default_rng(0)
     simulation = Simulation(counts(), workers=2, blobs=blobs)
@@ -44,6 +45,7 @@ def test_a_small_change_writes_a_small_part_of_a_large_state(memory: Any) -> Non
     assert total >= 1_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_kept_apart_changes_no_answer(

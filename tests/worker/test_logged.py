@@ -68,6 +68,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saved, "LOG_BYTES", 4_000)
 
 
+@pytest.mark.slow
 def test_a_round_writes_what_it_received_however_large_the_state(memory: Any) -> None:
     written = {}
     for vertex in (Total(), Full()):
@@ -86,6 +87,7 @@ def test_a_round_writes_what_it_received_however_large_the_state(memory: Any) ->
     assert written[Total] < written[Full] / 30
 
 
+@pytest.mark.slow
 def test_the_log_is_replaced_by_the_state_when_it_has_become_as_large(memory: Any) -> None:
     blobs = memory()
     simulation = simulate(Total(), blobs=blobs)

@@ -77,6 +77,7 @@ def naive(plan: Plan, asked: list[Pending], blockers: Any) -> Pending | None:
     return None
 
 
+@pytest.mark.slow
 def test_the_agenda_gives_what_the_definition_gives() -> None:
     plan = looped()
     delivered = 0

@@ -172,6 +172,7 @@ def test_many_readers_of_one_stream_compute_it_once() -> None:
     assert calls == [1]
 
 
+@pytest.mark.slow
 def test_wide_and_long_flows_compile_and_run() -> None:
     flow = ts.Dataflow("wide")
     x = flow.input("x", "n long")

@@ -211,6 +211,7 @@ def loops() -> ts.Dataflow:
     return flow
 
 
+@pytest.mark.slow
 def test_a_round_is_a_pure_function_and_the_order_of_its_rows_is_nothing_to_it() -> None:
     simulation, steps = recorded(loops(), [[1], [50, 3]], 3)
     shuffle = random.Random(1)
@@ -236,6 +237,7 @@ def test_a_round_is_a_pure_function_and_the_order_of_its_rows_is_nothing_to_it()
         assert [rows for _, rows in made] == [parts[6] for parts in steps]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_left_over_work_goes_on_in_the_next_round_with_the_same_result(workers: int) -> None:
     expected, _ = recorded(loops(), [[1], [50, 3]], workers)

@@ -103,6 +103,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(value=VALUES)
 def test_whatever_may_be_kept_comes_back_as_it_was(value: Any, plain: Callable[[Any], Any]) -> None:
@@ -275,6 +276,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saved, "LOG_BYTES", 3_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["full", "logged"])
 @pytest.mark.parametrize("name", FLOWS)
 @pytest.mark.usefixtures("small")
@@ -302,6 +304,7 @@ def test_a_worker_restored_after_any_round_is_one_that_never_stopped(
     assert any(answers[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FLOWS)
 @pytest.mark.usefixtures("small")
 def test_logged_or_in_full_crashed_or_not_the_states_and_the_outputs_are_the_same(
@@ -330,6 +333,7 @@ def test_logged_or_in_full_crashed_or_not_the_states_and_the_outputs_are_the_sam
         assert any(found[0][1].values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["user", "aggregate per time", "join per time", "binary_notify", "settled"])
 @pytest.mark.parametrize("how", ["full", "logged"])
 @pytest.mark.usefixtures("small")

@@ -37,6 +37,7 @@ def first_round(workers: int) -> tuple[Plan, Coordinator, Turn, dict[int, bytes]
     return simulation.plan, simulation.coordinator, simulation.turn, states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_one_batch_does_what_many_would(workers: int) -> None:
     simulations = [Simulation(loop(), workers=workers, rounds_per_batch=n) for n in (1, 3, 1000)]
@@ -72,6 +73,7 @@ def bounds() -> dict[str, Any]:
     return {"rounds": 3, "exchanged": 0, "delivered": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "value"), bounds().items())
 def test_each_bound_ends_the_batch(name: str, value: int) -> None:
     plan, coordinator, turn, states = first_round(2)
