@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from timely_spark.errors import StateError
 from timely_spark.worker.arrangement import Arrangement
-from timely_spark.worker.keys import Groups, Hashes, Indices, Mask, flat, group
+from timely_spark.worker.codes import Runs, numbers_of, runs
+from timely_spark.worker.keys import Hashes, Indices, Mask, flat
 
 DIFF = "__timely_diff"
 """The column that says how many of a record there are more (or less) from a time on."""
@@ -39,22 +40,21 @@ def consolidate(table: pa.Table) -> pa.Table:
         >>> consolidate(pa.table({"k": [1, 2, 1, 3], DIFF: [1, 1, 1, 0]})).sort_by("k").to_pydict()
         {'k': [1, 2], '__timely_diff': [2, 1]}
     """
-    groups = group(table, _labels(table))
-    return _added_up(table, groups, np.arange(len(groups.starts)))[1]
+    return added_up(table, runs(numbers_of(table, labels_of(table)), table.num_rows))[1]
 
 
-def _added_up(table: pa.Table, groups: Groups, order: Indices) -> tuple[Indices, pa.Table]:
-    """One row for each group, in a given order of the groups: those that come to anything, and their rows."""
+def added_up(table: pa.Table, of: Runs) -> tuple[Indices, pa.Table]:
+    """One row for each run of equal ones that comes to anything: which row it was, and the rows."""
     weights = weights_of(table)
     if not table.num_rows:
-        return np.zeros(0, np.int64), table
-    totals = [np.add.reduceat(numbers(table, one)[groups.order], groups.starts)[order] for one in weights]
+        return of.order, table
+    totals = [of.totals(numbers(table, one)) for one in weights]
     some = np.any(totals, axis=0)
-    firsts = groups.firsts[order][some]
-    rows = table.take(firsts)
+    firsts = of.firsts if some.all() else of.firsts[some]
+    rows = table.drop_columns(weights).take(pa.array(firsts))
     for column, total in zip(weights, totals, strict=True):
-        rows = replaced(rows, column, total[some])
-    return firsts, rows
+        rows = rows.append_column(column, pa.array(total if len(firsts) == len(total) else total[some]))
+    return firsts, rows.select(table.schema.names)
 
 
 def replaced(table: pa.Table, column: str, values: npt.NDArray[Any]) -> pa.Table:
@@ -97,13 +97,13 @@ def _compact(since: int, settled: int, hashed: Hashes, table: pa.Table) -> tuple
     if SEQUENCE in table.schema.names:
         sequence = numbers(table, SEQUENCE)
         table = replaced(table, SEQUENCE, np.where(sequence > settled, sequence, 0))
-    groups = group(table, _labels(table))
-    order = np.argsort(hashed[groups.firsts], kind="stable")
-    firsts, table = _added_up(table, groups, order)
+    same_hash = np.cumsum(np.concatenate([[0], hashed[1:] != hashed[:-1]]))
+    firsts, table = added_up(table, runs([same_hash, *numbers_of(table, labels_of(table))], table.num_rows))
     return hashed[firsts], table
 
 
-def _labels(table: pa.Table) -> list[str]:
+def labels_of(table: pa.Table) -> list[str]:
+    """The columns of a table that are not added up."""
     return [column for column in table.schema.names if not column.startswith(DIFF)]
 
 
@@ -136,11 +136,9 @@ def up_to(times: Coordinates, time: Any) -> Mask:
 def by_time(times: Coordinates, time: Any) -> Iterator[tuple[list[int], Indices | None]]:
     """The joins of `time` with many times: each different one, and the rows it is of; None for all."""
     joined = np.maximum(times, np.array(time.encode(), np.int64))
-    if (joined == joined[:1]).all():
-        if len(joined):
-            yield joined[0].tolist(), None
+    found = runs(list(joined.T), len(joined))
+    if len(found.starts) == 1:
+        yield joined[0].tolist(), None
         return
-    different, which = np.unique(joined, axis=0, return_inverse=True)
-    order = np.argsort(which := which.reshape(-1), kind="stable")
-    each = np.split(order, np.cumsum(np.bincount(which))[:-1])
-    yield from zip(different.tolist(), each, strict=True)
+    each = np.split(found.order, found.starts[1:])
+    yield from zip(joined[found.firsts].tolist(), each, strict=bool(len(joined)))

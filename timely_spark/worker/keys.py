@@ -78,14 +78,14 @@ def _hash_column(column: pa.Array) -> Hashes:
     elif pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind):
         result = _hash_bytes(column.cast(pa.string() if pa.types.is_decimal(kind) else pa.binary()))
     else:
-        result = mix(_words(column))
+        result = mix(words(column))
     if nulls:
         result[column.is_null().to_numpy(zero_copy_only=False)] = mix(np.array([_NULL]))[0]
     return result
 
 
-def _words(column: pa.Array) -> Hashes:
-    """The values of a fixed-width column as 64 bits, equal values giving equal bits."""
+def words(column: pa.Array) -> Hashes:
+    """The values of a column of numbers or moments as 64 bits, equal values giving equal bits; null any."""
     kind = column.type
     if pa.types.is_floating(kind):
         values = (
