@@ -24,8 +24,9 @@ def test_rows_are_sorted_as_tuples_are(rows: list[tuple[int, ...]]) -> None:
 
     order = sorted(range(len(rows)), key=rows.__getitem__)
     assert found.order.tolist() == order, "rows of one number as they stood"
-    assert [rows[first] for first in found.firsts] == sorted(set(rows))
-    assert found.totals(np.ones(len(rows), np.int64)).tolist() == [rows.count(row) for row in sorted(set(rows))]
+    each = sorted(set(rows))
+    assert [rows[first] for first in found.firsts] == each
+    assert found.totals(np.ones(len(rows), np.int64)).tolist() == [rows.count(row) for row in each]
 
 
 NANOSECOND = pa.array([1, 2, 1], pa.timestamp("ns"))
