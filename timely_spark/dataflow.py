@@ -19,6 +19,8 @@ from timely_spark.graph import (
     as_table,
     caller,
     check_columns,
+    known,
+    whole,
 )
 from timely_spark.operators.custom import By
 from timely_spark.operators.deliver import OutputSpec
@@ -192,8 +194,12 @@ class Dataflow:
         )
 
     def handle(self, name: str) -> InputHandle:
-        """The sending end of an input."""
-        return self._handles[name]
+        """The sending end of an input.
+
+        Raises:
+            UnknownName: the flow has no input of that name.
+        """
+        return known(self._handles, name, kind="input", flow=self.name)
 
     def vertex(
         self,
@@ -227,9 +233,10 @@ class Dataflow:
         """The physical plan for a number of workers.
 
         Raises:
+            BadArgument: `workers` is no number of at least 1.
             GraphError: the graph is not whole; or CycleError: a cycle does not advance time.
         """
-        return compile_plan(operators.settle_graph(self.graph), workers)
+        return compile_plan(operators.settle_graph(self.graph), whole("workers", workers))
 
     def start(
         self,
@@ -243,6 +250,7 @@ class Dataflow:
         partitions: int | None = None,
         rounds_per_batch: int | None = None,
         record: str | None = None,
+        replace: bool = False,
     ) -> Query:
         """Run on Spark, as one streaming query; from where an earlier run with its checkpoint stopped.
 
@@ -260,14 +268,25 @@ class Dataflow:
                 where 64 MB have been delivered, and are not made where more than 256 MB of states must be
                 read (batches of keyed state are not, where files are mapped).
             record: a folder into which each worker's round is written, to be run again by `testing.recorded`.
+            replace: for a notebook's cell that is run again: stop first what this process runs with this
+                flow's inputs, under the query's name or on the checkpoint. What was sent is kept where the
+                checkpoint is the same.
 
         Returns:
             The query, with the verbs of Spark's `StreamingQuery` and those of time.
+
+        Raises:
+            BadArgument: an argument is none of its values.
+            InputsInUse: a query that is running reads this flow's inputs, and `replace` was not asked for.
+            NameTaken: the session runs a query of that name; or CheckpointInUse: on the checkpoint.
+            TimelyError: more that is wrong; whatever it is, inputs and other queries stay as they are.
         """
         from timely_spark.runtime.outputs import outputs_of
         from timely_spark.runtime.start import default_workers, start
 
-        plan = self.compile(workers or default_workers(session, checkpoint))
+        if workers is None:
+            workers = default_workers(session, checkpoint)
+        plan = self.compile(workers)
         return start(
             plan,
             dataframes={**self.frames, **(sources or {})},
@@ -280,6 +299,7 @@ class Dataflow:
             partitions=partitions,
             rounds_per_batch=rounds_per_batch,
             record=record,
+            replace=replace,
         )
 
     def explain(self, workers: int = 2) -> None:

@@ -6,6 +6,7 @@ travel from Python workers to the driver, so each of them survives pickling, att
 
 from __future__ import annotations
 
+import difflib
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 __all__ = (
+    "BadArgument",
     "CapabilityError",
     "CycleError",
     "CyclicTime",
@@ -23,6 +25,7 @@ __all__ = (
     "SchemaError",
     "StateError",
     "TimelyError",
+    "UnknownName",
     "VertexError",
     "Where",
 )
@@ -131,6 +134,50 @@ class CyclicTime(TimelyError, ValueError):
         )
         error.locations = list(locations)
         return error
+
+
+class BadArgument(TimelyError, ValueError):
+    """An argument is not one of the values that it may have.
+
+    >>> print(BadArgument.whole("workers", 0, least=1, where=Where("job.py", 12)))
+    workers=0: it must be a whole number of at least 1 (job.py:12)
+    Hint: leave it out for the default.
+    """
+
+    condition = "BAD_ARGUMENT"
+
+    @classmethod
+    def whole(cls, what: str, value: object, *, least: int, where: Where) -> Self:
+        """A number was expected, of at least `least`."""
+        msg = f"{what}={value!r}: it must be a whole number of at least {least}"
+        return cls(msg, where=where, hint="leave it out for the default.")
+
+    @classmethod
+    def kind(cls, value: object, *, what: str, expected: str, where: Where, hint: str) -> Self:
+        """Something else was expected."""
+        return cls(f"{what}={value!r}: {expected} was expected", where=where, hint=hint)
+
+
+class UnknownName(TimelyError, KeyError):
+    """Something was asked for by a name that the flow does not have.
+
+    >>> print(UnknownName.of("edge", ["edges"], kind="input", flow="paths", where=Where("job.py", 12)))
+    flow 'paths' has no input 'edge' (job.py:12)
+    Hint: did you mean 'edges'? There are ['edges'].
+    """
+
+    condition = "UNKNOWN_NAME"
+
+    __str__ = Exception.__str__  # a KeyError would show its message quoted
+
+    @classmethod
+    def of(cls, name: object, known: Iterable[str], *, kind: str, flow: str, where: Where) -> Self:
+        """`known` are the names that there are, of that kind."""
+        names = sorted(known)
+        near = difflib.get_close_matches(str(name), names, n=1)
+        guess = f"did you mean {near[0]!r}? " if near else ""
+        msg = f"flow {flow!r} has no {kind} {name!r}"
+        return cls(msg, where=where, hint=f"{guess}There are {names}." if names else f"it has no {kind}.")
 
 
 class GraphError(TimelyError, ValueError):

@@ -227,7 +227,7 @@ class Simulation:
 
     def close(self, name: str) -> None:
         """Say that an input is over. Closing again does nothing."""
-        if self._stands[name] is None:
+        if self._stands[self.plan.source(name).name] is None:
             return
         self._stands[name] = None
         self._seq += 1

@@ -263,7 +263,10 @@ class Process:
             keep=world.keep,
             rounds=world.rounds or world.draw.choice([1, 1, 2, 100]),
         )
-        self.site = start._claimed(site, list(self.handles.values()))
+        claim = start._claimed(site)
+        self.site = claim.site
+        for name, handle in self.handles.items():
+            handle.open(self.site.log, claim.stands[name])
         self.driver = Driver(self.site, tuple(outputs))
         self.reader = FeedbackReader(Site.from_option(self.site.to_option()))
         self.reader.prepareForTriggerAvailableNow()

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,8 +16,10 @@ import pyarrow as pa
 import pytest
 
 from timely_spark.errors import InvalidTime, SchemaError
+from timely_spark.runtime.entries import read_entry
 from timely_spark.runtime.errors import EpochClosed, SentElsewhere
-from timely_spark.runtime.inputs import InputHandle, read_entry
+from timely_spark.runtime.files import Files
+from timely_spark.runtime.inputs import InputHandle
 from timely_spark.runtime.log import RoundLog
 
 Epochs = Literal["clock", "manual"]
@@ -158,3 +165,178 @@ def test_numpy_integers_are_epochs_and_the_largest_one_is_durable(log: RoundLog)
     again = handle()
     again.open(log)
     assert (again.epoch, type(x.epoch)) == (3, int)
+
+
+# -- starts that fail, and what they leave -----------------------------------------------------------------
+
+
+@dataclass
+class Query:
+    """A query, as a handle sees it."""
+
+    is_active: bool = True
+    name: str = "q"
+    checkpoint: str = ""
+
+    def stop(self) -> None:
+        self.is_active = False
+
+
+def test_a_start_that_is_not_carried_through_leaves_the_handle_and_the_log(log: RoundLog) -> None:
+    x = handle()
+    x.send([(1, "a")])
+    x.advance_to(2)
+
+    end = x.opening(log)
+    end.write()
+    assert entries(log) == [("send", 0, 1), ("advance", 2, 0)], "durable before Spark looks"
+    assert (x.sent, x.epoch) == (0, 2), "the handle knows nothing of it"
+    end.undo()
+
+    assert entries(log) == []
+    assert x.sent == 0
+    x.open(log)
+    assert entries(log) == [("send", 0, 1), ("advance", 2, 0)], "what waited has waited on"
+
+
+def test_entries_which_a_batch_has_taken_are_not_taken_back_and_not_sent_twice(log: RoundLog) -> None:
+    x = handle("clock")
+    x.send([(1, "a")])
+    x.send([(2, "b")])
+    end = x.opening(log)
+    end.write()
+    taken = json.dumps({"round": -1, "inputs": {"x": 0}})
+    Files(log.checkpoint).write("offsets/0", f"v1\n{{}}\n{taken}".encode())
+
+    end.undo()
+
+    assert len(entries(log)) == 2
+    x.send([(3, "c")])
+    x.open(log)
+    assert [read_entry(log, "x", n).table.column("n")[0].as_py() for n in range(x.sent)] == [1, 2, 3]
+
+
+def test_a_full_disk_at_the_start_loses_nothing(log: RoundLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = handle("clock")
+    for n in range(3):
+        x.send([(n, "a")])
+    write, left = Files.write_table, [2]
+
+    def full(files: Files, *args: Any, **kwargs: Any) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise OSError(errno.ENOSPC, "no space left")
+        write(files, *args, **kwargs)
+
+    monkeypatch.setattr(Files, "write_table", full)
+    with pytest.raises(OSError, match="no space"):
+        x.open(log)
+    x.open(log)
+
+    assert [read_entry(log, "x", n).table.column("n")[0].as_py() for n in range(x.sent)] == [0, 1, 2]
+
+
+def test_what_is_refused_at_the_start_waits_on(tmp_path: Path) -> None:
+    first = handle()
+    first.open(RoundLog(str(tmp_path / "first")))
+    first.advance_to(2)
+    again = handle()
+    again.send([(1, "a")])
+    with pytest.raises(EpochClosed):
+        again.open(RoundLog(str(tmp_path / "first")))
+
+    again.open(other := RoundLog(str(tmp_path / "other")))
+
+    assert entries(other) == [("send", 0, 1)]
+
+
+def test_after_a_query_without_checkpoint_what_is_sent_waits_for_the_next_start(tmp_path: Path) -> None:
+    x, query = handle(), Query()
+    end = x.opening(log := RoundLog(str(tmp_path / "first")))
+    x.bind(end, query, forgotten=True)
+    x.advance_to(3)
+    assert x.query is query
+    query.stop()
+
+    assert x.query is None
+    assert (x.epoch, x.sent, x.is_closed) == (0, 0, False), "that flow is forgotten"
+    x.send([(1, "a")])
+
+    assert entries(log) == [("advance", 3, 0)]
+    x.open(other := RoundLog(str(tmp_path / "second")))
+    assert entries(other) == [("send", 0, 1)]
+
+
+def test_after_a_query_with_a_checkpoint_what_is_sent_is_durable_there(log: RoundLog) -> None:
+    x, query = handle(), Query()
+    x.bind(x.opening(log), query)
+    query.stop()
+
+    x.send([(1, "a")])
+
+    assert entries(log) == [("send", 0, 1)]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file is closed late
+@pytest.mark.parametrize("epochs", ["clock", "manual"])
+def test_an_interrupt_anywhere_leaves_an_entry_whole_or_not_at_all(tmp_path: Path, epochs: Epochs) -> None:
+    """At each line of the library that a send passes, one after the other."""
+    done, line = False, 0
+    while not done:
+        line += 1
+        x, log = handle(epochs), RoundLog(str(tmp_path / str(line)))
+        x.open(log)
+        x.send([(0, "a")])
+        done = _interrupted_at(
+            line, lambda x=x: x.advance_to(2) if epochs == "manual" else x.send([(1, "b")])
+        )
+        there = entries(log)
+
+        assert (x.sent, x.epoch) == (len(there), 2 if ("advance", 2, 0) in there else 0)
+        x.send([(2, "c")])
+        x.send([(3, "d")])
+        assert entries(log) == [*there, *[("send", x.epoch if epochs == "manual" else None, 1)] * 2]
+    assert line > 20, "it did pass many lines"
+
+
+def _interrupted_at(line: int, call: Callable[[], None]) -> bool:
+    """Calls, and interrupts at the n-th line of the runtime; whether there were fewer."""
+    seen = 0
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        nonlocal seen
+        if "timely_spark/runtime" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            seen += 1
+            if seen == line:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return False
+    finally:
+        sys.settrace(before)
+    return True
+
+
+def test_a_link_that_was_made_and_reported_as_there_is_ones_own(
+    log: RoundLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = handle("clock")
+    x.open(log)
+    write = Files.write_table
+
+    def twice(files: Files, *args: Any, **kwargs: Any) -> None:
+        write(files, *args, **kwargs)
+        write(files, *args, **kwargs)
+
+    monkeypatch.setattr(Files, "write_table", twice)
+    x.send([(1, "a")])
+
+    assert x.sent == 1 == len(entries(log))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from timely_spark.graph.arguments import known, whole
 from timely_spark.graph.graph import (
     Edge,
     Graph,
@@ -35,5 +36,7 @@ __all__ = [
     "caller",
     "check_columns",
     "describe",
+    "known",
     "names",
+    "whole",
 ]

@@ -154,6 +154,78 @@ class CheckpointInUse(TimelyError, RuntimeError):
         return cls(msg, hint=hint)
 
 
+class InputsInUse(TimelyError, RuntimeError):
+    """The flow's input handles send to a query that is running; a second query cannot share them."""
+
+    condition = "INPUTS_IN_USE"
+
+    @classmethod
+    def by(
+        cls, flow: str, inputs: list[str], *, query: str | None, checkpoint: str, where: Where
+    ) -> InputsInUse:
+        """`query` is the living query's name in Spark."""
+        msg = (
+            f"Flow {flow!r}: the handles of {inputs} send to query {query!r} (checkpoint {checkpoint}), "
+            "which is running; a second query cannot share them"
+        )
+        hint = (
+            "stop() that query first, or start(..., replace=True); a flow built anew has handles of its own."
+        )
+        return cls(msg, where=where, hint=hint)
+
+
+class NameTaken(TimelyError, ValueError):
+    """A query of this name is running in the session."""
+
+    condition = "NAME_TAKEN"
+
+    @classmethod
+    def query(cls, name: str, run: object, *, where: Where) -> NameTaken:
+        """`run` is Spark's id of the run that has the name."""
+        msg = f"A query named {name!r} (run {run}) is running in this session"
+        hint = "start(..., name=...) for another name, or replace=True to stop that query first."
+        return cls(msg, where=where, hint=hint)
+
+
+class QueryRefused(TimelyError, ValueError):
+    """Spark does not start the query."""
+
+    condition = "QUERY_REFUSED"
+
+    @classmethod
+    def because(cls, flow: str, message: str) -> QueryRefused:
+        """`message` is the first line of what Spark said."""
+        msg = f"Flow {flow!r}: Spark does not start the query: {message}"
+        return cls(msg, hint="the cause below is Spark's own exception.")
+
+    @classmethod
+    def sources(cls, flow: str, places: list[str], message: str) -> QueryRefused:
+        """The DataFrames of these sources aggregate, deduplicate or join before the flow reads them."""
+        msg = f"Flow {flow!r}: source {', '.join(places)} has a stateful step of Spark upstream: {message}"
+        hint = (
+            "give the flow the DataFrame before groupBy, dropDuplicates or a join of streams, and say these "
+            "in the flow; or write that query's result to a table, and read this."
+        )
+        return cls(msg, hint=hint)
+
+
+class Unpicklable(TimelyError, TypeError):
+    """A step holds something that cannot be sent to Spark's tasks."""
+
+    condition = "UNPICKLABLE"
+
+    @classmethod
+    def step(cls, step: str, error: Exception, *, where: Where | None) -> Unpicklable:
+        """Pickling the step raised `error`."""
+        reason = str(error).partition("\n")[0]
+        msg = f"step {step!r} cannot be sent to Spark's tasks: {type(error).__name__}: {reason}"
+        hint = (
+            "let its functions refer to plain values; open what cannot be copied (a lock, a connection, the "
+            "SparkSession) inside of them."
+        )
+        return cls(msg, where=where, hint=hint)
+
+
 class LogDamaged(TimelyError, RuntimeError):
     """A file that the round log should hold is not there."""
 

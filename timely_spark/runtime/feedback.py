@@ -18,10 +18,11 @@ from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from timely_spark.runtime.entries import entry_size, read_entry, remove_entry
 from timely_spark.runtime.errors import LogDamaged
 from timely_spark.runtime.files import quoted
-from timely_spark.runtime.inputs import entry_size, read_entry, remove_entry
 from timely_spark.runtime.log import FIRST
+from timely_spark.runtime.rest import rest
 from timely_spark.runtime.site import Site
 from timely_spark.worker import pack_input
 
@@ -105,6 +106,7 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             LostOwnership: another run has taken the checkpoint: what is new is for that one.
         """
+        rest(self.site)
         end = self._end(start)
         if end == start and not self._to_the_end:
             end = self._wait(start)
@@ -171,10 +173,10 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _last(self, name: str, start: Offset) -> int:
         last: int = start["inputs"].get(name, -1)
-        size = 0
-        for number in range(last + 1, last + 1 + MAX_ENTRIES):
+        first, size = last + 1, 0
+        for number in range(first, first + MAX_ENTRIES):
             found = entry_size(self.log, name, number)
-            if found is None or ((size := size + found) > MAX_BYTES and number > last + 1):
+            if found is None or ((size := size + found) > MAX_BYTES and number > first):  # a large one, alone
                 break
             last = number
         return last

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import logging
 import re
+import shutil
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.errors import TimelyError
 from timely_spark.graph import caller
+from timely_spark.runtime.entries import Durable
 from timely_spark.runtime.errors import LostOwnership, QueryFailed
-from timely_spark.runtime.inputs import InputHandle
 from timely_spark.runtime.lock import Lock
+from timely_spark.runtime.rest import at_rest
 from timely_spark.runtime.site import Site
 from timely_spark.runtime.watch import BEAT, Completed, Progress, Watch
 from timely_spark.testing import Captured
@@ -22,9 +28,41 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from timely_spark.times import Antichain
+
+_log = logging.getLogger(__name__)
+
+#: The queries that this process runs, by the ids of their runs.
+_living: dict[str, Query] = {}
+
+
+def living() -> list[Query]:
+    """The queries that this process runs."""
+    return list(_living.values())
+
+
+def keep_until_it_ends(query: Query) -> None:
+    """Holds the query, and its lock, until it ends; the end of the process stops it in good order."""
+    run = query.run_id
+    _living[run] = query
+    if query._lock is not None:  # noqa: SLF001 - its own module
+        query._lock.release_after(query._query, lambda: _living.pop(run, None))  # noqa: SLF001
+    atexit.unregister(_stop_all)
+    atexit.register(_stop_all)  # the last one is the first to run: nothing that it needs has gone
+
+
+def _stop_all() -> None:
+    for query in living():
+        if not type(query.session).__module__.startswith("pyspark.sql.connect"):  # there, a server runs it
+            with contextlib.suppress(Exception):  # the JVM is gone already
+                query.stop()
+
+
+def _delete(folder: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 class Probe:
@@ -76,13 +114,22 @@ class Query:
         query: StreamingQuery,
         site: Site,
         *,
-        inputs: Sequence[InputHandle] = (),
+        session: SparkSession | None = None,
+        inputs: Sequence[Durable] = (),
         unset: Sequence[str] = (),
         lock: Lock | None = None,
+        temporary: bool = False,
     ) -> None:
         self._query, self._site, self._watch, self._lock = query, site, Watch(site), lock
+        #: The session that runs it.
+        self.session = session
         self._inputs = tuple(inputs)
         self._started_after = self._watch.newest().batch
+        #: Deletes the checkpoint, if none was given: when this is garbage, and the query has ended (while it
+        #: runs, `_living` holds this), or at `stop`, or when the process ends.
+        self._deletes = weakref.finalize(self, _delete, site.checkpoint) if temporary else None
+        #: The error that ended the query, once its checkpoint is deleted.
+        self._error: TimelyError | None = None
         #: Confs which the session did not let this query have, and why.
         self.unset = list(unset)
 
@@ -160,10 +207,32 @@ class Query:
             raise self._ours(error) from error
 
     def stop(self) -> None:
-        """Stops the query. It can be started again from its checkpoint."""
-        self._query.stop()
+        """Stops the query, between two micro-batches if the one that runs ends soon.
+
+        It can be started again from its checkpoint. Without one it is forgotten, and its temporary checkpoint
+        deleted; what it has captured, and how far it came, can still be asked.
+        """
+        with at_rest(self._query, self._site):
+            self._query.stop()
         if self._lock is not None:
             self._lock.release()
+        if self._deletes is not None and self._deletes.alive:
+            self._forget()
+        _living.pop(self.run_id, None)
+
+    def _forget(self) -> None:
+        self._error = self.exception()
+        taken = (self._watch.taken() or (0, {}))[1]
+        self._watch.close()
+        assert self._deletes is not None
+        self._deletes()
+        for end in self._inputs:
+            if (unread := end.stand.sent - 1 - taken.get(end.name, -1)) > 0:
+                _log.warning(
+                    "%s: stopped with %d sends into %r that no micro-batch had read; without a checkpoint "
+                    "they are gone. Hint: wait_for() before stop(), or start(checkpoint=...).",
+                    self._site.name, unread, end.name,
+                )  # fmt: skip
 
     def explain(self, extended: bool = False) -> None:  # noqa: FBT001, FBT002 - Spark's signature
         """Prints Spark's plan of the last micro-batch (`flow.explain()` shows the dataflow)."""
@@ -171,10 +240,17 @@ class Query:
 
     def exception(self) -> TimelyError | None:
         """The error that ended the query, ours if there is one, with Spark's as its cause; or None."""
+        if self._error is not None:
+            return self._error
         error = self._query.exception()
         return None if error is None else self._ours(error)
 
     # -- a timely dataflow's ---------------------------------------------------------------------------------
+    @property
+    def checkpoint(self) -> str:
+        """Where the flow's state is kept."""
+        return self._site.checkpoint
+
     @property
     def rounds(self) -> int:
         """Rounds run since the checkpoint was made; a micro-batch may take several."""
@@ -190,7 +266,7 @@ class Query:
         """A probe of the flow, by name (an output's name serves, too).
 
         Raises:
-            KeyError: there is none of that name.
+            UnknownName: there is none of that name.
         """
         self._watch.frontier(name)
         return Probe(self, name)
@@ -199,7 +275,7 @@ class Query:
         """What an output made with `capture` (or `to_memory`) has released so far.
 
         Raises:
-            KeyError: there is none of that name.
+            UnknownName: there is none of that name.
         """
         return self._watch.captured(name)
 
@@ -280,18 +356,17 @@ class Query:
 
     def _sent_by(self) -> Any:
         """A function that gives the epoch with which all sent so far is complete, or None: not known."""
-        manual = [handle for handle in self._inputs if handle.epochs == "manual"]
+        manual = [end.stand for end in self._inputs if end.epochs == "manual"]
         if manual:
-            closed = min((handle.epoch for handle in manual if not handle.is_closed), default=None)
-            last = max(handle.epoch for handle in manual) if closed is None else closed - 1
+            closed = min((stand.epoch for stand in manual if not stand.closed), default=None)
+            last = max(stand.epoch for stand in manual) if closed is None else closed - 1
             return lambda: last
-        sent = {handle.name: handle.sent for handle in self._inputs}
+        sent = {end.name: end.stand.sent for end in self._inputs}
 
         def epoch() -> int | None:
-            newest = self._watch.newest().batch
-            found = self._site.log.spark_offset(newest + 1) or self._site.log.spark_offset(newest)
+            found = self._watch.taken()
             if found is None:
-                return None if any(sent.values()) else newest
+                return None if any(sent.values()) else self._watch.newest().batch
             batch, taken = found
             return batch if all(taken.get(name, -1) + 1 >= count for name, count in sent.items()) else None
 

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from threading import Lock
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from threading import RLock
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from timely_spark.graph import caller
 from timely_spark.graph.schema import SchemaLike, as_schema, as_table
-from timely_spark.runtime.errors import EpochClosed, LogDamaged, SentElsewhere
-from timely_spark.runtime.files import quoted
+from timely_spark.runtime.entries import Durable, Entry, Running, Waiting
+from timely_spark.runtime.errors import EpochClosed
 from timely_spark.runtime.log import FIRST, RoundLog
 from timely_spark.times import as_epoch
-
-_KEY = b"timely"
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One thing said by a handle. `epoch` is where the handle stands after it; None on the flow's clock."""
-
-    kind: Literal["send", "advance", "close"]
-    epoch: int | None
-    table: pa.Table
 
 
 class InputHandle:
@@ -34,8 +23,13 @@ class InputHandle:
     By default it follows the flow's clock: what was sent since the last micro-batch joins the next epoch.
     With `epochs="manual"` the user says which epoch records belong to, and when no more will come for it.
 
-    What is sent before the query starts is kept and written when it starts. From then on a send is durable
-    when it returns: after a crash it is in the flow, once. One process at a time may send into an input.
+    What is sent before the query starts waits, and is written when it starts. From then on a send is durable
+    when it returns: after a crash it is in the flow, once. Interrupted, it is there whole or not at all:
+    `sent` tells. One process at a time may send into an input.
+
+    When the query has ended, what is sent goes on to be durable in its checkpoint, for the next start there.
+    A query without a checkpoint is forgotten when it ends, with all that was sent to it; what is sent then
+    waits for the next start, as before the first one.
 
     Example:
         >>> roots = InputHandle("roots", "node long", epochs="manual")
@@ -56,14 +50,9 @@ class InputHandle:
         self.name = name
         self.schema: pa.Schema = as_schema(schema)
         self.epochs = epochs
-        self._lock = Lock()
-        self._log: RoundLog | None = None
-        #: Said before the query started, in order.
-        self._waiting: list[Entry] = []
-        self._epoch = 0
-        self._closed = False
-        #: Number of the next entry; all below it are durable.
-        self._next = 0
+        #: Held while something is said, and while a start is under way.
+        self._lock = RLock()
+        self._end: Waiting | Durable = Waiting()
         #: A manifest that exists, from where to look for newer ones.
         self._seen: int | None = None
 
@@ -111,20 +100,20 @@ class InputHandle:
                 raise EpochClosed.on_input(self.name, asked=epoch, epoch=self._epoch)
             if epoch > self._epoch:
                 self._say(Entry("advance", epoch, self.schema.empty_table()))
-                self._epoch = epoch
 
     def close(self) -> None:
         """Promises that nothing more will be sent at all (manual epochs only). Closing again does nothing."""
         if self.epochs == "clock":
             raise EpochClosed.by_the_clock(self.name, "close")
         with self._lock:
-            if not self._closed:
+            self._settle()
+            if not self._end.stand.closed:
                 self._say(Entry("close", self._epoch, self.schema.empty_table()))
-                self._closed = True
 
     @property
     def epoch(self) -> int:
         """The earliest epoch that a send can join; after a restart the first one not durably closed."""
+        self._settle()
         if self.epochs == "manual" or self._log is None:
             return self._epoch
         self._seen = self._log.newest(self._seen)
@@ -135,100 +124,101 @@ class InputHandle:
     @property
     def is_closed(self) -> bool:
         """Whether `close` was called, now or before a restart."""
-        return self._closed
+        self._settle()
+        return self._end.stand.closed
 
     @property
     def sent(self) -> int:
         """How many entries are durable: the number that the flow will have taken when it has caught up."""
-        return self._next
+        self._settle()
+        return self._end.stand.sent
 
     def __repr__(self) -> str:
         return f"InputHandle({self.name!r}, epochs={self.epochs!r}, epoch={self.epoch})"
 
     # -- the runtime's ---------------------------------------------------------------------------------------
-    def open(self, log: RoundLog, stands: int | None = 0) -> None:
-        """Finds what is durable and writes what was said before the start.
+    @property
+    def query(self) -> Running | None:
+        """The living query that the handle sends to."""
+        query = self._end.query
+        return query if query is not None and _lives(query) else None
+
+    def opening(self, log: RoundLog, stands: int | None = 0) -> Durable:
+        """An end in a log, for `bind`; the handle stays as it is.
 
         Args:
             log: the flow's.
             stands: the epoch of the input in the flow.
-        """
-        with self._lock:
-            numbers = log.files.numbers(f"inputs/{quoted(self.name)}")
-            self._next = numbers[-1] + 1 if numbers else 0
-            # from what this log says alone: the flow may have run on another checkpoint before
-            durable, closed = 0, False
-            if self.epochs == "manual":
-                first = {"stands": stands or 0, "closed": stands is None}
-                head = _head(log, self.name, numbers[-1]) if numbers else first
-                head["stands"] = max(head["stands"], stands or 0)
-                durable, closed = self._resume(head)
-            self._log, self._epoch, self._closed, self._seen = log, durable, closed, None
-            waiting, self._waiting = self._waiting, []
-            for entry in waiting:
-                self._say(entry)
-                if entry.kind == "advance" and entry.epoch is not None:
-                    self._epoch = entry.epoch
-                self._closed = self._closed or entry.kind == "close"
 
-    def _resume(self, head: dict[str, Any]) -> tuple[int, bool]:
-        durable, closed = int(head["stands"]), bool(head["closed"])
-        early = [entry.epoch for entry in self._waiting if entry.epoch is not None and entry.epoch < durable]
-        if early or (closed and self._waiting):
-            self._waiting = []
-            raise (
-                EpochClosed.entirely(self.name)
-                if closed
-                else EpochClosed.on_input(self.name, asked=early[0], epoch=durable)
-            )
-        return durable, closed
+        Raises:
+            EpochClosed: something waits for an epoch that is closed in the flow.
+        """
+        self._settle()
+        waiting = self._end if isinstance(self._end, Waiting) else Waiting()
+        return Durable(self.name, log, epochs=self.epochs, stands=stands, waiting=waiting)
+
+    def bind(self, end: Durable, query: Running | None = None, *, forgotten: bool = False) -> None:
+        """From now on the handle sends there.
+
+        Args:
+            end: where everything that waited has been written.
+            query: the query that reads it.
+            forgotten: whether nobody can go on from there when the query has ended.
+        """
+        end.query, end.forgotten = query, forgotten
+        self._end, self._seen = end, None
+
+    def unbinding(self) -> Callable[[], None]:
+        """What gives the handle back its present end."""
+        before = self._end
+
+        def unbind() -> None:
+            self._end = before
+
+        return unbind
+
+    def open(self, log: RoundLog, stands: int | None = 0) -> None:
+        """Binds the handle to a log at once, with no query."""
+        with held([self]):
+            end = self.opening(log, stands)
+            end.write()
+            self.bind(end)
+
+    @property
+    def _log(self) -> RoundLog | None:
+        return self._end.log
+
+    @property
+    def _epoch(self) -> int:
+        return self._end.stand.epoch
 
     def _say(self, entry: Entry) -> None:
-        if self._log is None:
-            self._waiting.append(entry)
-            return
-        # Where the handle stands after it is in every entry, so that the newest alone is enough for a
-        # restart.
-        stands = self._epoch if entry.kind == "send" else entry.epoch
-        head = {"kind": entry.kind, "epoch": entry.epoch, "stands": stands, "closed": entry.kind == "close"}
-        table = entry.table.replace_schema_metadata({_KEY: json.dumps(head).encode()})
-        # `new`: a second process that sends into the same input is told, not overwritten
-        try:
-            self._log.files.write_table(_file(self.name, self._next), table, durable=True, new=True)
-        except FileExistsError:
-            raise SentElsewhere.entry(self.name, self._next) from None
-        self._next += 1
+        self._end.say(entry)
+
+    def _settle(self) -> None:
+        with self._lock:
+            end = self._end
+            if isinstance(end, Durable) and end.forgotten and end.query is not None and not _lives(end.query):
+                self._end = end = Waiting()
+            end.settle()
 
     def _check_open(self) -> None:
-        if self._closed:
+        self._settle()
+        if self._end.stand.closed:
             raise EpochClosed.entirely(self.name)
 
 
-def read_entry(log: RoundLog, name: str, number: int) -> Entry:
-    """An entry."""
-    table = log.files.table(_file(name, number))
-    if table is None:
-        raise LogDamaged.no_file(log.files.root, _file(name, number))
-    head = json.loads(table.schema.metadata[_KEY])
-    return Entry(head["kind"], head["epoch"], table.replace_schema_metadata(None))
+@contextmanager
+def held(handles: Sequence[InputHandle]) -> Iterator[None]:
+    """Lets nobody else say anything with these handles, or start a query with them, for a while."""
+    with ExitStack() as stack:
+        for handle in handles:
+            stack.enter_context(handle._lock)  # noqa: SLF001 - the handle's own module
+        yield
 
 
-def _head(log: RoundLog, name: str, number: int) -> dict[str, Any]:
-    schema = log.files.schema(_file(name, number))
-    if schema is None:
-        raise LogDamaged.no_file(log.files.root, _file(name, number))
-    return dict(json.loads(schema.metadata[_KEY]))
-
-
-def entry_size(log: RoundLog, name: str, number: int) -> int | None:
-    """Bytes of an entry; None where there is none (yet)."""
-    return log.files.size(_file(name, number))
-
-
-def remove_entry(log: RoundLog, name: str, number: int) -> None:
-    """Removes an entry that no batch will read again."""
-    log.files.remove(_file(name, number))
-
-
-def _file(name: str, number: int) -> str:
-    return f"inputs/{quoted(name)}/{number}.arrow"
+def _lives(query: Running) -> bool:
+    try:
+        return query.is_active
+    except Exception:  # noqa: BLE001 - the JVM, or the Connect server, is gone, and the query with it
+        return False

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from timely_spark.runtime.files import Files
@@ -94,16 +95,17 @@ class Lock:
                 file, self._file = self._file, None
                 os.close(file)
 
-    def release_after(self, query: StreamingQuery) -> None:
-        """Gives it back when the query ends, by itself or not."""
+    def release_after(self, query: StreamingQuery, then: Callable[[], object] = lambda: None) -> None:
+        """Gives it back when the query ends, by itself or not; and then calls `then`."""
         self.query = query
-        threading.Thread(target=self._wait, name="timely-lock", daemon=True).start()
+        threading.Thread(target=self._wait, args=(then,), name="timely-lock", daemon=True).start()
 
-    def _wait(self) -> None:
+    def _wait(self, then: Callable[[], object]) -> None:
         with contextlib.suppress(Exception):  # how it ended is told by the query itself
             assert self.query is not None
             self.query.awaitTermination()
         self.release()
+        then()
 
 
 def _try(file: int, *, shared: bool = False) -> bool | None:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from timely_spark.errors import TimelyError, VertexError
 from timely_spark.runtime import process
 from timely_spark.runtime.blobs import Blobs
-from timely_spark.runtime.errors import QueryFailed
+from timely_spark.runtime.errors import QueryFailed, Unpicklable
 from timely_spark.runtime.log import FIRST, RoundLog
 from timely_spark.worker import ROWS, Plan
 
@@ -148,10 +148,26 @@ class Site:
 
 
 def packed(plan: Plan) -> dict[str, Any]:
-    """The plan as a site holds it."""
+    """The plan as a site holds it.
+
+    Raises:
+        Unpicklable: a step holds something that cannot be sent; it is named.
+    """
     from pyspark import cloudpickle
 
-    found: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
+    def refused(what: object) -> bool:
+        try:
+            cloudpickle.dumps(what)  # type: ignore[no-untyped-call]
+        except Exception:  # noqa: BLE001 - anything may come out of a user's __reduce__
+            return True
+        return False
+
+    try:
+        found: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        stage = next((stage for stage in plan.stages if refused(stage.vertex)), None)
+        step, where = (plan.name, None) if stage is None else (stage.name, stage.where)
+        raise Unpicklable.step(step, error, where=where) from error
     return {"packed": found, "digest": hashlib.sha256(found).hexdigest()[:16]}
 
 

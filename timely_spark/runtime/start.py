@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import io
 import logging
 import os
 import platform
+import re
+import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from timely_spark.errors import TimelyError
+from timely_spark.graph import caller, whole
 from timely_spark.graph.schema import as_schema
 from timely_spark.runtime.adopt import adopt, check, newest_flow
 from timely_spark.runtime.driver import Driver, manifest_of
-from timely_spark.runtime.errors import CheckpointInUse, NotStreaming, OtherFlow, SourceMismatch
+from timely_spark.runtime.entries import Durable
+from timely_spark.runtime.errors import (
+    CheckpointInUse,
+    InputsInUse,
+    NameTaken,
+    NotStreaming,
+    OtherFlow,
+    QueryRefused,
+    SourceMismatch,
+)
 from timely_spark.runtime.files import Files
-from timely_spark.runtime.handle import Query
-from timely_spark.runtime.inputs import InputHandle
+from timely_spark.runtime.handle import Query, keep_until_it_ends, living
+from timely_spark.runtime.inputs import InputHandle, held
 from timely_spark.runtime.lock import Lock
 from timely_spark.runtime.log import FIRST, FORMAT, RoundLog
 from timely_spark.runtime.session import (
@@ -30,6 +45,7 @@ from timely_spark.runtime.session import (
     PARTITIONS,
     active_session,
     applied,
+    checked_session,
     on_one_machine,
     partitions_for,
     require_spark,
@@ -38,15 +54,18 @@ from timely_spark.runtime.session import (
 from timely_spark.runtime.sinks import Output
 from timely_spark.runtime.site import Site, labels, packed
 from timely_spark.runtime.states import States
+from timely_spark.runtime.trigger import trigger_of
 from timely_spark.worker import Bound, Coordinator, Plan
 from timely_spark.worker.outline import outline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _log = logging.getLogger(__name__)
+
+#: What Spark keeps state for, as it stands in a plan.
+_STATEFUL = "Aggregate|Deduplicate|Distinct|FlatMapGroups|TransformWithState|Join|(Global|Local)Limit"
 
 
 def start(
@@ -62,8 +81,11 @@ def start(
     partitions: int | None = None,
     rounds_per_batch: int | None = None,
     record: str | None = None,
+    replace: bool = False,
 ) -> Query:
     """Starts (or resumes) a compiled flow as one streaming query.
+
+    A start that fails, at whatever step, leaves the handles as they were, and other queries alone.
 
     Args:
         plan: the compiled flow.
@@ -75,72 +97,157 @@ def start(
             forgotten when it ends.
         trigger: None: always on. "available_now": to quiescence, then stop. Another text is a processing time
             such as "5 seconds"; a mapping is what Spark's `trigger` takes.
-        name: the query's name in Spark.
+        name: the query's name in Spark; the flow's if not given.
         partitions: tasks per round; as many as there are workers or cores if not given. The checkpoint
             remembers it.
         rounds_per_batch: how many rounds a micro-batch may take, 100 if not given. After a restart the first
             micro-batch keeps to what was said before it.
         record: a folder, seen by driver and executors, into which every worker's round is recorded.
+        replace: stops first what this process runs with the flow's handles, under the query's name or on the
+            checkpoint.
 
     Raises:
         SparkMissing: no PySpark; or SparkTooOld.
         NoSession: no session was given and none is active.
+        BadArgument: an argument is none of its values.
         NotStreaming: a source is no streaming DataFrame, or has none.
         SourceMismatch: a source's DataFrame has other columns than the flow declares.
+        Unpicklable: a step holds what cannot be sent to Spark's tasks.
+        InputsInUse: the handles send to a query that is running.
+        NameTaken: the session runs a query of that name.
         CheckpointInUse: a living driver runs a query on the checkpoint.
         OtherFlow: the checkpoint is not one of a flow, or of another format.
         FlowChanged: the checkpoint is of a flow that this one cannot go on from.
         EpochClosed: something was sent before the start for an epoch that the checkpoint has closed.
         TableTaken: an output's table was written from another checkpoint.
+        QueryRefused: Spark does not start the query.
     """
     require_spark()
-    if rounds_per_batch is not None and rounds_per_batch < 1:
-        msg = f"rounds_per_batch is {rounds_per_batch}; a micro-batch is one round at least."
-        raise TimelyError(msg, hint="1: each round is a micro-batch; leave it out for the default.")
-    session = active_session(session)
+    session = checked_session(session)
+    partitions = partitions if partitions is None else whole("partitions", partitions)
+    rounds = Bound().rounds if rounds_per_batch is None else whole("rounds_per_batch", rounds_per_batch)
+    writing = _Writing(name or plan.name, trigger_of(trigger))
     _check_sources(plan, dataframes, inputs)
     same_python(session)
-    if checkpoint is None:
-        if not on_one_machine(session):
-            msg = f"flow {plan.name!r}: no checkpoint is given, and the executors may be on other machines."
-            raise TimelyError(msg, hint="start(checkpoint=...): a directory or URI that all of them see.")
-        checkpoint = tempfile.mkdtemp(prefix="timely-")
-        _log.info("%s: no checkpoint given; %s holds it until somebody deletes it", plan.name, checkpoint)
-    log = RoundLog(checkpoint)
-    lock = Lock(log.files)
-    if not lock.acquire():
-        raise CheckpointInUse.by(log.checkpoint, log.owner())
-    if not log.files.exclusive:
-        _log.info("%s: of two starts on %s at the same instant both may win", plan.name, log.files.root)
-    try:
+    site = Site(
+        checkpoint="",
+        **packed(plan),
+        labels=(),
+        inputs=tuple(handle.name for handle in inputs),
+        name=plan.name,
+        run=uuid.uuid4().hex,
+        keep=_retention(session),
+        rounds=rounds,
+        record=record,
+    )
+    if replace:
+        _make_room(inputs, session, checkpoint, writing.name)
+    with held(inputs), ExitStack() as undo:
+        _check_free(plan.name, inputs, session, writing.name)
+        place = checkpoint if checkpoint is not None else _temporary(plan, session, undo)
+        log, lock = _locked(place, undo)
         flow = _identified(log, plan, partitions or partitions_for(session, plan.workers))
         check(log, plan)
         for output in outputs:
             output.sink.prepare(session, output, log.checkpoint, flow["id"])
-        site = Site(
-            checkpoint=log.checkpoint,
-            **packed(plan),
-            labels=labels(plan.workers, flow["partitions"]),
-            inputs=tuple(handle.name for handle in inputs),
-            name=plan.name,
-            run=uuid.uuid4().hex,
-            keep=_retention(session),
-            rounds=rounds_per_batch or Bound().rounds,
-            record=record,
-        )
-        site = _claimed(site, inputs)
+        given = labels(plan.workers, flow["partitions"])
+        claim = _claimed(dataclasses.replace(site, checkpoint=log.checkpoint, labels=given))
+        site = claim.site
+        ends = [handle.opening(site.log, claim.stands[handle.name]) for handle in inputs]
+        undo.callback(_undo, ends)
+        for end in ends:  # an always-on query would see it later, too; one until nothing is left would not
+            end.write()
         confs = {PARTITIONS: str(flow["partitions"])} | (FILE_MANAGER if log.files.local else {})
         for output in outputs:
             confs |= getattr(output.sink, "confs", {})
+        undo.callback(_stop_named, session, writing.name)
         with applied(session, confs) as unset:
-            query = _run(session, site, dataframes, Driver(site, tuple(outputs)), _writing(trigger, name))
-    except BaseException:
-        lock.release()
-        raise
-    lock.release_after(query)
+            running = _run(session, site, dataframes, Driver(site, tuple(outputs)), writing)
+        query = Query(
+            running, site, session=session, inputs=ends, unset=unset, lock=lock, temporary=checkpoint is None
+        )
+        for handle, end in zip(inputs, ends, strict=True):
+            undo.callback(handle.unbinding())
+            handle.bind(end, query, forgotten=checkpoint is None)
+        undo.pop_all()
+    keep_until_it_ends(query)
     for line in unset:
         _log.warning("%s: not set: %s", plan.name, line)
-    return Query(query, site, inputs=inputs, unset=unset, lock=lock)
+    return query
+
+
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """How Spark is to write: under which name, and when."""
+
+    name: str
+    trigger: Mapping[str, Any]
+
+
+def _make_room(
+    inputs: Sequence[InputHandle], session: SparkSession, checkpoint: str | None, name: str
+) -> None:
+    """Stops this process's queries that are in the way."""
+    place = None if checkpoint is None else RoundLog(checkpoint).checkpoint
+    in_the_way = [handle.query for handle in inputs]
+    in_the_way += [
+        query
+        for query in living()
+        if query.checkpoint == place or (query.name == name and query.session is session)
+    ]
+    for query in in_the_way:
+        if query is not None:
+            query.stop()
+
+
+def _check_free(flow: str, inputs: Sequence[InputHandle], session: SparkSession, name: str) -> None:
+    """Checks that no living query has the handles, or the name."""
+    bound = {handle.name: handle.query for handle in inputs if handle.query is not None}
+    for query in bound.values():
+        raise InputsInUse.by(
+            flow,
+            [each for each, other in bound.items() if other is query],
+            query=query.name,
+            checkpoint=query.checkpoint,
+            where=caller(),
+        )
+    for active in session.streams.active:
+        if active.name == name:
+            raise NameTaken.query(name, active.runId, where=caller())
+
+
+def _temporary(plan: Plan, session: SparkSession, undo: ExitStack) -> str:
+    """A checkpoint for as long as the query runs."""
+    if not on_one_machine(session):
+        msg = f"flow {plan.name!r}: no checkpoint is given, and the executors may be on other machines."
+        raise TimelyError(msg, hint="start(checkpoint=...): a directory or URI that all of them see.")
+    folder = tempfile.mkdtemp(prefix="timely-")
+    undo.callback(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _locked(checkpoint: str, undo: ExitStack) -> tuple[RoundLog, Lock]:
+    log = RoundLog(checkpoint)
+    lock = Lock(log.files)
+    if not lock.acquire():
+        raise CheckpointInUse.by(log.checkpoint, log.owner())
+    undo.callback(lock.release)
+    if not log.files.exclusive:
+        _log.info("two starts on %s at the same instant may both win", log.files.root)
+    return log, lock
+
+
+def _undo(ends: Sequence[Durable]) -> None:
+    """After a start that failed: what waits in the handles is not in the log."""
+    for end in ends:
+        end.undo()
+
+
+def _stop_named(session: SparkSession, name: str) -> None:
+    """After a start that failed: an interrupt may have come when Spark had started the query already."""
+    for query in session.streams.active:
+        if query.name == name:
+            query.stop()
 
 
 def default_workers(session: SparkSession | None, checkpoint: str | None = None) -> int:
@@ -159,30 +266,39 @@ def _run(
     site: Site,
     dataframes: Mapping[str, DataFrame],
     driver: Driver,
-    settings: Callable[[DataStreamWriter], DataStreamWriter],
+    writing: _Writing,
 ) -> StreamingQuery:
+    from pyspark.errors import AnalysisException
+
     from timely_spark.runtime.query import build
 
-    writer = build(session, site, dataframes).writeStream.outputMode("append")
-    place = Files(site.checkpoint).for_spark
-    return settings(writer.option("checkpointLocation", place).foreachBatch(driver)).start()
+    try:
+        writer = build(session, site, dataframes).writeStream.outputMode("append").queryName(writing.name)
+        if writing.trigger:
+            writer = writer.trigger(**writing.trigger)
+        place = Files(site.checkpoint).for_spark
+        return writer.option("checkpointLocation", place).foreachBatch(driver).start()
+    except AnalysisException as error:
+        raise _refused(site.plan, dataframes, error) from error
 
 
-def _writing(
-    trigger: str | Mapping[str, Any] | None, name: str | None
-) -> Callable[[DataStreamWriter], DataStreamWriter]:
-    def set_up(writer: DataStreamWriter) -> DataStreamWriter:
-        if name is not None:
-            writer = writer.queryName(name)
-        if trigger is None:
-            return writer
-        if isinstance(trigger, Mapping):
-            return writer.trigger(**trigger)
-        if trigger == "available_now":
-            return writer.trigger(availableNow=True)
-        return writer.trigger(processingTime=trigger)
+def _refused(plan: Plan, dataframes: Mapping[str, DataFrame], error: Exception) -> QueryRefused:
+    """In our words: Spark's has the whole plan in it, and names no source."""
+    message = str(error).partition("\n")[0].partition(";")[0]
+    stateful = [name for name, frame in dataframes.items() if _is_stateful(frame)]
+    if not stateful:
+        return QueryRefused.because(plan.name, message)
+    places = [f"{name!r} ({plan.source(name).stage.where})" for name in stateful]
+    return QueryRefused.sources(plan.name, places, message)
 
-    return set_up
+
+def _is_stateful(frame: DataFrame) -> bool:
+    """Whether Spark keeps state for a DataFrame; only to name it, so the text of the plan is enough."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        frame.explain("extended")
+    analyzed = text.getvalue().partition("== Analyzed Logical Plan ==")[2].partition("== Optimized")[0]
+    return any(re.search(rf"^\W*({_STATEFUL})", line) for line in analyzed.splitlines())
 
 
 def _check_sources(plan: Plan, dataframes: Mapping[str, DataFrame], inputs: Sequence[InputHandle]) -> None:
@@ -227,7 +343,16 @@ def _identified(log: RoundLog, plan: Plan, partitions: int) -> dict[str, Any]:
     return found
 
 
-def _claimed(site: Site, inputs: Sequence[InputHandle]) -> Site:
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A run that owns its checkpoint."""
+
+    site: Site
+    #: The epoch of each input in the flow; None: it is closed.
+    stands: Mapping[str, int | None]
+
+
+def _claimed(site: Site) -> _Claim:
     """Takes the checkpoint over: from here on the run before, if it lives, has lost it."""
     plan = site.plan
     run = {"run": site.run, "host": platform.node(), "pid": os.getpid()}
@@ -235,7 +360,7 @@ def _claimed(site: Site, inputs: Sequence[InputHandle]) -> Site:
         log = RoundLog(site.checkpoint).claim(run | {"started": datetime.now(timezone.utc).isoformat()})
     except FileExistsError:
         raise CheckpointInUse.by(site.checkpoint, RoundLog(site.checkpoint).owner()) from None
-    site = replace(site, term=log.term)
+    site = dataclasses.replace(site, term=log.term)
     for failure in log.files.names("failures"):
         log.files.remove(failure)
     newest = log.align()
@@ -247,13 +372,12 @@ def _claimed(site: Site, inputs: Sequence[InputHandle]) -> Site:
         coordinator = Coordinator(plan)
         turn = coordinator.first()
         newest = FIRST
-        log.write(replace(manifest_of(site, coordinator, turn, States()), rounds=0), turn.rows)
+        manifest = manifest_of(site, coordinator, turn, States())
+        log.write(dataclasses.replace(manifest, rounds=0), turn.rows)
     else:
         adopt(log, site, newest)
     manifest, _ = log.newest_before(newest + 1)
-    for handle in inputs:
-        handle.open(log, manifest.coordinator["inputs"][handle.name])
-    return replace(site, first=log.first)
+    return _Claim(dataclasses.replace(site, first=log.first), manifest.coordinator["inputs"])
 
 
 def _retention(session: SparkSession) -> int:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from threading import RLock
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.errors import UnknownName
+from timely_spark.graph import caller
 from timely_spark.runtime.errors import LogDamaged
 from timely_spark.runtime.files import Files
 from timely_spark.runtime.log import Manifest
@@ -65,34 +68,70 @@ class Completed:
     milliseconds: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """What is known of a log that has gone."""
+
+    manifests: Mapping[int, Manifest | None]
+    captured: Mapping[str, Captured]
+    taken: tuple[int, dict[str, int]] | None
+
+
 class Watch:
-    """A view of one flow's log that remembers where the newest manifest was."""
+    """A view of one flow's log that remembers where the newest manifest was; when it is closed, all of it."""
 
     def __init__(self, site: Site) -> None:
         self.site, self.log = site, site.log
         self._newest: Manifest | None = None
+        #: Once the log may be deleted, what there is to be known of it.
+        self._last: _Last | None = None
+        #: Held while the log is read: it is not deleted then.
+        self._reading = RLock()
+
+    def close(self) -> None:
+        """Reads all that can be asked; from then on the log can go."""
+        with self._reading:
+            if self._last is None:
+                newest = self.newest().batch
+                manifests = {batch: self.log.read(batch) for batch in range(max(0, newest - 100), newest + 1)}
+                captured = {name: self.captured(name) for name in self._kept()}
+                self._last = _Last(manifests, captured, self.taken())
 
     def newest(self) -> Manifest:
         """The newest manifest."""
-        before = self._newest
-        batch = self.log.newest(None if before is None else before.batch)
-        if before is None or batch != before.batch:
-            found = None if batch is None else self.log.read(batch)
-            if found is None:
-                raise LogDamaged.no_manifest(self.log.files.root, 0)
-            self._newest = before = found
-        return before
+        with self._reading:
+            before = self._newest
+            if before is not None and self._last is not None:
+                return before
+            batch = self.log.newest(None if before is None else before.batch)
+            if before is None or batch != before.batch:
+                found = None if batch is None else self.log.read(batch)
+                if found is None:
+                    raise LogDamaged.no_manifest(self.log.files.root, 0)
+                self._newest = before = found
+            return before
+
+    def taken(self) -> tuple[int, dict[str, int]] | None:
+        """(batch, entries taken of each input up to and with it), as far as Spark has planned; or None."""
+        with self._reading:
+            if self._last is not None:
+                return self._last.taken
+            newest = self.newest().batch
+            return self.log.spark_offset(newest + 1) or self.log.spark_offset(newest)
+
+    def _read(self, batch: int) -> Manifest | None:
+        with self._reading:
+            return self.log.read(batch) if self._last is None else self._last.manifests.get(batch)
 
     def frontier(self, name: str) -> Antichain[Any]:
         """The times that may still appear at an output or probe.
 
         Raises:
-            KeyError: there is no output or probe of that name.
+            UnknownName: there is no output or probe of that name.
         """
         frontiers = self.newest().frontier
         if name not in frontiers:
-            msg = f"no output or probe {name!r}. Hint: there are {sorted(frontiers)}."
-            raise KeyError(msg)
+            raise self._unknown(name, frontiers, "output or probe")
         return Antichain(self.site.plan.times.decode(at) for at in frontiers[name])
 
     def names(self) -> list[str]:
@@ -117,7 +156,7 @@ class Watch:
 
     def progress(self, batch: int, duration_ms: int | None) -> Progress | None:
         """A round; None where its manifest is gone."""
-        manifest = self.newest() if batch == self.newest().batch else self.log.read(batch)
+        manifest = self.newest() if batch == self.newest().batch else self._read(batch)
         if manifest is None:
             return None
         slowest = manifest.stats.get("slowest")
@@ -135,7 +174,7 @@ class Watch:
 
     def completed(self, batch: int, durations: Mapping[int, int | None]) -> list[Completed]:
         """What a micro-batch released; `durations` are those of the micro-batches that are known."""
-        manifest = self.log.read(batch)
+        manifest = self._read(batch)
         clocked = all(source.epochs == "clock" for source in self.site.plan.inputs)
         found: list[Completed] = []
         if manifest is None:
@@ -143,7 +182,7 @@ class Watch:
         for output, epoch in manifest.released:
             took = [durations.get(each) for each in range(epoch if clocked else batch, batch + 1)]
             known = [each for each in took if each is not None]
-            before = self.log.read(epoch - 1) if clocked else None
+            before = self._read(epoch - 1) if clocked else None
             found.append(
                 Completed(
                     epoch=epoch,
@@ -155,23 +194,33 @@ class Watch:
         return found
 
     def captured(self, name: str) -> Captured:
-        """The deliveries that an output has kept."""
-        node = self.site.plan.by_name.get(name)
-        if node is None or not _is_kept(node):
-            kept = sorted(n.name for n in self.site.plan.nodes if _is_kept(n))
-            msg = f"no captured output {name!r}. Hint: there are {kept}."
-            raise KeyError(msg)
-        files = Files(captured_folder(self.site.checkpoint, name))
-        found: dict[int, list[pa.Table]] = {}
-        for number in files.numbers("."):
-            table = files.table(f"{number}.arrow")
-            if table is not None:
-                epochs = [number] if not table.num_rows else sorted(set(table.column(0).to_pylist()))
-                for epoch in epochs:
-                    part = table.filter(pc.equal(table.column(0), epoch)).remove_column(0)
-                    found.setdefault(epoch, []).append(part)
-        template: Any = node.template
+        """The deliveries that an output has kept.
+
+        Raises:
+            UnknownName: no output of that name keeps any.
+        """
+        if name not in self._kept():
+            raise self._unknown(name, self._kept(), "captured output")
+        with self._reading:
+            if self._last is not None:
+                return self._last.captured[name]
+            files = Files(captured_folder(self.site.checkpoint, name))
+            found: dict[int, list[pa.Table]] = {}
+            for number in files.numbers("."):
+                table = files.table(f"{number}.arrow")
+                if table is not None:
+                    epochs = [number] if not table.num_rows else sorted(set(table.column(0).to_pylist()))
+                    for epoch in epochs:
+                        part = table.filter(pc.equal(table.column(0), epoch)).remove_column(0)
+                        found.setdefault(epoch, []).append(part)
+        template: Any = self.site.plan.by_name[name].template
         return Captured(template.schema, {epoch: pa.concat_tables(found[epoch]) for epoch in sorted(found)})
+
+    def _kept(self) -> list[str]:
+        return [node.name for node in self.site.plan.nodes if _is_kept(node)]
+
+    def _unknown(self, name: object, known: Iterable[str], kind: str) -> UnknownName:
+        return UnknownName.of(name, known, kind=kind, flow=self.site.plan.name, where=caller())
 
     def until(self, reached: Callable[[], bool], alive: Callable[[], bool], timeout: float | None) -> bool:
         """Waits for a condition on the log; False when time is up, or nobody is left to bring it about."""

@@ -31,6 +31,7 @@ from timely_spark.graph import (
     Stage,
     Stateless,
     Vertex,
+    known,
 )
 from timely_spark.progress import Edge as Path
 from timely_spark.progress import Reachability
@@ -138,7 +139,7 @@ class Plan:
 
     def source(self, name: str) -> Source:
         """An input by name."""
-        return next(source for source in self.inputs if source.name == name)
+        return known({source.name: source for source in self.inputs}, name, kind="input", flow=self.name)
 
     def initial(self, node: Node) -> Iterator[Any]:
         """The times a vertex is to be notified of from the start: its epochs, at lap 0 of its loops."""

@@ -1,0 +1,107 @@
+"""Arguments of a start, without Spark: taken or refused in our words, before anything is begun."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+import timely_spark as ts
+from timely_spark.errors import BadArgument, UnknownName
+from timely_spark.runtime.errors import Unpicklable
+from timely_spark.runtime.site import packed
+from timely_spark.runtime.trigger import trigger_of
+
+
+def flow() -> ts.Dataflow:
+    made = ts.Dataflow("small")
+    made.input("numbers", "n long").exchange("n").capture("out")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("given", "spark"),
+    [
+        (None, {}),
+        ("available_now", {"availableNow": True}),
+        ("availableNow", {"availableNow": True}),
+        ({"availableNow": True}, {"availableNow": True}),
+        ("1 second", {"processingTime": "1 second"}),
+        ("interval 1 minute 30 seconds", {"processingTime": "interval 1 minute 30 seconds"}),
+        ({"processingTime": "0 seconds"}, {"processingTime": "0 seconds"}),
+        ({"processing_time": "250 milliseconds"}, {"processingTime": "250 milliseconds"}),
+    ],
+)
+def test_both_spellings_of_a_trigger_are_taken(given: Any, spark: dict[str, Any]) -> None:
+    assert trigger_of(given) == spark
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "once", {"once": True}, "continuous", {"continuous": "1 second"}, {"realTime": "5 minutes"},
+        "5s", "soon", "-1 seconds", "", 5, True, {}, {"availableNow": False}, {"processingTime": 5},
+        {"every": "1 second"}, {"availableNow": True, "processingTime": "1 second"},
+    ],
+)  # fmt: skip
+def test_other_triggers_are_refused(given: Any) -> None:
+    with pytest.raises(BadArgument, match=r"(?s)trigger=.*test_arguments\.py:\d+.*Hint: .*available_now"):
+        trigger_of(given)
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5, 2.0, "2", True, [2]])
+def test_workers_are_a_whole_number(workers: Any) -> None:
+    wrong = rf"(?s)workers={workers!r}.*test_arguments\.py:\d+.*Hint: ".replace("[", r"\[")
+    with pytest.raises(BadArgument, match=wrong):
+        flow().compile(workers)
+    with pytest.raises(BadArgument, match=wrong):
+        flow().start(object(), workers=workers)  # type: ignore[arg-type]
+    with pytest.raises(BadArgument, match=wrong):
+        ts.testing.run(flow(), {}, workers=workers)
+
+
+@pytest.mark.parametrize("argument", ["partitions", "rounds_per_batch"])
+@pytest.mark.parametrize("value", [0, 1.5, "2"])
+def test_other_numbers_are_whole_too(argument: str, value: Any) -> None:
+    class Session:
+        readStream = None  # noqa: N815 - Spark's name
+
+    with pytest.raises(BadArgument, match=rf"(?s){argument}={value!r}.*Hint: "):
+        flow().start(Session(), workers=1, **{argument: value})  # type: ignore[arg-type]
+
+
+def test_what_is_no_session_is_told() -> None:
+    with pytest.raises(BadArgument, match=r"(?s)session='/tmp/x'.*Hint: start\(spark"):
+        flow().start("/tmp/x", workers=1)  # type: ignore[arg-type]
+
+
+def test_an_unknown_input_is_named_with_what_there_is() -> None:
+    unknown = (
+        r"(?s)flow 'small' has no input 'number' \(.*test_arguments\.py:\d+\)\nHint: did you mean 'numbers'"
+    )
+    with pytest.raises(UnknownName, match=unknown):
+        flow().handle("number")
+    with pytest.raises(UnknownName, match=unknown):
+        ts.testing.run(flow(), {"number": [[1]]})
+    with pytest.raises(UnknownName, match=unknown):
+        ts.testing.Simulation(flow()).send("number", [1])
+    with pytest.raises(UnknownName, match=unknown):
+        ts.testing.Simulation(flow()).close("number")
+    assert issubclass(UnknownName, KeyError)
+
+
+def test_a_step_that_cannot_be_sent_to_tasks_is_named() -> None:
+    lock, made = threading.Lock(), ts.Dataflow("locked")
+
+    def counted(row: Any) -> int:
+        with lock:
+            return int(row.n)
+
+    numbers = made.input("x", "n long")
+    numbers.map(lambda row: row.n, "n long", name="fine").exchange("n").map(
+        counted, "n long", name="bad"
+    ).capture("o")
+
+    with pytest.raises(Unpicklable, match=r"(?s)step 'bad' .*lock.*test_arguments\.py:\d+\)\nHint: "):
+        packed(made.compile(2))
