@@ -24,6 +24,7 @@ import pyspark
 import pytest
 
 ROOT = Path(__file__).parents[2]
+JOBS = ROOT / "jobs"
 #: What a process that lives for seconds does better without.
 YOUNG = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -75,13 +76,26 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def module(tmp_path: Path) -> Callable[[str], Path]:
+    """An archive with `vertices.py` as a module of the given name."""
+
+    def archive(name: str) -> Path:
+        (tmp_path / name).mkdir()
+        shutil.copy(Path(__file__).with_name("vertices.py"), tmp_path / name / f"{name}.py")
+        return Path(shutil.make_archive(str(tmp_path / name), "zip", tmp_path / name))
+
+    return archive
+
+
+@pytest.fixture
 def submit(
     cluster: Any, standalone: ModuleType, bare_python: Path, tmp_path: Path
 ) -> Iterator[Callable[..., Any]]:
-    """spark-submit in client mode to the cluster; what still runs when the test ends is ended."""
+    """spark-submit in client mode, from an empty directory; what still runs when the test ends is ended."""
     started: list[Any] = []
+    (empty := tmp_path / "empty").mkdir()
 
-    def start(job: str, *args: Any, shipped: list[Any], path: str = "") -> Any:
+    def start(job: Path, *args: Any, shipped: list[Any], path: str = "", master: str = cluster.url) -> Any:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environment |= {"PYTHONPATH": path} if path else {}
         environment |= dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(bare_python))
@@ -97,13 +111,13 @@ def submit(
         options = [option for name, value in confs.items() for option in ("--conf", f"{name}={value}")]
         spark_submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
         command = [
-            *standalone.TIED, "bash", spark_submit, "--master", cluster.url,
+            *standalone.TIED, "bash", spark_submit, "--master", master,
             "--properties-file", ROOT / "conf" / "timely.properties", *options, *shipped,
-            ROOT / "jobs" / f"{job}.py", *args,
+            job, *args,
         ]  # fmt: skip
         with (tmp_path / "stderr").open("wb") as errors:
             running = subprocess.Popen(
-                list(map(str, command)), cwd=ROOT, env=environment | local,
+                list(map(str, command)), cwd=empty, env=environment | local,
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
                 start_new_session=True,
             )  # fmt: skip
@@ -139,6 +153,27 @@ def in_order(folder: Path) -> None:
         os.utime(file, (1_600_000_000 + number,) * 2)
 
 
+@pytest.mark.parametrize("where", ["local", "cluster"])
+def test_vertices_of_modules_that_are_shipped(
+    submit: Any, cluster: Any, package: Path, module: Any, tmp_path: Path, where: str
+) -> None:
+    shipped = ["--py-files", f"{package},{module('first')}"]
+    master = {"local": "local[2]", "cluster": cluster.url}[where]
+
+    job = Path(__file__).with_name("shipped.py")
+    printed = finished(
+        submit(job, tmp_path / "checkpoints", module("later"), shipped=shipped, master=master), tmp_path
+    )
+
+    said = printed.splitlines()
+    assert f"found in {package}" in said[0]
+    assert said[1:] == [
+        "totals {0: [(14,)]}",
+        "totals {0: [(14,)]}",
+        "totals {0: [(14,)], 1: [(14,)]}",
+    ]
+
+
 @pytest.mark.campaign
 def test_word_count_with_the_package_in_py_files(submit: Any, package: Path, tmp_path: Path) -> None:
     texts = ["To be, or not to be", "that is the question", "the question is not to be"]
@@ -149,7 +184,7 @@ def test_word_count_with_the_package_in_py_files(submit: Any, package: Path, tmp
 
     args = ["--input", tmp_path / "in", "--output", tmp_path / "out", "--checkpoint", tmp_path / "ck"]
     printed = finished(
-        submit("wordcount", *args, "--files-per-epoch", 1, shipped=["--py-files", package]), tmp_path
+        submit(JOBS / "wordcount.py", *args, "--files-per-epoch", 1, shipped=["--py-files", package]), tmp_path
     )
 
     assert re.findall(r"^epoch (\d+):", printed, re.MULTILINE) == ["0", "1", "2"]
@@ -178,7 +213,7 @@ def test_components_from_an_archive_while_a_worker_is_killed(
     args = ["--edges", tmp_path / "in", "--output", tmp_path / "out", "--checkpoint", tmp_path / "ck"]
 
     running = submit(
-        "connected_components", *args, "--files-per-epoch", 1, shipped=shipped, path=str(package)
+        JOBS / "connected_components.py", *args, "--files-per-epoch", 1, shipped=shipped, path=str(package)
     )
     first = running.stdout.readline()
     worked = cluster.executors("worker-0") != before
