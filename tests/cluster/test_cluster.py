@@ -153,16 +153,15 @@ def in_order(folder: Path) -> None:
         os.utime(file, (1_600_000_000 + number,) * 2)
 
 
-@pytest.mark.parametrize("where", ["local", "cluster"])
+@pytest.mark.parametrize("where", [{"master": "local[2]"}, {}], ids=["local", "cluster"])
 def test_vertices_of_modules_that_are_shipped(
-    submit: Any, cluster: Any, package: Path, module: Any, tmp_path: Path, where: str
+    submit: Any, package: Path, module: Any, tmp_path: Path, where: dict[str, str]
 ) -> None:
     shipped = ["--py-files", f"{package},{module('first')}"]
-    master = {"local": "local[2]", "cluster": cluster.url}[where]
 
     job = Path(__file__).with_name("shipped.py")
     printed = finished(
-        submit(job, tmp_path / "checkpoints", module("later"), shipped=shipped, master=master), tmp_path
+        submit(job, tmp_path / "checkpoints", module("later"), shipped=shipped, **where), tmp_path
     )
 
     said = printed.splitlines()
@@ -184,7 +183,8 @@ def test_word_count_with_the_package_in_py_files(submit: Any, package: Path, tmp
 
     args = ["--input", tmp_path / "in", "--output", tmp_path / "out", "--checkpoint", tmp_path / "ck"]
     printed = finished(
-        submit(JOBS / "wordcount.py", *args, "--files-per-epoch", 1, shipped=["--py-files", package]), tmp_path
+        submit(JOBS / "wordcount.py", *args, "--files-per-epoch", 1, shipped=["--py-files", package]),
+        tmp_path,
     )
 
     assert re.findall(r"^epoch (\d+):", printed, re.MULTILINE) == ["0", "1", "2"]
