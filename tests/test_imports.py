@@ -22,6 +22,7 @@ LAYERS = (
     ("operators",),
     ("streams",),
     ("dataflow",),
+    ("captured",),
     ("testing",),
     ("differential",),
     ("graphs",),

@@ -27,6 +27,7 @@ from timely_spark.operators.deliver import OutputSpec
 from timely_spark.streams import Scope, Stream
 from timely_spark.times import PRODUCT, Times
 from timely_spark.worker import Plan, compile_plan
+from timely_spark.worker.loops import warned
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -251,6 +252,7 @@ class Dataflow:
         rounds_per_batch: int | None = None,
         record: str | None = None,
         replace: bool = False,
+        warn_after: int | None = 10_000,
     ) -> Query:
         """Run on Spark, as one streaming query; from where an earlier run with its checkpoint stopped.
 
@@ -271,6 +273,7 @@ class Dataflow:
             replace: for a notebook's cell that is run again: stop first what this process runs with this
                 flow's inputs, under the query's name or on the checkpoint. What was sent is kept where the
                 checkpoint is the same.
+            warn_after: iterations of a loop in one epoch, after which a warning is logged; None: never.
 
         Returns:
             The query, with the verbs of Spark's `StreamingQuery` and those of time.
@@ -286,7 +289,7 @@ class Dataflow:
 
         if workers is None:
             workers = default_workers(session, checkpoint)
-        plan = self.compile(workers)
+        plan = warned(self.compile(workers), warn_after)
         return start(
             plan,
             dataframes={**self.frames, **(sources or {})},

@@ -22,12 +22,16 @@ __all__ = (
     "CyclicTime",
     "GraphError",
     "InvalidTime",
+    "LimitReached",
+    "RecordError",
     "SchemaError",
     "StateError",
     "TimelyError",
     "UnknownName",
     "VertexError",
     "Where",
+    "excerpt",
+    "shorten",
 )
 
 
@@ -210,8 +214,19 @@ class StateError(TimelyError, TypeError):
     condition = "STATE"
 
 
+class RecordError(Exception):
+    """A user's function failed on `record`; what it raised is the cause. `VertexError` tells both."""
+
+    def __init__(self, record: object) -> None:
+        super().__init__(record)
+        self.record = record
+
+
 class VertexError(TimelyError, RuntimeError):
     """A step failed while it ran: what was raised, in which step, at which time, and where the user built it.
+
+    Of a function of one record the message has the record, of a function of batches some of the records, and
+    of both the line of the function that failed.
 
     Attributes:
         step: the step's name.
@@ -226,17 +241,27 @@ class VertexError(TimelyError, RuntimeError):
     trace: str
     _parts: dict[str, str | None]
     _context: str
-    _KEYS: ClassVar = ("step", "where", "time", "cause", "trace")
 
     @classmethod
     def from_exception(
-        cls, step: str, where: Where | None, error: BaseException, *, time: str | None = None
+        cls, step: str, where: Where | None, error: BaseException, *, time: str | None = None, rows: str = ""
     ) -> Self:
-        """The error for an exception that a step raised."""
-        cause = f"{type(error).__name__}: {error}"
-        trace = "".join(traceback.format_exception(error))
-        parts = {"step": step, "where": str(where), "time": time, "cause": cause, "trace": trace}
-        return cls.decode(parts)
+        """The error for an exception that a step raised; `rows`: some of what it was given."""
+        if isinstance(error, RecordError) and (cause := error.__cause__) is not None:
+            rows, error = _fields(error.record), cause
+        line = _line(error)
+        return cls.decode(
+            {
+                "step": step,
+                "where": str(where),
+                "time": time,
+                "cause": f"{type(error).__name__}: {error}",
+                "trace": "".join(traceback.format_exception(error)),
+                "line": line,
+                # where no function of the user's has failed, the records are none of his concern
+                "rows": rows if line else "",
+            }
+        )
 
     def encode(self) -> dict[str, str | None]:
         """The error as plain JSON."""
@@ -245,13 +270,121 @@ class VertexError(TimelyError, RuntimeError):
     @classmethod
     def decode(cls, parts: Mapping[str, str | None], context: str = "") -> Self:
         """The error that `encode` wrote, with where in the run it happened."""
-        step, where, time, cause, trace = (parts[key] or "" for key in cls._KEYS)
-        at = "".join([f" at {time}" if time else "", f" in {context}" if context else ""])
-        hint = "" if "Hint:" in cause else "\nHint: the traceback of the step is in this error's `trace`."
-        self = cls(f"step {step!r} ({where}) failed{at}: {cause}{hint}")
-        self.step, self.cause, self.trace = step, cause, trace
-        self._parts, self._context = dict(parts), context
-        return self
+        kind: Any = LimitReached if parts.get("kind") == LimitReached.condition else cls
+        made: Self = kind(kind.told(parts, context))
+        made.step, made.cause, made.trace = (parts[key] or "" for key in ("step", "cause", "trace"))
+        made._parts, made._context = dict(parts), context
+        return made
+
+    @classmethod
+    def told(cls, parts: Mapping[str, str | None], context: str) -> str:
+        """The message."""
+        said = {key: text or "" for key, text in parts.items()}
+        at = "".join(
+            [
+                f" at {said['time']}" if said["time"] else "",
+                f" in {context}" if context else "",
+                f", in {said['line']}" if said.get("line") else "",
+                f", with {said['rows']}" if said.get("rows") else "",
+            ]
+        )
+        hint = "" if "Hint:" in said["cause"] else "\nHint: the step's traceback is in this error's `trace`."
+        return f"step {said['step']!r} ({said['where']}) failed{at}: {said['cause']}{hint}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return VertexError.decode, (self.encode(), self._context)
+
+
+class LimitReached(VertexError):
+    """A loop made with ``on_limit="raise"`` came to its `max_iterations` before it had nothing more to do.
+
+    >>> error = LimitReached.of("hops", Where("job.py", 3), "near", epoch=2, iteration=5, rows="{'n': 1}")
+    >>> print(error)
+    loop 'hops' (job.py:3) ended at its limit after 5 iterations of epoch 2; 'near' would go on with {'n': 1}
+    Hint: raise max_iterations; or say on_limit="return" if the loop is meant to end there, or "warn".
+    >>> error.loop, error.epoch
+    ('hops', 2)
+
+    Attributes:
+        loop: the loop's name.
+        epoch: the epoch in which it was.
+    """
+
+    condition = "LIMIT_REACHED"
+
+    @classmethod
+    def of(cls, loop: str, where: Where, step: str, *, epoch: int, iteration: int, rows: str) -> LimitReached:
+        """The error of a loop."""
+        cause = (
+            f"loop {loop!r} ({where}) ended at its limit after {iteration} iterations of epoch {epoch}; "
+            f"{step!r} would go on with {rows}"
+        )
+        parts = {"kind": cls.condition, "step": step, "cause": cause, "trace": "", "loop": loop}
+        return cls.decode({**parts, "epoch": str(epoch)})
+
+    @classmethod
+    def told(cls, parts: Mapping[str, str | None], context: str) -> str:
+        """The message."""
+        hint = 'raise max_iterations; or say on_limit="return" if the loop is meant to end there, or "warn".'
+        return f"{parts['cause']}{f' ({context})' if context else ''}\nHint: {hint}"
+
+    @property
+    def loop(self) -> str:
+        """The loop's name."""
+        return str(self._parts["loop"])
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in which it was."""
+        return int(str(self._parts["epoch"]))
+
+
+def shorten(value: object, most: int = 60) -> str:
+    """A value in a message.
+
+    >>> shorten("a" * 100, most=12)
+    "'aaaaaaaa..."
+    """
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def excerpt(table: Any, most: int = 3) -> str:
+    """Some records of an Arrow table as text; without the columns that only the library knows."""
+    shown = table.select([name for name in table.schema.names if not name.startswith("__timely_")])
+    rows = ["{" + _items(row.items()) + "}" for row in shown.slice(0, most).to_pylist()]
+    more = table.num_rows - len(rows)
+    return ", ".join(rows) + (f" and {more} more" if more > 0 else "")
+
+
+def _items(pairs: Iterable[tuple[str, object]]) -> str:
+    text = ", ".join(f"{name!r}: {shorten(value)}" for name, value in pairs)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _fields(record: Any) -> str:
+    """A record, a named tuple, in a message."""
+    names = getattr(record, "_fields", None)
+    return f"{{{_items(zip(names, tuple(record), strict=True))}}}" if names else shorten(record)
+
+
+def _line(error: BaseException) -> str:
+    """The line of the user's own function that raised, or called what did; empty: there is none."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    numbers = [number for _, number in traceback.walk_tb(error.__traceback__)]
+    ours = [place for place, frame in enumerate(frames) if _module(frame) == __name__.partition(".")[0]]
+    for place in range(ours[-1] + 1 if ours else 0, len(frames)):
+        if _module(frames[place]) not in _LIBRARIES:
+            code = frames[place].f_code
+            return f"{code.co_name} ({Where(code.co_filename, numbers[place])})"
+    return ""
+
+
+def _module(frame: Any) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+#: what this library itself calls: a mistake found in there is told of the step that called it
+_LIBRARIES = frozenset({"pyarrow", "numpy", "pandas", "json", "pickle"})
+#: characters of a record in a message
+_LONGEST = 500

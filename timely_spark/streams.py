@@ -12,6 +12,7 @@ from timely_spark import operators
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Kind, SchemaLike, Stage, as_schema, caller, describe
 from timely_spark.graph import Scope as GraphScope
+from timely_spark.operators.loop import OnLimit
 
 if TYPE_CHECKING:
     from timely_spark.dataflow import Dataflow
@@ -243,25 +244,28 @@ class Scope:
         """The loop's name; empty for the outermost scope."""
         return self.graph_scope.name
 
-    def inner(self, *, name: str | None = None, max_iterations: int | None = None) -> Scope:
+    def inner(
+        self,
+        *,
+        name: str | None = None,
+        max_iterations: int | None = None,
+        on_limit: OnLimit | None = None,
+    ) -> Scope:
         """A new loop inside this scope.
 
         Args:
             name: the loop's name.
             max_iterations: how many laps there are at most.
+            on_limit: what happens where `max_iterations` drops records: see `Stream.loop`.
 
         Raises:
-            GraphError: `max_iterations` is no whole number of at least 1.
+            GraphError: `max_iterations` is no whole number of at least 1; `on_limit` is none of those.
         """
-        if max_iterations is not None and (type(max_iterations) is not int or max_iterations < 1):
-            msg = (
-                f"loop ({caller()}): max_iterations={max_iterations!r}. "
-                "Hint: give a whole number of at least 1, or None for no limit."
-            )
-            raise GraphError(msg)
+        limit = operators.check_limit(max_iterations, on_limit)
         full = self.flow.graph.name_in(self.graph_scope, "loop", name)
-        limit = None if max_iterations is None else max_iterations - 1
-        return Scope(self.flow, GraphScope(full, self.graph_scope, limit, caller()))
+        return Scope(
+            self.flow, GraphScope(full, self.graph_scope, limit, caller(), on_limit=on_limit or "return")
+        )
 
     def enter(self, stream: Stream) -> Stream:
         """A stream of an outer scope in here, at lap 0 (Naiad's ingress); once per time, not per lap.

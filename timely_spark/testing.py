@@ -40,25 +40,42 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from bisect import bisect_left
+import warnings
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.captured import Captured, Result, renumbered, sorted_rows
 from timely_spark.dataflow import Dataflow
-from timely_spark.errors import SchemaError, TimelyError
-from timely_spark.graph import Kind, as_table, caller, describe
+from timely_spark.errors import TimelyError
+from timely_spark.graph import Kind, as_table, caller
 from timely_spark.times import as_epoch
 from timely_spark.worker import Bound, Budget, Coordinator, Node, Plan, Turn, go_on, pack, pack_input, step
 from timely_spark.worker.codec import Blobs, unpack_parts
 from timely_spark.worker.keys import from_bytes
+from timely_spark.worker.loops import warned, worth_telling
 from timely_spark.worker.record import Recorded, recorded
 from timely_spark.worker.rows import ROWS, read_rows
 from timely_spark.worker.saved import Saved
+
+
+class LoopWarning(UserWarning):
+    """What a query on Spark would log of a loop: it goes on and on, or has ended at its limit.
+
+    Example:
+        >>> import timely_spark as ts, warnings
+        >>> flow = ts.Dataflow("cut")
+        >>> up = lambda n: n.select(n=pc.add(pc.field("n"), 1))
+        >>> _ = flow.input("x", "n long").loop(up, max_iterations=3, on_limit="warn").capture("out")
+        >>> with warnings.catch_warnings(record=True, action="always") as told:
+        ...     result = ts.testing.run(flow, {"x": [[0]]})
+        >>> [warning.category.__name__ for warning in told], result.cut_off
+        (['LoopWarning'], {'loop': 1})
+    """
 
 
 class Diverged(TimelyError, AssertionError):
@@ -72,43 +89,6 @@ class Diverged(TimelyError, AssertionError):
     """
 
     condition = "DIVERGED"
-
-
-@dataclass
-class Captured:
-    """What an output released: one table per epoch, in the order of release."""
-
-    schema: pa.Schema
-    epochs: dict[int, pa.Table] = field(default_factory=dict)
-
-    def rows(self) -> dict[int, list[tuple[Any, ...]]]:
-        """The records of each epoch as sorted tuples."""
-        return {epoch: sorted_rows(table) for epoch, table in self.epochs.items()}
-
-    def table(self) -> pa.Table:
-        """All records, with a first column ``epoch``.
-
-        Raises:
-            SchemaError: they have a column of that name already.
-        """
-        if "epoch" in self.schema.names:
-            msg = (
-                f"the records have a column 'epoch' themselves: ({describe(self.schema)}). "
-                "Hint: read .epochs, which has a table per epoch; or select the column under another name."
-            )
-            raise SchemaError(msg)
-        named = [
-            table.add_column(0, "epoch", pa.array([epoch] * table.num_rows, pa.int64()))
-            for epoch, table in self.epochs.items()
-        ]
-        with_epoch = self.schema.insert(0, pa.field("epoch", pa.int64()))
-        return pa.concat_tables(named) if named else with_epoch.empty_table()
-
-
-def sorted_rows(table: pa.Table) -> list[tuple[Any, ...]]:
-    """The records of a table as tuples, sorted (None first)."""
-    rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-    return sorted(rows, key=lambda row: [(value is not None, value) for value in row])
 
 
 class Simulation:
@@ -134,6 +114,7 @@ class Simulation:
             must have the same reference.
         crashes: how likely an attempt at a batch is to crash; where, and what is rolled back, is drawn by the
             seed too. What else the seed decides is the same with and without crashes.
+        warn_after: iterations of a loop in one epoch, after which there is a `LoopWarning`; None: never.
 
     Raises:
         TimelyError: `crashes` is not at least 0 and below 1.
@@ -168,11 +149,13 @@ class Simulation:
         rounds_per_batch: int = 1,
         blobs: Blobs | None = None,
         crashes: float = 0.0,
+        warn_after: int | None = 10_000,
     ) -> None:
         if not 0 <= crashes < 1:
             msg = f"crashes={crashes} is no probability below 1"
             raise TimelyError(msg, hint="say how likely an attempt at a batch is to crash: crashes=0.2")
-        self.plan = flow.compile(workers) if isinstance(flow, Dataflow) else flow
+        plan = flow.compile(workers) if isinstance(flow, Dataflow) else flow
+        self.plan = warned(plan, warn_after)
         self.coordinator = Coordinator(self.plan)
         self.random = random.Random(seed) if seed is not None else None
         self.budget = budget
@@ -201,6 +184,7 @@ class Simulation:
         self._delivered: dict[tuple[str, int, int | None], pa.Table] = {}
         self._parts: dict[tuple[str, int], list[pa.Table]] = defaultdict(list)
         self._input: list[pa.Table] = []
+        self._cancel: list[int] = []
         self._stands: dict[str, int | None] = dict.fromkeys(self.plan.sources, 0)
         self._seq = 0
 
@@ -232,6 +216,10 @@ class Simulation:
         self._stands[name] = None
         self._seq += 1
         self._input.append(pack_input(self.plan, name, [(self._seq, "close", None, None)]))
+
+    def cancel(self, epoch: int) -> None:
+        """End the loops of an epoch, with the next batch: see `Query.cancel`."""
+        self._cancel.append(epoch)
 
     def _open(self, name: str, epoch: int | None = None) -> int:
         """The epoch, by default that at which the input stands, if it is not closed."""
@@ -279,10 +267,12 @@ class Simulation:
         """The next batch: what it will run on, however often it does."""
         arriving, later = self._arriving()
         rows, self._input = pa.concat_tables([ROWS.empty_table(), *arriving, *self._input]), []
+        cancel, self._cancel = self._cancel, []
         return _Batch(
             number=self.batch,
             rows=rows,
             later=later,
+            cancel=cancel,
             turn=self.turn,
             states=list(self.states),
             coordinator=json.dumps(self.coordinator.encode()) if self._crashes.likely else "",
@@ -332,7 +322,8 @@ class Simulation:
                     self.on_step(self.batch, worker, before, mine, header, self.states[worker], made)
                 out.append(made)
         next(point)
-        self.turn = self.coordinator.turn(self.batch, pa.concat_tables([ROWS.empty_table(), *out]))
+        made = pa.concat_tables([ROWS.empty_table(), *out])
+        self.turn = self.coordinator.turn(self.batch, made, cancel=batch.cancel)
         if not batch.later:  # what is late for one round may not be overtaken by the next one
             self._go_on(point)
         next(point)
@@ -342,6 +333,8 @@ class Simulation:
         self.log.append((self.batch, self.turn))
         self.rounds += self.turn.stats["rounds"]
         self.batch += 1
+        for notice in worth_telling(self.turn.notices, self.plan.warn_after):
+            warnings.warn(str(notice), LoopWarning, stacklevel=2)
 
     def _go_on(self, point: Iterator[None]) -> None:
         rounds = self.rounds_per_batch
@@ -490,6 +483,8 @@ class _Batch:
     rows: pa.Table
     #: what is delivered to later batches only
     later: list[pa.Table]
+    #: epochs whose loops it ends
+    cancel: list[int]
     turn: Turn
     states: list[bytes | None]
     #: as JSON
@@ -534,7 +529,8 @@ def run(
     seed: int | None = None,
     together: bool = False,
     crashes: float = 0.0,
-) -> dict[str, Captured]:
+    warn_after: int | None = 10_000,
+) -> Result:
     """Run a flow on what each input brings, epoch by epoch, until nothing is left to do.
 
     Args:
@@ -544,6 +540,7 @@ def run(
         seed: of a random schedule; None: as on Spark.
         together: let epochs be in flight together, instead of one after the other.
         crashes: how likely an attempt at a batch is to crash, and to be made again: see `Simulation`.
+        warn_after: iterations of a loop in one epoch, after which there is a `LoopWarning`; None: never.
 
     Returns:
         For each output (`capture`, `to_delta`, ... by step name) what it released.
@@ -562,7 +559,7 @@ def run(
 
         >>> assert all(run(flow, {"x": [[1], [2]]}, seed=s, crashes=0.3) for s in range(20))
     """
-    simulation = Simulation(flow, workers=workers, seed=seed, crashes=crashes)
+    simulation = Simulation(flow, workers=workers, seed=seed, crashes=crashes, warn_after=warn_after)
     plan = simulation.plan
     epochs = max((len(of) for of in inputs.values()), default=0)
     clock = all(source.epochs == "clock" for source in plan.inputs)
@@ -584,17 +581,18 @@ def run(
     simulation.run()
     if clock and names:
         for captured in simulation.captured.values():
-            captured.epochs = _renumbered(captured.epochs, names)
-    return simulation.captured
+            captured.epochs = renumbered(captured.epochs, names)
+    return Result(simulation.captured, simulation.turn.cut_off)
 
 
-def _renumbered(epochs: dict[int, pa.Table], batches: list[int]) -> dict[int, pa.Table]:
-    """Epochs by the number of the input given; by the clock they are batches, which loops use up too."""
-    made: dict[int, list[pa.Table]] = defaultdict(list)
-    for epoch, table in epochs.items():
-        beyond = epoch - batches[-1]
-        made[bisect_left(batches, epoch) if beyond <= 0 else len(batches) + beyond - 1].append(table)
-    return {epoch: pa.concat_tables(tables) for epoch, tables in made.items()}
-
-
-__all__ = ["Captured", "Diverged", "Recorded", "Simulation", "recorded", "run", "sorted_rows"]
+__all__ = [
+    "Captured",
+    "Diverged",
+    "LoopWarning",
+    "Recorded",
+    "Result",
+    "Simulation",
+    "recorded",
+    "run",
+    "sorted_rows",
+]

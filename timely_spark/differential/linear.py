@@ -25,7 +25,7 @@ from timely_spark.graph import (
     as_table,
     caller,
 )
-from timely_spark.operators.rows import Expression, check_function, records
+from timely_spark.operators.rows import Expression, check_function, each
 from timely_spark.worker.dealt import repartition
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class _Many(Stateless):
         self.function, self.schema = function, schema
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        made = [list(self.function(row)) for row in records(batch.drop_columns([DIFF]))]
+        made = each(lambda row: list(self.function(row)), batch.drop_columns([DIFF]))
         of = np.repeat(np.arange(batch.num_rows), [len(one) for one in made])
         table = as_table(list(chain.from_iterable(made)), self.schema)
         return (table.append_column(DIFF, batch.column(DIFF).take(pa.array(of))),)
@@ -214,9 +214,7 @@ def map(
     """
     check_function("map", function)
     made = as_schema(schema)
-    return _each(
-        collection, "map", _Each(lambda table: [function(row) for row in records(table)], made), made, name
-    )
+    return _each(collection, "map", _Each(lambda table: each(function, table), made), made, name)
 
 
 def map_batches(

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from timely_spark.differential.trace import numbers
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Vertex, caller, check_columns
+from timely_spark.operators.loop import OnLimit
 from timely_spark.operators.rows import Expression, check_function
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def iterate(
     step: Callable[[Collection], Collection],
     *,
     max_iterations: int | None = None,
+    on_limit: OnLimit | None = None,
     consolidate: bool = True,
     name: str | None = None,
 ) -> Collection:
@@ -112,6 +114,8 @@ def iterate(
         collection: what to begin with.
         step: gets the variable, a collection in the loop's scope; returns what it is to become.
         max_iterations: how often `step` is applied at most.
+        on_limit: what happens where changes are left then: "return" (the default), "warn" or "raise", as for
+            `Stream.loop`, which tells more of loops that do not end.
         consolidate: let what comes back be added up per lap, so that a change and its opposite do not go
             round for ever. Leave it out only where `step` ends in a reduction and does not use what it began
             with otherwise.
@@ -142,7 +146,7 @@ def iterate(
         SchemaError: it returns one with other columns.
     """
     check_function("iterate", step)
-    scope = collection.scope.inner(name=name, max_iterations=max_iterations)
+    scope = collection.scope.inner(name=name, max_iterations=max_iterations, on_limit=on_limit)
     variable = collection.variable(scope)
     result = step(variable)
     variable.set(result, consolidate=consolidate)

@@ -22,7 +22,7 @@ from timely_spark.differential.trace import (
     times_of,
     up_to,
 )
-from timely_spark.errors import SchemaError
+from timely_spark.errors import RecordError, SchemaError
 from timely_spark.graph import Vertex, as_table
 from timely_spark.operators.rows import records
 from timely_spark.worker.arrangement import Arrangement
@@ -351,7 +351,13 @@ class PerKey(Logic):
         values = held.select([*named, DIFF]).rename_columns([*named, "count"])
         rows, ends = list(records(values)), [*starts[1:], held.num_rows]
         whose = records(keys.take(groups[starts]))
-        made = [list(self.function(k, rows[a:b])) for k, a, b in zip(whose, starts, ends, strict=bool(rows))]
+        made = [self._result(k, rows[a:b]) for k, a, b in zip(whose, starts, ends, strict=bool(rows))]
         table = as_table([row for many in made for row in many], self.schema)
         of = np.repeat(groups[starts], [len(many) for many in made]).astype(np.int64)
         return consolidate(table.add_column(0, GROUP, pa.array(of)).append_column(DIFF, _ones(len(of))))
+
+    def _result(self, key: Any, rows: list[Any]) -> list[Any]:
+        try:
+            return list(self.function(key, rows))
+        except Exception as error:
+            raise RecordError((key, rows)) from error

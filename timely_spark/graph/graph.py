@@ -39,6 +39,8 @@ class Scope:
     parent: Scope | None
     limit: int | None
     where: Where
+    #: what happens when the limit drops records: "warn", "raise" or, without a word, "return"
+    on_limit: str = "return"
 
     @property
     def depth(self) -> int:

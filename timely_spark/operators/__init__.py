@@ -22,7 +22,7 @@ from timely_spark.operators.deliver import (
 from timely_spark.operators.expire import expire
 from timely_spark.operators.join import join
 from timely_spark.operators.least import distinct, max, min, settle
-from timely_spark.operators.loop import enter, leave, loop
+from timely_spark.operators.loop import check_limit, enter, leave, loop
 from timely_spark.operators.output import Output, Watch
 from timely_spark.operators.provisional import settle_graph
 from timely_spark.operators.route import broadcast, concat, delay, exchange
@@ -42,6 +42,7 @@ __all__ = [
     "branch",
     "broadcast",
     "capture",
+    "check_limit",
     "concat",
     "delay",
     "distinct",

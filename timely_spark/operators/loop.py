@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from timely_spark.errors import GraphError
 from timely_spark.graph import Kind, caller
@@ -34,11 +34,37 @@ def leave(stream: Stream) -> Stream:
     return stream.then("leave", [stream.schema], kind=Kind.LEAVE, scope=scope.parent, summary=summary)[0]
 
 
+OnLimit: TypeAlias = Literal["return", "warn", "raise"]
+"""What happens where a loop's `max_iterations` drops records."""
+
+
+def check_limit(max_iterations: Any, on_limit: Any) -> int | None:
+    """The largest loop counter that a user's arguments allow, None for no limit.
+
+    Raises:
+        GraphError: an argument is none that a loop takes.
+    """
+    if max_iterations is not None and (type(max_iterations) is not int or max_iterations < 1):
+        msg = (
+            f"loop ({caller()}): max_iterations={max_iterations!r}. "
+            "Hint: give a whole number of at least 1, or None for no limit."
+        )
+        raise GraphError(msg)
+    if on_limit not in (None, "return", "warn", "raise") or (on_limit and max_iterations is None):
+        msg = (
+            f"loop ({caller()}): on_limit={on_limit!r} with max_iterations={max_iterations!r}. "
+            'Hint: with max_iterations, on_limit may be "return", "warn" or "raise".'
+        )
+        raise GraphError(msg)
+    return None if max_iterations is None else max_iterations - 1
+
+
 def loop(
     stream: Stream,
     step: Callable[[Stream], Any],
     *,
     max_iterations: int | None = None,
+    on_limit: OnLimit | None = None,
     name: str | None = None,
 ) -> Any:
     """Iterate: a variable starts as this stream, and `step` of it is fed back and leaves the loop.
@@ -53,7 +79,15 @@ def loop(
         step: gets the variable, a stream in the loop's scope; returns the stream to feed back, which also
             leaves; or (the stream to feed back, the streams that leave ...).
         max_iterations: how often `step` is applied at most; what would be fed back beyond is dropped.
+        on_limit: what happens where `max_iterations` drops records. "return", the default: nothing, as such a
+            loop is often meant to end there; the records are counted (`last_progress.cut_off`). "warn": a
+            warning as well, once per epoch. "raise": the flow fails with `LimitReached`.
         name: the loop's name.
+
+    A loop without `max_iterations` that comes to its ten thousandth iteration in one epoch gives a warning,
+    and again whenever that number has doubled (`warn_after` of `Dataflow.start` and `testing.run`).
+    Warnings are logged by ``timely_spark`` on the driver; in tests they are Python warnings of the category
+    `testing.LoopWarning`. `Query.cancel` ends a loop that goes on for ever.
 
     Returns:
         What leaves, outside the loop: one stream, or a tuple where `step` named several.
@@ -74,7 +108,7 @@ def loop(
         >>> ts.testing.run(flow, {"x": [[(6, 6), (7, 7)]]})["out"].rows()
         {0: [(6, 1), (7, 1)]}
     """
-    scope = stream.scope.inner(name=name, max_iterations=max_iterations)
+    scope = stream.scope.inner(name=name, max_iterations=max_iterations, on_limit=on_limit)
     variable = scope.variable(stream)
     ends = step(variable)
     back, *out = ends if isinstance(ends, tuple | list) else (ends, ends)

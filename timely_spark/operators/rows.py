@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import acero
 
-from timely_spark.errors import GraphError, SchemaError
+from timely_spark.errors import GraphError, RecordError, SchemaError
 from timely_spark.graph import (
     Kind,
     SchemaLike,
@@ -61,7 +61,8 @@ class _Where(Stateless):
     def split(self, batch: pa.Table) -> pa.Array | pa.ChunkedArray:
         if isinstance(self.predicate, pc.Expression):
             return project(batch, {"passes": self.predicate}).column("passes")
-        return pa.array([bool(self.predicate(row)) for row in records(batch)], pa.bool_())
+        predicate = self.predicate
+        return pa.array(each(lambda row: bool(predicate(row)), batch), pa.bool_())
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         passes = self.split(batch)
@@ -80,8 +81,10 @@ class _Records(Stateless):
         self.function, self.schema, self.many = function, schema, many
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        made = (self.function(row) for row in records(batch))
-        return (as_table([one for many in made for one in many] if self.many else list(made), self.schema),)
+        if not self.many:
+            return (as_table(each(self.function, batch), self.schema),)
+        made = each(lambda row: list(self.function(row)), batch)
+        return (as_table([one for many in made for one in many], self.schema),)
 
 
 class _Batches(Stateless):
@@ -98,6 +101,21 @@ def records(batch: pa.Table) -> Iterable[Any]:
     row = make("Row", batch.schema.names, rename=True)
     columns = [column.to_pylist() for column in batch.columns]
     return map_rows(row, columns)
+
+
+def each(function: Callable[[Any], Any], batch: pa.Table) -> list[Any]:
+    """What a user's function makes of each record.
+
+    Raises:
+        RecordError: it failed; on which record.
+    """
+    made, row = [], None
+    try:
+        for row in records(batch):
+            made.append(function(row))
+    except Exception as error:
+        raise RecordError(row) from error
+    return made
 
 
 def map_rows(row: Any, columns: list[list[Any]]) -> Iterable[Any]:

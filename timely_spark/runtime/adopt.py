@@ -67,6 +67,7 @@ def adopt(log: RoundLog, site: Site, newest: int) -> None:
             complete=made.turn.complete,
             gone=sorted(gone),
             late=made.turn.late,
+            cut_off=made.turn.cut_off,
         ),
         pa.concat_tables([made.turn.rows, states.rows(woken_by(made.turn))]),
     )

@@ -27,6 +27,7 @@ from timely_spark.runtime.site import Site
 from timely_spark.runtime.states import States
 from timely_spark.runtime.within import further
 from timely_spark.worker import ROWS, Bound, Coordinator, Turn
+from timely_spark.worker.loops import worth_telling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -122,6 +123,10 @@ class Driver:
             "%s: batch %d: %d rows for the next one, driver %.1f ms",
             self.site.name, manifest.batch, turn.rows.num_rows, 1000 * seconds, extra={"context": context},
         )  # fmt: skip
+        for notice in worth_telling(turn.notices, self.site.plan.warn_after):
+            _log.warning(
+                "%s: %s", self.site.name, notice, extra={"context": {**context, "epoch": notice.epoch}}
+            )
         for epoch in sorted({epoch for _, epoch in turn.released}):
             _log.info(
                 "%s: epoch %d complete after batch %d",
@@ -164,5 +169,6 @@ def manifest_of(site: Site, coordinator: Coordinator, turn: Turn, states: States
         rounds=turn.stats["rounds"],
         rounds_ahead=site.rounds,
         late=dict(turn.late),
+        cut_off=dict(turn.cut_off),
         stats={**turn.stats, "slowest": slowest, "state_bytes": dict(states.sizes)},
     )

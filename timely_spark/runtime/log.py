@@ -74,6 +74,8 @@ class Manifest:
     #: How many rounds batch + 1 may take: said beforehand, so that it takes the same path when it runs again.
     rounds_ahead: int
     late: dict[str, int] = field(default_factory=dict)
+    #: Records that the limits of loops have dropped, by loop, since the flow began.
+    cut_off: dict[str, int] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 

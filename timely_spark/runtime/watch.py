@@ -42,6 +42,8 @@ class Progress:
     pending_notifications: int
     #: Rows that came after their epoch was over, per input, since the flow began.
     late: Mapping[str, int]
+    #: Records that the limits of loops have dropped, per loop, since the flow began.
+    cut_off: Mapping[str, int]
     #: Bytes of state by step, of all workers together.
     state_bytes: Mapping[str, int]
     #: The worker that took longest for its part of the micro-batch, and how many milliseconds.
@@ -167,6 +169,7 @@ class Watch:
             rows_in_flight=int(manifest.stats.get("rows_in_flight", 0)),
             pending_notifications=int(manifest.stats.get("pending_notifications", 0)),
             late=manifest.late,
+            cut_off=manifest.cut_off,
             state_bytes=manifest.stats.get("state_bytes", {}),
             slowest=None if slowest is None else (int(slowest[0]), float(slowest[1])),
             duration_ms=duration_ms,

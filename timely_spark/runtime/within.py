@@ -92,6 +92,8 @@ def _run(
         "frontier": turn.frontier,
         "complete": turn.complete,
         "late": turn.late,
+        "cut_off": turn.cut_off,
+        "notices": turn.notices,
         "stats": turn.stats,
     }
     out = blobs.refer(f"further-{coordinator.batch}", pa.concat_tables([turn.rows, _as_rows(turn.outputs)]))

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from timely_spark.errors import CapabilityError, SchemaError, VertexError
-from timely_spark.graph import Vertex, as_table, describe
+from timely_spark.errors import CapabilityError, SchemaError, VertexError, excerpt
+from timely_spark.graph import Scope, Vertex, as_table, describe
 from timely_spark.worker.keys import deal
+from timely_spark.worker.loops import limited
 from timely_spark.worker.notify import Pending
 from timely_spark.worker.pack import apply_stage
-from timely_spark.worker.plan import Node
+from timely_spark.worker.plan import Node, Through
 from timely_spark.worker.saved import Called
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def at_fault(node: Node, time: Any = "") -> Iterator[None]:
-    """Whatever is raised within is an error of the step.
+def at_fault(node: Node, time: Any = "", batch: pa.Table | None = None) -> Iterator[None]:
+    """Whatever is raised within is an error of the step; `batch` is what it was given.
 
     Raises:
         VertexError: of the step, or of the one that is to blame already.
@@ -32,7 +33,9 @@ def at_fault(node: Node, time: Any = "") -> Iterator[None]:
     except VertexError:
         raise
     except Exception as error:
-        raise VertexError.from_exception(node.name, node.stage.where, error, time=str(time)) from error
+        rows = "" if batch is None else excerpt(batch)
+        where = node.stage.where
+        raise VertexError.from_exception(node.name, where, error, time=str(time), rows=rows) from error
 
 
 class Live:
@@ -43,7 +46,7 @@ class Live:
 
     def run(self, node: Node, called: Called, capability: Any | None = None) -> None:
         """Call a node's vertex, with the right to send from `capability` on."""
-        with at_fault(node, called.time):
+        with at_fault(node, called.time, called.batch):
             self.call(node, self.round.vertex(node), called, capability)
 
     def call(self, node: Node, vertex: Vertex, called: Called, capability: Any | None) -> None:
@@ -76,19 +79,24 @@ class Live:
         declared = node.stage.outputs[edge]
         if not isinstance(batch, pa.Table) or batch.schema != declared:
             batch = _fit(node, batch, declared)
-        for index in node.out[edge] if batch.num_rows else ():
+        if not batch.num_rows:
+            return
+        for stages, loop in self.round.plan.ends.get((node.index, edge), ()):
+            self._dropped(stages, loop, time, batch)
+        for index in node.out[edge]:
             self._over(index, time, batch)
 
     def _over(self, index: int, time: Any, batch: pa.Table) -> None:
         round_ = self.round
         channel = round_.plan.channels[index]
-        onward = channel.summary.results_in(time)
+        onward = round_.laps.onward(channel, time)
         if onward is None:
+            if (loop := limited(channel)) is not None:
+                self._dropped(channel.through, loop, time, batch)
             return
-        for stage, port in channel.through:
-            batch = apply_stage(stage, batch)[port]
-            if not batch.num_rows:
-                return
+        batch = through(channel.through, batch)
+        if not batch.num_rows:
+            return
         if channel.exchange is None:
             parts = {self.worker: batch}
         elif channel.exchange.broadcast:
@@ -100,6 +108,10 @@ class Live:
                 round_.enqueue(round_.plan.nodes[channel.target], channel.input, onward, part)
             else:
                 round_.outbox[index, onward, to].append(part)
+
+    def _dropped(self, stages: Through, loop: Scope, time: Any, batch: pa.Table) -> None:
+        """A loop's limit lets nothing pass: what would have, is counted."""
+        self.round.laps.drop(self.node, loop, time, through(stages, batch))
 
     def notify(self, time: Any, capability: Any | None) -> None:
         """Ask for a notification."""
@@ -157,6 +169,15 @@ class Live:
         epochs = (epoch for node in nodes for epoch in self.round.epochs(node))
         least: int = min([self.called.time.epoch, *epochs])
         return max(self.called.since, least)
+
+
+def through(stages: Through, batch: pa.Table) -> pa.Table:
+    """What the per-batch stages on a channel make of a batch."""
+    for stage, port in stages:
+        if not batch.num_rows:
+            break
+        batch = apply_stage(stage, batch)[port]
+    return batch
 
 
 class Muted(Live):

@@ -18,6 +18,7 @@ from timely_spark.errors import VertexError
 from timely_spark.graph import Kind
 from timely_spark.progress import Tracker
 from timely_spark.times import MutableAntichain
+from timely_spark.worker.loops import Loops, Notice
 from timely_spark.worker.notify import Blockers, blocking, standing
 from timely_spark.worker.plan import Node, Plan
 from timely_spark.worker.rows import ROWS, as_rows, read_rows, text
@@ -55,6 +56,10 @@ class Turn:
     complete: bool
     #: rows that came too late, per input, since the flow began
     late: dict[str, int]
+    #: records that the limits of loops have dropped, per loop, since the flow began
+    cut_off: dict[str, int]
+    #: what the user should know of loops, as `Notice.encode` gives it
+    notices: list[dict[str, Any]]
     #: counts: of its rounds together, `rounds` among them; and of what is open after them
     stats: dict[str, int]
 
@@ -68,6 +73,7 @@ class Turn:
             later,
             outputs=pa.concat_tables([self.outputs, later.outputs]),
             released=[*self.released, *later.released],
+            notices=[*self.notices, *later.notices],
             stats=counts,
         )
 
@@ -104,6 +110,7 @@ class Coordinator:
         #: the last epoch that any input began; batches without input begin none
         self.begun = -1
         self.late: Counter[str] = Counter()
+        self.loops = Loops.of(plan)
         for node in plan.nodes:
             for time in plan.initial(node):
                 self.tracker.update([(node.leaves, time, plan.workers)])
@@ -123,10 +130,15 @@ class Coordinator:
 
     def first(self) -> Turn:
         """The turn before the first batch."""
-        return self._turn(ROWS.empty_table(), OUTPUTS.empty_table(), Counter())
+        return self._turn(ROWS.empty_table(), OUTPUTS.empty_table(), Counter(), [])
 
-    def turn(self, batch_id: int, rows: pa.Table) -> Turn:
+    def turn(self, batch_id: int, rows: pa.Table, *, cancel: Iterable[int] = ()) -> Turn:
         """Apply what the workers wrote in a round of a batch; only in its first there is input.
+
+        Args:
+            batch_id: the batch.
+            rows: what they wrote.
+            cancel: epochs whose loops are to end from now on.
 
         Raises:
             VertexError: a vertex failed; names the step, the time, and the user's line.
@@ -134,6 +146,7 @@ class Coordinator:
         self.batch = batch_id
         messages: list[int] = []
         deltas = []
+        loops: list[Any] = []
         stats: Counter[str] = Counter()
         ticks: set[int] = set()
         moved: dict[str, int | None] = {}
@@ -159,6 +172,7 @@ class Coordinator:
                     for name, epoch in meta["seen"].items():
                         moved[name] = max(epoch, moved.get(name, 0) or 0, self.inputs[name] or 0)
                     self.late.update(meta["late"])
+                    loops.append(meta["loops"])
                     stats.update(meta["stats"])
         self.tracker.update(deltas)
         for source in self.plan.inputs:
@@ -172,7 +186,12 @@ class Coordinator:
         for sink, epochs in self.unreleased.items():
             epochs.update(epoch for epoch in ticks if epoch > self.done[sink])
             epochs.update(epoch for name, epoch in said if name == sink)
-        return self._turn(rows.take(pa.array(messages, pa.int64())), outputs, stats)
+        notices = self.loops.enter(loops)
+        for epoch in cancel:
+            nodes = self.plan.nodes
+            active = ((nodes[at // 2].stage.scope.path[1:], time) for at, time in self.tracker.active)
+            self.loops.cancel(epoch, active)
+        return self._turn(rows.take(pa.array(messages, pa.int64())), outputs, stats, notices)
 
     def _move(self, name: str, old: int | None, new: int | None) -> None:
         for index in self.plan.source(name).entries:
@@ -185,12 +204,17 @@ class Coordinator:
             self.tracker.input_at(location, before, after)
         self.inputs[name] = new
 
-    def _turn(self, messages: pa.Table, outputs: pa.Table, stats: Counter[str]) -> Turn:
+    def _turn(
+        self, messages: pa.Table, outputs: pa.Table, stats: Counter[str], notices: list[Notice]
+    ) -> Turn:
+        oldest = self._oldest()
+        self.loops.forget(oldest)
         header = {
             "batch": self.batch,
             "inputs": self.inputs,
-            "oldest": self._oldest(),
+            "oldest": oldest,
             "arrivals": self._arriving(),
+            "bounds": self.loops.bounds,
         }
         header_text = text(header)
         wake = set(messages.column("worker").to_pylist()) | self.left | set(self._deliverable(header))
@@ -212,6 +236,8 @@ class Coordinator:
             },
             complete=not wake and all(at is None for at in self.inputs.values()) and not self.waits,
             late=dict(self.late),
+            cut_off=dict(self.loops.cut),
+            notices=[notice.encode() for notice in notices],
             stats=dict(stats),
         )
 
@@ -315,6 +341,7 @@ class Coordinator:
             "done": self.done,
             "begun": self.begun,
             "late": dict(self.late),
+            "loops": self.loops.encode(),
         }
 
     @classmethod
@@ -334,6 +361,8 @@ class Coordinator:
         self.done = dict(snapshot["done"])
         self.begun = snapshot["begun"]
         self.late = Counter(snapshot["late"])
+        self.loops = Loops.of(plan)
+        self.loops.restore(snapshot["loops"])
         return self
 
 

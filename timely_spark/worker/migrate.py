@@ -523,6 +523,7 @@ class _Move:
             "unreleased": {name: snapshot["unreleased"].get(name, begun) for name in outputs},
             "done": {name: snapshot["done"].get(name, done) for name in outputs},
             "begun": snapshot["begun"],
+            "loops": snapshot["loops"],
             "late": {name: count for name, count in snapshot["late"].items() if name in inputs},
         }
         turn = Coordinator.decode(self.plan, made).first()

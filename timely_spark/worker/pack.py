@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.errors import VertexError
+from timely_spark.errors import VertexError, excerpt
 from timely_spark.graph import Stage, Stateless
 from timely_spark.worker.keys import deal, to_bytes
 from timely_spark.worker.plan import Plan, Source
@@ -99,4 +99,4 @@ def apply_stage(stage: Stage, batch: pa.Table) -> tuple[pa.Table, ...]:
     try:
         return stage.vertex.apply(batch)
     except Exception as error:
-        raise VertexError.from_exception(stage.name, stage.where, error) from error
+        raise VertexError.from_exception(stage.name, stage.where, error, rows=excerpt(batch)) from error

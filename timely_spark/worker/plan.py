@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from graphlib import CycleError as Unsortable
 from graphlib import TopologicalSorter
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -38,6 +38,9 @@ from timely_spark.progress import Reachability
 from timely_spark.times import PathSummary, Times
 from timely_spark.worker.dealt import places
 from timely_spark.worker.identity import described
+
+#: per-batch stages, in order, and the output port of each that is followed
+Through: TypeAlias = tuple[tuple[Stage, int], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,6 +125,10 @@ class Plan:
     saved: dict[int, Partition]
     fused: frozenset[int]
     budget: Any = None
+    #: notice is given where a loop has gone round so often in one epoch; None: never
+    warn_after: int | None = 10_000
+    #: by vertex and output, stages and loop of the ways back that no time gets through: at most one iteration
+    ends: dict[tuple[int, int], list[tuple[Through, Scope]]] = field(default_factory=dict)
     by_name: dict[str, Node] = field(init=False)
     #: by vertex and input, the channels that lead there
     into: dict[tuple[int, int], list[Channel]] = field(init=False)
@@ -214,6 +221,7 @@ class _Compiler:
                 )
                 raise GraphError(msg)
         self.ahead: dict[Stage, Stage] = {}
+        self.ends: dict[tuple[Stage, int], list[tuple[Through, Scope]]] = defaultdict(list)
         self.prefix = self._prefix()
         self.exchanged: dict[int, Partition] = {}
         self.saved: dict[int, Partition] = {}
@@ -454,6 +462,7 @@ class _Compiler:
             edges=tuple(graph.edges),
             exchanged=self.exchanged,
             saved=self.saved,
+            ends={(number[s], port): ways for (s, port), ways in self.ends.items() if s in number},
             fused=frozenset(s.index for s in graph.stages if s not in self.real and not s.is_source),
         )
 
@@ -481,8 +490,10 @@ class _Compiler:
                 deal = self.exchanged.get(edge.index, exchange)
                 target, edges = edge.target, (*before, edge)
                 onward = summary.followed_by(target.summary)
-                if onward is None:
-                    continue  # no time gets through, a loop of no laps for example
+                if onward is None:  # no time gets through: the way back in a loop of one iteration
+                    if target.kind is Kind.FEEDBACK:
+                        self.ends[start, port].append((through, target.scope))
+                    continue
                 if target in self.real:
                     yield through, edges, onward, deal
                 elif target.is_stateless:
@@ -553,9 +564,3 @@ def _sorted(order: TopologicalSorter[Any], items: Iterable[Any]) -> Iterable[Any
         Unsortable
     ):  # through a loop from the outside: any order is right, and the check of cycles has the last word
         return items
-
-
-def stateless(stage: Stage) -> Stateless:
-    """The vertex of a stage that is known to be per-batch."""
-    assert isinstance(stage.vertex, Stateless)
-    return stage.vertex

@@ -25,6 +25,7 @@ from timely_spark.graph import Vertex
 from timely_spark.worker.codec import Blobs, Codec, Kept, Piece, pack_parts, unpack_parts
 from timely_spark.worker.context import Live, Muted, at_fault
 from timely_spark.worker.keys import from_bytes, to_bytes
+from timely_spark.worker.loops import Laps
 from timely_spark.worker.notify import Agenda, Blockers, Pending, blocking, standing
 from timely_spark.worker.plan import Node, Plan
 from timely_spark.worker.rows import Row, as_rows, read_rows
@@ -99,7 +100,7 @@ class Worker:
 
     def __init__(self, plan: Plan, state: Any | None, worker: int, blobs: Blobs | None = None) -> None:
         self.plan, self.worker, self.workers = plan, worker, plan.workers
-        self.codec = Codec(plan.times, blobs)
+        self.codec, self.laps = Codec(plan.times, blobs), Laps(plan)
         #: what waits for delivery; `order` holds each of its keys once
         self.queue: dict[tuple[int, int, Any], list[pa.Table]] = defaultdict(list)
         self.order: list[tuple[Any, int, int, int, Any]] = []
@@ -173,6 +174,7 @@ class Worker:
         """Sort out what came: the header, how far inputs are, and data, in an order of its own."""
         headers = [meta for _, kind, meta, _ in rows if kind == "header"]
         self.header = headers[0] if headers else json.loads(read_header())
+        self.laps.begin(self.header["bounds"])
         inputs = self.header["inputs"]
         #: where each input stands after this batch, and (for `present`) where its data of this batch may be
         self.open: dict[str, int | None] = {}
@@ -258,18 +260,24 @@ class Worker:
         )
         while self.stats["steps"] < self.budget.steps and self.stats["bytes"] < self.budget.bytes:
             if self.order:
-                _, index, input_, _, time = heapq.heappop(self.order)
-                tables = self.queue.pop((index, input_, time))
-                node = self.plan.nodes[index]
+                key, index, input_, _, time = self.order[0]
+                node, tables = self.plan.nodes[index], self.queue[index, input_, time]
+                if len(key) > 2 and not self.laps.passes(node, key, time, tables[0], self.stats["steps"]):
+                    return
+                heapq.heappop(self.order)
+                del self.queue[index, input_, time]
                 batch = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
                 self.stats["bytes"] += batch.nbytes
                 self.stats["records"] += batch.num_rows
                 self._call(node, Called(time, self.header["oldest"], input_, batch), time)
             elif (pending := self.pending.first(self.blockers)) is not None:
+                node, time = self.plan.nodes[pending.node], pending.guarantee
+                key = self.plan.key(node, time)
+                if len(key) > 2 and not self.laps.passes(node, key, time, None, self.stats["steps"]):
+                    return
                 self.pending.remove(pending)
                 self.stats["notifications"] += 1
-                called = Called(pending.guarantee, self.header["oldest"])
-                self._call(self.plan.nodes[pending.node], called, pending.capability)
+                self._call(node, Called(time, self.header["oldest"]), pending.capability)
             else:
                 return
             self.stats["steps"] += 1
@@ -342,6 +350,7 @@ class Worker:
             "advance": self.report["advance"],
             "seen": self.report["seen"],
             "late": self.report["late"],
+            "loops": self.laps.report(),
             "stats": self.stats,
         }
         rows.append((self.worker, "report", report, None))

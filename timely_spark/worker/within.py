@@ -46,6 +46,8 @@ class Bound:
             and turn.stats["rounds"] < self.rounds
             and turn.stats["bytes_in_flight"] <= self.exchanged
             and turn.stats.get("bytes", 0) <= self.delivered
+            # a loop that goes on and on must not keep a batch to itself: the driver looks, and may end it
+            and not any(notice["kind"] == "iterations" for notice in turn.notices)
         )
 
 

@@ -1,0 +1,228 @@
+"""Loops that go on for ever, or end at a limit: what is said of them, and how they are ended."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+
+import timely_spark as ts
+from timely_spark.errors import GraphError, LimitReached
+from timely_spark.testing import LoopWarning, Simulation, run
+from timely_spark.worker.coordinator import Coordinator
+
+UP = {"n": pc.add(pc.field("n"), 1)}
+
+
+@pytest.fixture
+def told() -> Iterator[list[Any]]:
+    with warnings.catch_warnings(record=True, action="always", category=LoopWarning) as caught:
+        yield caught
+
+
+def growing(**options: Any) -> ts.Dataflow:
+    """Every number leads to the next one, for ever."""
+    flow = ts.Dataflow("growing")
+    numbers = flow.input("x", "n long")
+    numbers.loop(lambda n: n.select(**UP), name="up", **options).capture("out")
+    return flow
+
+
+def moved(flow: ts.Dataflow, **options: Any) -> ts.Dataflow:
+    """The same as a collection, over an exchange, with a reduction."""
+
+    def step(n: Any) -> Any:
+        return n.select(**UP).concat(n).distinct(name="seen")
+
+    numbers = flow.input("x", "n long, diff long").collection(diff="diff")
+    numbers.iterate(step, name="up", **options).changes().capture("out")
+    return flow
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_loop_that_goes_on_and_on_gives_a_warning_whenever_its_number_has_doubled(
+    told: list[Any], workers: int
+) -> None:
+    simulation = Simulation(growing(), workers=workers, warn_after=50)
+    simulation.send("x", [3])
+    for _ in range(12):
+        simulation.step()
+
+    messages = [str(one.message) for one in told]
+    assert [int(text.split("iteration ")[1].split(" ")[0]) for text in messages] == [50, 100, 200, 400]
+    assert "loop 'up' (" in messages[0]
+    assert "test_loops.py:" in messages[0]
+    assert "in epoch 0; what still changes: {'n': 53}\nHint: " in messages[0]
+
+
+def test_one_round_does_not_spin_past_the_mark(told: list[Any]) -> None:
+    simulation = Simulation(growing(), warn_after=50)
+    simulation.send("x", [0])
+    steps = []
+    for _ in range(4):
+        simulation.step()
+        steps.append(simulation.turn.stats["records"])
+
+    assert max(steps) <= 52
+    assert told
+
+
+def test_no_warning_without_need(told: list[Any]) -> None:
+    run(growing(max_iterations=60), {"x": [[1], [2]]}, warn_after=61)
+    run(growing(max_iterations=60), {"x": [[1], [2]]}, warn_after=None)
+    assert not told
+    with pytest.raises(GraphError, match=r"warn_after=0.*\nHint: "):
+        run(growing(max_iterations=3), {}, warn_after=0)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_a_limit_drops_is_counted_and_told_if_asked_for(
+    told: list[Any], limit: int, workers: int
+) -> None:
+    silent = run(growing(max_iterations=limit), {"x": [[1, 5], [2]]}, workers=workers)
+    assert silent.cut_off == {"up": 3}
+    assert not told
+
+    warned = run(growing(max_iterations=limit, on_limit="warn"), {"x": [[1, 5], [2]]}, workers=workers)
+    assert warned.cut_off == {"up": 3}
+    assert {name: of.rows() for name, of in warned.items()} == {
+        name: of.rows() for name, of in silent.items()
+    }
+    assert len(told) == 2  # once per epoch
+    text = str(told[0].message)
+    assert f"ended at its limit after {limit} iterations of epoch 0: 2 records were dropped" in text
+    assert f"{{'n': {1 + limit}}}" in text
+
+
+def test_a_loop_that_ends_by_itself_is_not_cut_off(told: list[Any]) -> None:
+    flow = ts.Dataflow("down")
+    down = {"n": pc.subtract(pc.field("n"), 1)}
+    x = flow.input("x", "n long")
+    x.loop(lambda n: n.select(**down).where(pc.field("n") > 0), max_iterations=9, on_limit="warn").capture(
+        "o"
+    )
+
+    assert run(flow, {"x": [[3]]}, workers=2).cut_off == {}
+    assert not told
+
+
+@pytest.mark.parametrize("limit", [1, 4])
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_a_limit_that_must_not_be_reached_fails_the_flow(limit: int, seed: int | None) -> None:
+    with pytest.raises(LimitReached, match=r"loop 'up' \(.*test_loops\.py:\d+\) ended.*\nHint: ") as caught:
+        run(growing(max_iterations=limit, on_limit="raise"), {"x": [[1], [2]]}, workers=2, seed=seed)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is LimitReached
+    assert (again.loop, again.epoch, str(again)) == ("up", 0, str(caught.value))
+
+
+def test_slips() -> None:
+    for wrong in ({"on_limit": "warn"}, {"on_limit": "stop", "max_iterations": 3}, {"on_limit": []}):
+        with pytest.raises(GraphError, match=r"on_limit=.*Hint: "):
+            growing(**wrong)
+
+
+# -- cancel
+
+
+def answers(simulation: Simulation) -> list[list[Any]]:
+    return [rows for rows in simulation.captured["out"].rows().values() if rows]
+
+
+@pytest.mark.parametrize("build", [growing, lambda **options: moved(ts.Dataflow("moved"), **options)])
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+@pytest.mark.parametrize("crashes", [0.0, 0.3])
+def test_after_cancel_the_flow_is_one_whose_loop_was_bounded_all_along(
+    told: list[Any], build: Any, workers: int, seed: int | None, crashes: float
+) -> None:
+    if seed is None and crashes:
+        return
+    deletes = build is not growing
+    first, second, third = ([(n, 1) if deletes else n for n in some] for some in ([3, 400], [1000], [-500]))
+    third += [(3, -1)] if deletes else []
+    simulation = Simulation(build(), workers=workers, seed=seed, crashes=crashes, warn_after=20)
+    simulation.send("x", first)
+    for _ in range(6):
+        simulation.step()
+    simulation.send("x", second)
+    simulation.step()
+    assert not simulation.captured["out"].epochs
+    simulation.cancel(0)
+    simulation.run()
+    simulation.send("x", third)
+    simulation.run()
+
+    bound = simulation.coordinator.loops.bounds["up"]
+    assert simulation.turn.cut_off["up"] > 0
+    other = Simulation(build(max_iterations=bound + 1), workers=workers)
+    for records in (first, second, third):
+        other.send("x", records)
+        other.run()
+    assert answers(simulation) == answers(other)
+    assert len(answers(simulation)) == 3
+
+
+def test_cancel_ends_only_the_loops_in_which_the_epoch_is(told: list[Any]) -> None:
+    flow = ts.Dataflow("two")
+    x = flow.input("x", "n long")
+    x.where(pc.field("n") < 0).loop(lambda n: n.select(**UP), name="endless").capture("bad")
+    good = x.loop(lambda n: n.select(**UP).where(pc.field("n") < 30), name="good")
+    good.capture("good")
+    simulation = Simulation(flow, warn_after=10)
+    simulation.send("x", [-1])
+    for _ in range(8):
+        simulation.step()
+    simulation.cancel(0)
+    simulation.run()
+    assert set(simulation.coordinator.loops.bounds) == {"endless"}
+
+    simulation.send("x", [1])
+    simulation.run()
+    assert len(simulation.captured["good"].rows()[simulation.batch - 1]) == 28
+
+
+def test_a_cancelled_loop_stays_so_for_another_process(told: list[Any]) -> None:
+    simulation = Simulation(growing(), warn_after=10)
+    simulation.send("x", [1])
+    for _ in range(4):
+        simulation.step()
+    simulation.cancel(0)
+    simulation.run()
+    again = Coordinator.decode(simulation.plan, simulation.coordinator.encode())
+    assert again.loops.bounds == simulation.coordinator.loops.bounds != {}
+    assert again.loops.cut == {"up": 1}
+
+
+def test_cancel_of_an_epoch_that_is_over_or_unknown_does_nothing() -> None:
+    simulation = Simulation(growing(max_iterations=4))
+    simulation.send("x", [1])
+    simulation.run()
+    simulation.cancel(0)
+    simulation.cancel(99)
+    simulation.send("x", [1])
+    simulation.run()
+    assert simulation.coordinator.loops.bounds == {}
+    assert len(answers(simulation)) == 2
+
+
+def test_inner_loops_end_too(told: list[Any]) -> None:
+    flow = ts.Dataflow("nested")
+
+    def outer(n: Any) -> Any:
+        return n.loop(lambda m: m.select(**UP), name="inner").where(pc.field("n") < 10)
+
+    flow.input("x", "n long").loop(outer, name="outer").distinct().capture("out")
+    simulation = Simulation(flow, warn_after=10, workers=2)
+    simulation.send("x", [1])
+    for _ in range(5):
+        simulation.step()
+    simulation.cancel(0)
+    simulation.run()
+    assert "outer.inner" in simulation.coordinator.loops.bounds
+    assert len(answers(simulation)) == 1
