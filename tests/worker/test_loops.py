@@ -136,19 +136,16 @@ def answers(simulation: Simulation) -> list[list[Any]]:
 
 @pytest.mark.parametrize("build", [growing, lambda **options: moved(ts.Dataflow("moved"), **options)])
 @pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("seed", [None, 1, 2, 3])
-@pytest.mark.parametrize("crashes", [0.0, 0.3])
+@pytest.mark.parametrize(("seed", "crashes"), [(None, 0.0), (1, 0.0), (2, 0.3)])
 def test_after_cancel_the_flow_is_one_whose_loop_was_bounded_all_along(
     told: list[Any], build: Any, workers: int, seed: int | None, crashes: float
 ) -> None:
-    if seed is None and crashes:
-        return
     deletes = build is not growing
     first, second, third = ([(n, 1) if deletes else n for n in some] for some in ([3, 400], [1000], [-500]))
     third += [(3, -1)] if deletes else []
-    simulation = Simulation(build(), workers=workers, seed=seed, crashes=crashes, warn_after=20)
+    simulation = Simulation(build(), workers=workers, seed=seed, crashes=crashes, warn_after=5)
     simulation.send("x", first)
-    for _ in range(6):
+    for _ in range(3):
         simulation.step()
     simulation.send("x", second)
     simulation.step()
@@ -173,7 +170,7 @@ def test_cancel_ends_only_the_loops_in_which_the_epoch_is(told: list[Any]) -> No
     x = flow.input("x", "n long")
     x.where(pc.field("n") < 0).loop(lambda n: n.select(**UP), name="endless").capture("bad")
     good = x.loop(lambda n: n.select(**UP).where(pc.field("n") < 30), name="good")
-    good.capture("good")
+    good.capture("seen")
     simulation = Simulation(flow, warn_after=10)
     simulation.send("x", [-1])
     for _ in range(8):
@@ -184,7 +181,7 @@ def test_cancel_ends_only_the_loops_in_which_the_epoch_is(told: list[Any]) -> No
 
     simulation.send("x", [1])
     simulation.run()
-    assert len(simulation.captured["good"].rows()[simulation.batch - 1]) == 28
+    assert [len(rows) for rows in simulation.captured["seen"].rows().values() if rows] == [30, 28]
 
 
 def test_a_cancelled_loop_stays_so_for_another_process(told: list[Any]) -> None:
