@@ -1,8 +1,8 @@
 """How far loops go: counts of the iterations of each loop and epoch, and of the records that a limit drops.
 
 A worker counts per loop, not per record: the times of what it delivers carry the loop counters. The report
-has the highest counter of each loop, some records of loops that are suspiciously far, and how many records did
-not pass a limit. The coordinator adds this up, decides what is worth a notice, and holds the bounds that
+has the highest counter of each loop, some records of loops that are suspiciously far, and how many records
+did not pass a limit. The coordinator adds this up, decides what is worth a notice, and holds the bounds that
 `cancel` puts on running loops.
 """
 
