@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from timely_spark import operators
-from timely_spark.errors import GraphError, SchemaError
+from timely_spark.errors import GraphError, InvalidTime, SchemaError
 from timely_spark.graph import (
     Graph,
     Kind,
@@ -25,7 +25,7 @@ from timely_spark.graph import (
 from timely_spark.operators.custom import By
 from timely_spark.operators.deliver import OutputSpec
 from timely_spark.streams import Scope, Stream
-from timely_spark.times import PRODUCT, Times
+from timely_spark.times import PRODUCT, Times, broken_law
 from timely_spark.worker import Plan, compile_plan
 from timely_spark.worker.loops import warned
 
@@ -85,7 +85,7 @@ class Dataflow:
 
     Args:
         name: the flow's name.
-        times: the kind of time; the product order by default.
+        times: the kind of time; the product order by default. For one of your own see `times.Times`.
 
     Example:
         >>> import timely_spark as ts
@@ -102,6 +102,9 @@ class Dataflow:
     """
 
     def __init__(self, name: str, *, times: Times = PRODUCT) -> None:
+        if (broken := broken_law(times)) is not None:
+            msg = f"flow {name!r} has times of the kind {type(times).__name__}: {broken}"
+            raise InvalidTime(msg, where=caller(), hint="the laws of a kind of time are in times.Times")
         self.name = name
         self.graph = Graph(name, times)
         self.outputs: list[OutputSpec] = []

@@ -15,6 +15,7 @@ from timely_spark.errors import SchemaError
 from timely_spark.graph import Partition, Vertex, caller, check_columns
 from timely_spark.operators.expire import Runs, check_expire
 from timely_spark.operators.rows import check_name
+from timely_spark.times import only_epochs
 from timely_spark.worker.arrangement import Arrangement
 from timely_spark.worker.dealt import repartition
 from timely_spark.worker.keys import Groups, Hashes, Indices, flat, group
@@ -154,8 +155,8 @@ class Aggregate(Vertex):
 
     def _settled(self, time: Any) -> int:
         """Epochs before it are one to all that is still to come, when `time` is complete."""
-        epoch, *laps = time.order_key()
-        return int(epoch) + 1 if not laps else self._context.since()
+        outermost = only_epochs(self._context.times) and len(time.order_key()) == 1
+        return int(time.epoch) + 1 if outermost else self._context.since()
 
     def _compact(self, since: int, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
         table, at = settle_times(table, self._context.times, since)

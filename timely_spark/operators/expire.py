@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Vertex, caller
-from timely_spark.times import is_whole
+from timely_spark.times import is_whole, only_epochs
 from timely_spark.worker.arrangement import EPOCH, Arrangement
 from timely_spark.worker.dealt import Deal, repartition
 from timely_spark.worker.keys import Hashes, Indices, flat, group
@@ -140,11 +140,11 @@ class Runs(Vertex):
 
 
 def check_expire(operator: str, stream: Stream, expire: Any, *, per: str = "accumulated") -> None:
-    """Refuse a number of epochs that is none, and where times are not mere epochs.
+    """Refuse a number of epochs that is none, and where times are more than epochs.
 
     Raises:
         GraphError: it is no whole number of at least 1; or the stream is in a loop, or asks for each time by
-            itself.
+            itself; or the flow has times of its own kind.
     """
     where = caller()
     if not is_whole(expire, least=1):
@@ -165,6 +165,13 @@ def check_expire(operator: str, stream: Stream, expire: Any, *, per: str = "accu
             f"{operator} ({where}): {stream.name!r} is inside loop {stream.stage.scope.name!r}, where times "
             "are no mere epochs and nothing can expire. "
             "Hint: let it expire before it enters the loop, or once it has left."
+        )
+        raise GraphError(msg)
+    if not only_epochs(stream.flow.graph.times):
+        msg = (
+            f"{operator} ({where}): {stream.name!r} has times of the flow's own kind, "
+            f"{type(stream.flow.graph.times).__name__}, of which several may lie in one epoch, and state "
+            "expires by epochs. Hint: leave it out, or use the kind of time that Dataflow has by default."
         )
         raise GraphError(msg)
 
@@ -201,7 +208,8 @@ def expire(stream: Stream, after: int, *, diff: str = "diff", name: str | None =
         {0: [('be', 1), ('to', 1)], 1: [('to', 2)], 2: [('be', 0), ('to', 1)], 3: [('to', 0)]}
 
     Raises:
-        GraphError: `after` is no whole number from 1 on, or the stream is in a loop.
+        GraphError: `after` is no whole number from 1 on, or the stream is in a loop, or the flow has times of
+            its own kind.
         SchemaError: the stream's column `diff` holds no numbers with a sign.
     """
     check_expire("expire", stream, after)

@@ -17,6 +17,7 @@ from timely_spark.operators.aggregate import Aggregate
 from timely_spark.operators.expire import Expire, Runs
 from timely_spark.operators.least import Settled
 from timely_spark.operators.output import Output, RefinedOutput, Watch
+from timely_spark.times import only_epochs
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ def settle_graph(graph: Graph) -> Graph:
         GraphError: records derived from provisional ones inside a loop leave it, or meet something that
             waits.
     """
+    by_epochs = only_epochs(graph.times)
     what, of_epochs = _provisional(graph), _provisional(graph, across_epochs=True)
     settled: dict[tuple[int, int], Stage] = {}
     made = Graph(graph.name, graph.times, graph.root)
@@ -55,7 +57,14 @@ def settle_graph(graph: Graph) -> Graph:
             kind = of_epochs[edges[0].source, edges[0].port]  # what held in the epoch before is taken back
         if isinstance(stage.vertex, Output) and stage.vertex.diff:
             _check_diff(graph, stage)
-        if isinstance(stage.vertex, Output) and isinstance(kind, Refines):
+            if kind is not None and not by_epochs:
+                msg = (
+                    f"output {stage.name!r} ({stage.where}) is to say what ceases to be true from one "
+                    f"epoch to the next, and flow {graph.name!r} has times of its own kind, "
+                    f"{type(graph.times).__name__}. Hint: leave diff out."
+                )
+                raise GraphError(msg)
+        if isinstance(stage.vertex, Output) and isinstance(kind, Refines) and by_epochs:
             stage_ = replace(
                 stage,
                 vertex=RefinedOutput(stage.vertex.schema, stage.vertex.diff, kind),
@@ -67,8 +76,10 @@ def settle_graph(graph: Graph) -> Graph:
         made.stages.append(stage_)
     for edge in graph.edges:
         kind = what[edge.source, edge.port]
+        # an output settles for itself where an epoch is one time
+        waits = _exact(edge.target) or (isinstance(edge.target.vertex, Output) and not by_epochs)
         leaves = edge.target.kind is Kind.LEAVE and edge.target.scope.depth == 0 and isinstance(kind, Derived)
-        if kind is None or not (leaves or _exact(edge.target) or _loses(edge.target, kind)):
+        if kind is None or not (leaves or waits or _loses(edge.target, kind)):
             made.connect(new[edge.source], edge.port, new[edge.target], edge.input)
             continue
         if isinstance(kind, Derived):

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from timely_spark.times.antichain import Antichain, MutableAntichain
 from timely_spark.times.epochs import EPOCHS, as_epoch, is_whole
+from timely_spark.times.laws import broken_law, only_epochs
 from timely_spark.times.lexicographic import LEXICOGRAPHIC, Lexicographic, LexicographicSummary
 from timely_spark.times.product import MAX, PRODUCT, NestedTimes, Summary, Time
-from timely_spark.times.protocol import Ordered, PathSummary, Times, Timestamp
+from timely_spark.times.protocol import CompactingTimes, Ordered, PathSummary, Times, Timestamp
 
 __all__ = (
     "EPOCHS",
@@ -20,6 +21,7 @@ __all__ = (
     "MAX",
     "PRODUCT",
     "Antichain",
+    "CompactingTimes",
     "Lexicographic",
     "LexicographicSummary",
     "MutableAntichain",
@@ -31,5 +33,7 @@ __all__ = (
     "Times",
     "Timestamp",
     "as_epoch",
+    "broken_law",
     "is_whole",
+    "only_epochs",
 )

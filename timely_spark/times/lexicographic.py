@@ -7,7 +7,7 @@ from operator import gt
 from typing import TYPE_CHECKING, Final
 
 from timely_spark.errors import InvalidTime
-from timely_spark.times.product import NestedTimes, Summary, Time
+from timely_spark.times.product import NestedTimes, Summary, Time, advanced
 
 if TYPE_CHECKING:
     from typing import Self
@@ -95,6 +95,10 @@ class LexicographicTimes(NestedTimes[Lexicographic, LexicographicSummary]):
         if limit is not None and depth > 1:
             raise InvalidTime.limit_not_monotone(limit, depth)
         return NestedTimes.feedback(self, depth, limit)
+
+    def advance(self, time: Lexicographic, since: int) -> Lexicographic:
+        """A time that stands for ``time``, where all that is still to come is of epoch ``since`` or later."""
+        return advanced(time, since)
 
 
 #: Naiad's kind of time: the counters in lexicographic order.

@@ -12,7 +12,7 @@ from timely_spark.errors import InvalidTime
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ("MAX", "PRODUCT", "NestedTimes", "Summary", "Time")
+__all__ = ("MAX", "PRODUCT", "NestedTimes", "ProductTimes", "Summary", "Time", "advanced")
 
 #: The largest epoch and the largest loop counter: what fits a 64-bit integer.
 MAX: Final = 2**63 - 1
@@ -286,5 +286,26 @@ class NestedTimes(Generic[TimeT_co, SummaryT_co]):
             raise InvalidTime(msg, hint="enter a loop first")
 
 
+def advanced(time: TimeT, since: int) -> TimeT:
+    """The same counters in epoch ``since - 1``, where ``time`` is of an earlier one.
+
+    So times that came before an epoch and times of the epoch itself stay apart.
+    """
+    return tuple.__new__(type(time), (max(time[0], since - 1), *time[1:]))
+
+
+@dataclass(frozen=True, slots=True)
+class ProductTimes(NestedTimes[Time, Summary]):
+    """Epochs and loop counters in the product order.
+
+    >>> PRODUCT.advance(Time(2, 7), 5), PRODUCT.advance(Time(6, 7), 5)
+    (Time(4, 7), Time(6, 7))
+    """
+
+    def advance(self, time: Time, since: int) -> Time:
+        """A time that stands for ``time``, where all that is still to come is of epoch ``since`` or later."""
+        return advanced(time, since)
+
+
 #: The default kind of time: epochs and loop counters in the product order.
-PRODUCT: Final[NestedTimes[Time, Summary]] = NestedTimes(Time, Summary)
+PRODUCT: Final = ProductTimes(Time, Summary)

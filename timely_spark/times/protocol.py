@@ -7,12 +7,12 @@ them along.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ("Ordered", "PathSummary", "Times", "Timestamp")
+__all__ = ("CompactingTimes", "Ordered", "PathSummary", "Times", "Timestamp")
 
 
 class Ordered(Protocol):
@@ -50,13 +50,14 @@ class Timestamp(Ordered, Protocol):
     def order_key(self) -> tuple[Any, ...]:
         """A key for sorting, with exactly one entry per coordinate (1 + the number of loop counters).
 
+        An entry is whatever Python orders: a number, a text, a tuple. Nothing is read from it but the order.
         Law: ``s < t`` implies ``s.order_key() < t.order_key()`` as tuples; different times have different
         keys.
         """
         ...
 
-    def encode(self) -> list[int]:
-        """The time as a list of integers, for JSON; ``Times.decode`` is its inverse."""
+    def encode(self) -> list[Any]:
+        """The time as a list of JSON values; ``Times.decode`` is its inverse."""
         ...
 
 
@@ -64,8 +65,9 @@ class PathSummary(Ordered, Protocol):
     """What a path through the graph does to the times of the messages that follow it (Naiad section 2.3).
 
     Laws: ``results_in`` is monotone: ``s <= t`` implies ``results_in(s) <= results_in(t)``, None counting as
-    later than all. ``a.followed_by(b).results_in(t) == b.results_in(a.results_in(t))``. ``a.less_equal(b)``
-    iff ``a.results_in(t) <= b.results_in(t)`` for every ``t``.
+    later than all. No path leads to an earlier epoch. ``a.followed_by(b).results_in(t) ==
+    b.results_in(a.results_in(t))``. ``a.less_equal(b)`` iff ``a.results_in(t) <= b.results_in(t)`` for every
+    ``t``.
 
     >>> from timely_spark.times import PRODUCT, Time
     >>> path: PathSummary = PRODUCT.feedback(1)
@@ -95,8 +97,12 @@ class PathSummary(Ordered, Protocol):
 class Times(Protocol):
     """A kind of time: its least times, and the summaries of the steps a graph is built of.
 
-    ``depth`` is the number of loop counters on the step's source side. To use times of your own, implement
-    this and pass it where ``PRODUCT`` is the default.
+    ``depth`` is the number of loop counters on the step's source side. All times of a kind are of one class.
+
+    To use times of your own, implement this and give it to ``Dataflow(times=...)``, which checks the laws as
+    far as a few times show. Every operator on streams then is right for every order that keeps the laws, or
+    raises `GraphError` when it is built: ``expire`` and ``expire=`` count epochs, an output with ``diff=``
+    and a collection compare them, which takes the library's own kinds.
 
     >>> from timely_spark.times import PRODUCT
     >>> kind: Times = PRODUCT
@@ -105,7 +111,10 @@ class Times(Protocol):
     """
 
     def epoch(self, n: int, /) -> Any:
-        """The time of epoch ``n`` outside all loops."""
+        """The time of epoch ``n`` outside all loops, at which the records of an input enter.
+
+        Laws: ``epoch(n).epoch == n``; ``epoch(m) <= epoch(n)`` iff ``m <= n``.
+        """
         ...
 
     def decode(self, data: Sequence[int], /) -> Any:
@@ -133,5 +142,28 @@ class Times(Protocol):
         ...
 
     def coarse(self, time: Any, counters: frozenset[int]) -> Any:
-        """The same time with these loop counters (0 = outermost) at their least; never after ``time``."""
+        """The same time with these loop counters (0 = outermost) at their least.
+
+        Laws: never after ``time``; monotone in it.
+        """
+        ...
+
+
+@runtime_checkable
+class CompactingTimes(Times, Protocol):
+    """A kind of time that can tell which times have become one: so state does not grow with every epoch.
+
+    Optional. With times that have no `advance`, operators keep the time of each record that they keep.
+
+    >>> from timely_spark.times import LEXICOGRAPHIC, PRODUCT
+    >>> isinstance(PRODUCT, CompactingTimes), isinstance(LEXICOGRAPHIC, CompactingTimes)
+    (True, True)
+    """
+
+    def advance(self, time: Any, since: int, /) -> Any:
+        """A time that stands for ``time``, now that all that is still to come is of epoch ``since`` or later.
+
+        Laws: for every ``u`` with ``u.epoch >= since``, ``advance(t, since) <= u`` iff ``t <= u``, and
+        ``advance(t, since).join(u) == t.join(u)``. Times that advance to the same one are kept as one.
+        """
         ...

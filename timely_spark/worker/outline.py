@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -46,7 +47,7 @@ def _encoded(summary: Any) -> list[list[int]]:
 class Held:
     """A pointstamp that keeps an epoch open: something at a time, at a step, and the way on from it."""
 
-    time: list[int]
+    time: list[Any]
     step: str
     #: the user's line
     where: str
@@ -81,14 +82,17 @@ class Outline:
         }
 
     def held(self, snapshot: Mapping[str, Any], epoch: int) -> list[Held]:
-        """What stands at an epoch, or before it, by time."""
-        found: dict[tuple[tuple[int, ...], int], list[int]] = {}
+        """What stands at an epoch, or before it, by time; with times of one's own, all that stands."""
+        found: dict[tuple[str, int], list[int]] = {}
         for location, time, n in snapshot["tracker"]["counts"]:
-            if time[0] <= epoch:
-                found.setdefault((tuple(time), location // 2), [0, 0])[location % 2] += n
+            if self.times is None or time[0] <= epoch:
+                found.setdefault((json.dumps(time), location // 2), [0, 0])[location % 2] += n
+        counts = [(json.loads(time), index, *numbers) for (time, index), numbers in found.items()]
+        if self.times is not None:
+            counts.sort()
         return [
-            Held(list(time), self.steps[index][0], self.steps[index][2], messages, waits, self._path(index))
-            for (time, index), (messages, waits) in sorted(found.items())
+            Held(time, self.steps[index][0], self.steps[index][2], messages, waits, self._path(index))
+            for time, index, messages, waits in counts
         ]
 
     def _path(self, start: int) -> list[str]:

@@ -204,7 +204,7 @@ class Worker:
                 row[1].get("channel", -1),
                 row[1].get("from", row[1].get("shard", 0)),
                 row[1].get("seq", 0),
-                row[1].get("time", ()),
+                str(row[1].get("time", "")),
                 row[1].get("epoch", -1),
             )
         )
@@ -421,7 +421,11 @@ class Worker:
             "queue": [[nodes[index].name, input_, time.encode()] for index, input_, time in self.queue],
             "batches": [encode_piece(piece, parts) for piece in batches],
             "pending": [
-                [nodes[p.node].name, p.guarantee.encode(), p.capability and p.capability.encode()]
+                [
+                    nodes[p.node].name,
+                    p.guarantee.encode(),
+                    None if p.capability is None else p.capability.encode(),
+                ]
                 for p in self.pending
             ],
         }

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from timely_spark.times import Times
+from timely_spark.times import CompactingTimes, Times
 from timely_spark.worker.keys import Indices, Mask
 
 AT = "__timely_at"
@@ -40,18 +40,18 @@ def where_time(table: pa.Table, times: Times, test: Callable[[Any], bool]) -> Ma
 
 
 def settle_times(table: pa.Table, times: Times, since: int) -> tuple[pa.Table, Indices]:
-    """Let times that no later time can tell apart be one: epochs before `since`, with equal counters.
+    """Let times that no later time can tell apart be one, as far as the kind of time tells which these are.
 
     Returns:
         The table with such times replaced by the first of them, and for each row a number for its time.
     """
     values, which = stamps(table, times)
+    advance = times.advance if isinstance(times, CompactingTimes) else lambda time, _: time
     classes: dict[Any, int] = {}
     mapping: list[int] = []
     texts: list[str] = []
     for value in values:
-        epoch, *counters = value.order_key()
-        key = (max(epoch, since - 1), *counters)
+        key = advance(value, since)
         if key not in classes:
             classes[key] = len(texts)
             texts.append(json.dumps(value.encode(), separators=(",", ":")))

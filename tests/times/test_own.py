@@ -1,0 +1,429 @@
+"""Kinds of time of one's own: every operator on streams says what its definition says, or is not built."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from orders import KINDS, Bitemporal, Moment, Moments
+
+import timely_spark as ts
+from timely_spark.errors import GraphError, InvalidTime
+from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Antichain, CompactingTimes, broken_law, only_epochs
+from timely_spark.worker import Worker
+from timely_spark.worker.outline import Outline, outline
+
+#: the library's own kinds beside them: the definitions below must hold for these as well
+ALL = {**KINDS, "product": PRODUCT, "Naiad's": LEXICOGRAPHIC}
+Items = Counter[tuple[Any, tuple[int, int]]]
+"""Records (key, value), each with its time and how often it is there."""
+
+
+# -- the laws ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", KINDS)
+@settings(max_examples=200)
+@given(steps=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), min_size=3, max_size=3))
+def test_the_kinds_here_are_lawful(name: str, steps: list[tuple[int, int]]) -> None:
+    kind = KINDS[name]
+    a, b, c = (kind.epoch(epoch).later(by) for epoch, by in steps)
+
+    assert a.less_equal(a)
+    assert not (a.less_equal(b) and b.less_equal(a)) or a == b
+    assert not (a.less_equal(b) and b.less_equal(c)) or a.less_equal(c)
+    assert (a.less_equal(c) and b.less_equal(c)) == a.join(b).less_equal(c)
+    assert not a.less_equal(b) or (a.epoch <= b.epoch and a.order_key() <= b.order_key())
+    assert (a == b) == (a.order_key() == b.order_key())
+    assert kind.decode(json.loads(json.dumps(a.encode()))) == a
+    assert kind.epoch(a.epoch if name != "diagonal" else 0).less_equal(a)
+    for path in (kind.identity(0), kind.delay(0, 2), kind.enter(0)):
+        assert path.results_in(a).epoch >= a.epoch
+        assert not a.less_equal(b) or path.results_in(a).less_equal(path.results_in(b))
+    if isinstance(kind, CompactingTimes) and c.epoch >= b.epoch:
+        assert kind.advance(a, b.epoch).less_equal(c) == a.less_equal(c)
+        assert kind.advance(a, b.epoch).join(c) == a.join(c)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_lawful_kind_is_taken(name: str) -> None:
+    assert broken_law(ALL[name]) is None
+    assert only_epochs(ALL[name]) == (name not in KINDS)
+
+
+class Broken(Moments):
+    """Breaks a law, by name."""
+
+    def __init__(self, **broken: Callable[..., Any]) -> None:
+        super().__init__(Bitemporal)
+        vars(self).update(broken)
+
+
+class Keyed(Moment):
+    def order_key(self) -> tuple[Any, ...]:
+        return (*self.outer, *self.counters)
+
+
+@pytest.mark.parametrize(
+    ("kind", "law"),
+    [
+        (Broken(epoch=lambda n: Moment(Bitemporal(n + 1))), r"epoch\(0\).epoch is 1, and must be 0"),
+        (Broken(epoch=lambda n: Moment(Bitemporal(n, 2 - n))), r"epoch\(0\) <= epoch\(1\) is False"),
+        (
+            Broken(epoch=lambda n: Keyed(Bitemporal(n))),
+            r"order_key\(\) is \(0, 0\), and must be a tuple of 1",
+        ),
+        (Broken(decode=lambda _: Moment(Bitemporal(0))), "is encoded as .* which is not decoded to it"),
+        (
+            Broken(feedback=lambda depth, _=None: PRODUCT.identity(depth)),
+            "a lap of a loop must lead to|Error",
+        ),
+        (Broken(coarse=lambda time, _: replace(time, outer=Bitemporal(99))), "coarse.* is not before it"),
+        (Broken(enter=lambda depth: 1 / 0), "ZeroDivisionError"),
+    ],
+)
+def test_a_law_that_is_broken_is_named_when_the_flow_is_made(kind: Any, law: str) -> None:
+    with pytest.raises(InvalidTime, match=law) as caught:
+        ts.Dataflow("unlawful", times=kind)
+
+    assert "flow 'unlawful'" in str(caught.value)
+    assert __file__ in str(caught.value)
+    assert "Hint: the laws" in str(caught.value)
+
+
+# -- operators, and what they are defined to say -------------------------------------------------------------
+
+
+def closed(times: set[Any]) -> set[Any]:
+    """With the joins of any of them."""
+    found: set[Any] = set()
+    for time in times:
+        found |= {time, *(time.join(other) for other in found)}
+    return found
+
+
+def of_key(items: Items, key: Any) -> dict[Any, list[int]]:
+    """A key's values by time."""
+    found: dict[Any, list[int]] = {}
+    for (time, (k, v)), n in items.items():
+        if k == key:
+            found.setdefault(time, []).extend([v] * n)
+    return found
+
+
+def keys(items: Items) -> set[int]:
+    return {k for _, (k, _) in items}
+
+
+def distinct(items: Items) -> Items:
+    made = Items()
+    for record in {record for _, record in items}:
+        made.update((time, record) for time in Antichain(time for time, other in items if other == record))
+    return made
+
+
+def best(items: Items, choose: Callable[..., int]) -> Items:
+    made = Items()
+    for key in keys(items):
+        by_time = of_key(items, key)
+        for time, values in by_time.items():
+            before = [v for at, vs in by_time.items() if at != time and at.less_equal(time) for v in vs]
+            if not before or choose([*before, *values]) != choose(before):
+                made[time, (key, choose(values))] += 1
+    return made
+
+
+def added(items: Items, total: Callable[[list[int]], int], *, accumulate: bool = True) -> Items:
+    made = Items()
+    for key in keys(items):
+        by_time = of_key(items, key)
+        for time in closed(set(by_time)) if accumulate else by_time:
+            values = [
+                v for at, vs in by_time.items() if at == time or accumulate for v in vs if at.less_equal(time)
+            ]
+            made[time, (key, total(values))] += 1
+    return made
+
+
+def joined(items: Items, *, accumulate: bool = True) -> Items:
+    made = Items()
+    for (at, (k, v)), n in items.items():
+        for (time, (key, value)), m in items.items():
+            if k == key and (accumulate or at == time):
+                made[at.join(time), (k, v + 10 * value)] += n * m
+    return made
+
+
+def shifted(items: Items) -> Items:
+    made = Items()
+    for (time, (k, v)), n in items.items():
+        made[time, ((k + 1) % 3, v)] += n
+    return made
+
+
+def shift(stream: ts.Stream) -> ts.Stream:
+    return stream.map(lambda row: ((row.k + 1) % 3, row.v), "k long, v long")
+
+
+def paired(stream: ts.Stream, per: str) -> ts.Stream:
+    pairs = stream.join(stream.select(k="k", w="v"), on="k", per=per)
+    return pairs.select(k="k", v=pc.add(pc.field("v"), pc.multiply(pc.field("w"), 10)))
+
+
+def by_function(time: Any, batch: Any) -> list[tuple[int, int]]:
+    found: dict[int, int] = {}
+    for row in batch.to_pylist():
+        found[row["k"]] = found.get(row["k"], 0) + row["v"]
+    return list(found.items())
+
+
+Operator = tuple[Callable[[ts.Stream], ts.Stream], Callable[[Items], Items]]
+
+OPERATORS: dict[str, Operator] = {
+    "shift": (shift, shifted),
+    "twice": (lambda s: s.concat(s), lambda items: items + items),
+    "distinct": (lambda s: s.distinct(), distinct),
+    "min": (lambda s: s.min("v", keys="k"), functools.partial(best, choose=min)),
+    "max": (lambda s: s.max("v", keys="k"), functools.partial(best, choose=max)),
+    "sum": (lambda s: s.group_by("k").aggregate(v=("sum", "v")), functools.partial(added, total=sum)),
+    "count": (lambda s: s.group_by("k").count("v"), functools.partial(added, total=len)),
+    "sum per time": (
+        lambda s: s.group_by("k").aggregate(v=("sum", "v"), per="time"),
+        functools.partial(added, total=sum, accumulate=False),
+    ),
+    "join": (lambda s: paired(s, "accumulated"), joined),
+    "join per time": (lambda s: paired(s, "time"), functools.partial(joined, accumulate=False)),
+    "unary": (lambda s: s.unary(lambda _, batch: batch, "k long, v long", by="k"), Items),
+    "unary_notify": (
+        lambda s: s.unary_notify(by_function, "k long, v long", by="k"),
+        functools.partial(added, total=sum, accumulate=False),
+    ),
+    "binary_notify": (
+        lambda s: s.binary_notify(
+            shift(s), lambda time, _, batch: by_function(time, batch), "k long, v long", by=("k", "k")
+        ),
+        lambda items: added(shifted(items), sum, accumulate=False),
+    ),
+    "exchange": (lambda s: s.exchange("v"), Items),
+}
+LAPS = 2
+
+
+def looped(step: Callable[[Items], Items], times: Any) -> Callable[[Items], Items]:
+    """What leaves a loop of `LAPS` laps: what a lap says at its own times is what the next begins with."""
+    enter, lap, leave = times.enter(0), times.feedback(1), times.leave(1)
+
+    def answer(items: Items) -> Items:
+        seen, left = Items(), Items()
+        begins = Items({(enter.results_in(time), record): n for (time, record), n in items.items()})
+        for _ in range(LAPS):
+            seen += begins
+            fresh = {time.encode()[-1] for time, _ in begins}
+            said = Items(
+                {item: n for item, n in shifted(step(seen)).items() if item[0].encode()[-1] in fresh}
+            )
+            for (time, record), n in said.items():
+                left[leave.results_in(time), record] += n
+            begins = Items({(lap.results_in(time), record): n for (time, record), n in said.items()})
+        return left
+
+    return answer
+
+
+class Spread(ts.Vertex):
+    """Send each record on at a later time, told by its third column."""
+
+    def on_recv(self, edge: int, time: Any, batch: Any) -> None:
+        for by in sorted(set(batch["by"].to_pylist())):
+            rows = batch.filter(pc.equal(batch["by"], by)).drop_columns(["by"])
+            self.send_by(0, time.later(by) if hasattr(time, "later") else time, rows)
+
+
+Program = list[tuple[str, str]]
+
+
+def flow_of(times: Any, programs: list[Program]) -> ts.Dataflow:
+    """For each program its steps, each as it is or in a loop; what they say with its times, and by epochs."""
+    flow = ts.Dataflow("own", times=times)
+    given = flow.input("x", "k long, v long, by long", epochs="manual")
+    begin = flow.vertex(Spread(), given, "k long, v long")
+    for i, program in enumerate(programs):
+        stream = begin
+        for place, name in program:
+            build = OPERATORS[name][0]
+            if place == "loop":
+                stream = stream.loop(lambda lap, build=build: shift(build(lap)), max_iterations=LAPS)
+            else:
+                stream = build(stream.delay(epochs=1) if place == "delayed" else stream)
+        stream.capture(f"out{i}")
+        stream.unary(with_time, "k long, v long, at string").capture(f"timed{i}")
+    return flow
+
+
+def with_time(time: Any, batch: Any) -> list[tuple[int, int, str]]:
+    return [(row["k"], row["v"], json.dumps(time.encode())) for row in batch.to_pylist()]
+
+
+def is_built(times: Any, program: Program) -> bool:
+    try:
+        flow_of(times, [program]).compile(1)
+    except GraphError as refused:
+        assert "Hint: " in str(refused)  # noqa: PT017 - a part of what is looked at
+        return False
+    return True
+
+
+def defined(times: Any, program: Program, epochs: list[list[Any]]) -> Items:
+    """What the steps are defined to say of the input."""
+    items = Items()
+    for epoch, rows in enumerate(epochs):
+        for k, v, by in rows:
+            time = times.epoch(epoch)
+            items[time.later(by) if hasattr(time, "later") else time, (k, v)] += 1
+    for place, name in program:
+        answer = OPERATORS[name][1]
+        if place == "loop":
+            items = looped(answer, times)(items)
+        elif place == "delayed":
+            delay = times.delay(0, 1)
+            items = answer(
+                Items({(delay.results_in(time), record): n for (time, record), n in items.items()})
+            )
+        else:
+            items = answer(items)
+    return items
+
+
+def agree(times: Any, programs: list[Program], epochs: Any, schedule: Any) -> None:
+    built = [program for program in programs if is_built(times, program)]
+    got = ts.testing.run(flow_of(times, built), {"x": epochs}, **schedule)
+    for i, program in enumerate(built):
+        items = defined(times, program, epochs)
+        rows = got[f"timed{i}"].rows().values()
+        timed = Counter((times.decode(json.loads(at)), (k, v)) for each in rows for k, v, at in each)
+        by_epoch = Counter((epoch, row) for epoch, each in got[f"out{i}"].rows().items() for row in each)
+
+        assert timed == items, program
+        assert by_epoch == sum((Counter({(t.epoch, r): n}) for (t, r), n in items.items()), Counter()), (
+            program
+        )
+
+
+ROWS = st.tuples(st.integers(0, 2), st.integers(0, 4), st.integers(0, 3))
+EPOCHS = st.lists(st.lists(ROWS, max_size=5), min_size=1, max_size=3)
+STEPS = st.tuples(st.sampled_from(["plain", "plain", "loop", "delayed"]), st.sampled_from(list(OPERATORS)))
+SCHEDULES = st.fixed_dictionaries(
+    {
+        "workers": st.sampled_from([1, 2, 3]),
+        "seed": st.one_of(st.none(), st.integers(0, 10**6)),
+        "together": st.booleans(),
+    }
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
+@settings(max_examples=max(1, settings().max_examples // 10))
+@given(epochs=EPOCHS, schedule=SCHEDULES)
+@example(
+    epochs=[[(0, 1, 0), (0, 3, 3), (1, 2, 1)], [(0, 2, 1), (0, 0, 2)], [(0, 4, 0)]],
+    schedule={"workers": 2, "seed": 1, "together": True},
+)
+def test_an_operator_says_what_it_is_defined_to_say(name: str, epochs: Any, schedule: Any) -> None:
+    agree(ALL[name], [[(place, each)] for place in ("plain", "loop") for each in OPERATORS], epochs, schedule)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
+@settings(max_examples=max(1, settings().max_examples // 10))
+@given(
+    programs=st.lists(st.lists(STEPS, min_size=2, max_size=2), min_size=2, max_size=2),
+    epochs=EPOCHS,
+    schedule=SCHEDULES,
+)
+def test_so_do_operators_one_behind_the_other(name: str, programs: Any, epochs: Any, schedule: Any) -> None:
+    agree(ALL[name], programs, epochs, schedule)
+
+
+def test_what_these_tests_build_is_not_refused() -> None:
+    refused = {
+        (name, program)
+        for name in ALL
+        for program in OPERATORS
+        if not is_built(ALL[name], [("plain", program)])
+    }
+    assert not refused
+
+
+# -- what counts epochs is refused when it is built ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("operator", "build"),
+    [
+        ("expire", lambda s: s.expire(2)),
+        ("distinct", lambda s: s.distinct(expire=2)),
+        ("min", lambda s: s.min("v", keys="k", expire=2)),
+        ("max", lambda s: s.max("v", keys="k", expire=2)),
+        ("aggregate", lambda s: s.group_by("k").count(expire=2)),
+        ("join", lambda s: s.join(s.select(k="k"), on="k", expire=2)),
+        ("collection", lambda s: s.collection()),
+    ],
+)
+def test_what_counts_epochs_is_refused(operator: str, build: Callable[[ts.Stream], Any]) -> None:
+    stream = ts.Dataflow("own", times=KINDS["bitemporal"]).input("x", "k long, v long")
+
+    with pytest.raises(GraphError, match=rf"^{operator} \(.*test_own.*\n?.*of.* own kind(.|\n)*Hint: "):
+        build(stream)
+
+
+def test_an_output_that_takes_back_what_a_later_epoch_betters_is_refused() -> None:
+    flow = ts.Dataflow("own", times=KINDS["bitemporal"])
+    flow.input("x", "k long, v long").min("v", keys="k").to_delta("nowhere", diff="diff", name="out")
+
+    with pytest.raises(
+        GraphError, match=r"output 'out' \(.*test_own.*times of its own kind.*Hint: leave diff"
+    ):
+        flow.compile(1)
+
+
+# -- what is kept --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["bitemporal", "compact"])
+def test_with_advance_state_does_not_grow_with_the_epochs(name: str) -> None:
+    flow = ts.Dataflow("own", times=KINDS[name])
+    flow.input("x", "k long, v long").group_by("k").aggregate(v=("sum", "v")).capture("out")
+    simulation = ts.testing.Simulation(flow)
+    for epoch in range(40):
+        simulation.send("x", [(0, epoch)])
+        simulation.run()
+
+    assert simulation.captured["out"].rows()[39] == [(0, sum(range(40)))]
+    worker = Worker(simulation.plan, simulation.states[0], 0)
+    state: Any = worker.vertex(simulation.plan.by_name["aggregate"])
+    rows = sum(table.num_rows for table in state.state.batches())
+    assert (rows <= 8) == (name == "compact")
+
+
+def test_a_snapshot_of_such_times_can_be_looked_at_without_their_code() -> None:
+    flow = ts.Dataflow("own", times=KINDS["texts"])
+    flow.input("x", "k long", epochs="manual").unary_notify(
+        lambda _, batch: batch, "k long", name="waits"
+    ).capture("out")
+    simulation = ts.testing.Simulation(flow)
+    simulation.send("x", [1])
+    simulation.run()
+    told = Outline(outline(simulation.plan))
+
+    held = told.held(simulation.coordinator.encode(), epoch=0)
+    assert [(one.time, one.step, one.notifications) for one in held] == [([[0, ""]], "waits", 1)]
+    assert told.frontier(simulation.coordinator.encode()) == {}
