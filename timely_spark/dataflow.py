@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from timely_spark import operators
-from timely_spark.errors import GraphError, InvalidTime, SchemaError
+from timely_spark.errors import GraphError, InvalidTime
 from timely_spark.graph import (
     Graph,
     Kind,
@@ -18,7 +18,6 @@ from timely_spark.graph import (
     as_schema,
     as_table,
     caller,
-    check_columns,
     known,
     whole,
 )
@@ -27,6 +26,7 @@ from timely_spark.operators.deliver import OutputSpec
 from timely_spark.streams import Scope, Stream
 from timely_spark.times import PRODUCT, Times, broken_law
 from timely_spark.worker import Plan, compile_plan
+from timely_spark.worker.columns import check_epoch_column, kind_of
 from timely_spark.worker.loops import warned
 
 if TYPE_CHECKING:
@@ -117,14 +117,29 @@ class Dataflow:
         """The outermost scope."""
         return Scope(self, self.graph.root)
 
-    def source(self, name: str, frame: DataFrame | SchemaLike, *, epoch: str | None = None) -> Source:
+    def source(
+        self,
+        name: str,
+        frame: DataFrame | SchemaLike,
+        *,
+        epoch: str | None = None,
+        max_jump: int = 10_000_000_000,
+    ) -> Source:
         """A streaming DataFrame as input: an epoch is a micro-batch in which a source brought something.
+
+        Outputs hear of each such epoch, in order, when it is complete. With epochs of a column, or manual
+        ones, they hear of each number from the first epoch on (0 if manual), with an empty table where
+        nothing came; but of more than 100 empty epochs in a row only of the last one. So an epoch that was
+        passed over was empty.
 
         Args:
             name: the input's name.
             frame: the DataFrame; or only its schema, to be bound at `start(sources=...)` or fed in tests.
             epoch: a column of whole numbers that do not decrease, to be the epoch instead: one is over a
-                round after a higher one was seen. What comes later is counted and goes to `late`.
+                round after a higher one was seen, or at the end of what is available. What comes later is
+                counted and goes to `late`, as does what has no epoch (null, negative, from 2**62 on).
+            max_jump: by how much an epoch may exceed the highest one before; what jumps further is taken
+                for a mistake, goes to `late`, and is warned of. The first epoch may be any.
 
         Raises:
             GraphError: the DataFrame is not a streaming one, or the kinds of epoch are mixed.
@@ -142,20 +157,8 @@ class Dataflow:
         else:
             schema = as_schema(given)
         if epoch is not None:
-            if epoch in {"clock", "manual"}:
-                msg = (
-                    f"source {name!r} ({caller()}): epoch={epoch!r} is no column's name here, but a kind of "
-                    "epochs. Hint: give a column of another name; rename it in the DataFrame if need be."
-                )
-                raise GraphError(msg)
-            check_columns("source", schema, [epoch])
-            if not pa.types.is_integer(schema.field(epoch).type):
-                msg = (
-                    f"source {name!r} ({caller()}): epoch column {epoch!r} is {schema.field(epoch).type}. "
-                    "Hint: use whole numbers."
-                )
-                raise SchemaError(msg)
-        stage = self._input(name, [schema] * (1 if epoch is None else 2), epoch or "clock")
+            check_epoch_column(name, schema, epoch, max_jump)
+        stage = self._input(name, [schema] * (1 if epoch is None else 2), epoch or "clock", max_jump=max_jump)
         return Source(self, stage)
 
     def input(self, name: str, schema: SchemaLike, *, epochs: Literal["clock", "manual"] = "clock") -> Input:
@@ -175,12 +178,12 @@ class Dataflow:
         self._handles[name] = InputHandle(name, as_schema(schema), epochs=epochs)
         return Input(self, stage)
 
-    def _input(self, name: str, outputs: list[pa.Schema], epochs: str, *, handle: bool = False) -> Stage:
+    def _input(self, name: str, outputs: list[pa.Schema], epochs: str, **more: Any) -> Stage:
         for stage in self.graph.stages:
-            if stage.is_source and _kind(stage.epochs) != _kind(epochs):
+            if stage.is_source and kind_of(stage.epochs) != kind_of(epochs):
                 msg = (
-                    f"input {name!r} ({caller()}) has epochs {_kind(epochs)}, "
-                    f"{stage.name!r} ({stage.where}) has {_kind(stage.epochs)}. "
+                    f"input {name!r} ({caller()}) has epochs {kind_of(epochs)}, "
+                    f"{stage.name!r} ({stage.where}) has {kind_of(stage.epochs)}. "
                     "Hint: use one kind of epoch for all inputs of a flow."
                 )
                 raise GraphError(msg)
@@ -193,8 +196,8 @@ class Dataflow:
             detail=epochs,
             parameters={"epochs": epochs},
             requires=(),
-            handle=handle,
             epochs=epochs,
+            **more,
         )
 
     def handle(self, name: str) -> InputHandle:
@@ -340,7 +343,3 @@ class Source(Stream):
             )
             raise GraphError(msg)
         return Stream(self.flow, self.stage, 1)
-
-
-def _kind(epochs: str) -> str:
-    return epochs if epochs in {"clock", "manual"} else "column"

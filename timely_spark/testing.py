@@ -56,6 +56,7 @@ from timely_spark.graph import Kind, as_table, caller
 from timely_spark.times import as_epoch
 from timely_spark.worker import Bound, Budget, Coordinator, Node, Plan, Turn, go_on, pack, pack_input, step
 from timely_spark.worker.codec import Blobs, unpack_parts
+from timely_spark.worker.columns import by_column
 from timely_spark.worker.keys import from_bytes
 from timely_spark.worker.loops import warned, worth_telling
 from timely_spark.worker.record import Recorded, recorded
@@ -194,7 +195,7 @@ class Simulation:
         """Give records to an input; by the clock they join the epoch of the next batch."""
         source = self.plan.source(name)
         table = as_table(records, source.stage.outputs[0], of=f"input {name!r} ({caller()})")
-        at = self._open(name, epoch)
+        at = None if by_column(source.epochs) else self._open(name, epoch)
         self._seq += 1
         if source.epochs == "manual":
             self._input.append(pack_input(self.plan, name, [(self._seq, "send", at, table)]))
@@ -211,11 +212,10 @@ class Simulation:
 
     def close(self, name: str) -> None:
         """Say that an input is over. Closing again does nothing."""
-        if self._stands[self.plan.source(name).name] is None:
-            return
-        self._stands[name] = None
-        self._seq += 1
-        self._input.append(pack_input(self.plan, name, [(self._seq, "close", None, None)]))
+        stands, self._stands[name] = self._stands[self.plan.source(name).name], None
+        if stands is not None:
+            self._seq += 1
+            self._input.append(pack_input(self.plan, name, [(self._seq, "close", None, None)]))
 
     def cancel(self, epoch: int) -> None:
         """End the loops of an epoch, with the next batch: see `Query.cancel`."""
@@ -576,7 +576,7 @@ def run(
         else:
             simulation.run()
     for source in plan.inputs:
-        if source.epochs == "manual":
+        if source.epochs != "clock":
             simulation.close(source.name)
     simulation.run()
     if clock and names:

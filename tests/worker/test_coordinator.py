@@ -146,7 +146,8 @@ def test_an_epoch_from_a_column_closes_a_round_after_a_higher_one_and_counts_wha
     assert simulation.captured["out"].rows() == {0: [(1, 1)]}
     simulation.send("s", [(5, 1)])
     simulation.run()
-    assert simulation.captured["out"].rows() == {0: [(1, 1)], 1: [(1, 2), (2, 1)]}
+    empty = {epoch: [] for epoch in (2, 3, 4)}
+    assert simulation.captured["out"].rows() == {0: [(1, 1)], 1: [(1, 2), (2, 1)], **empty}
     simulation.send("s", [(0, 7), (1, 8), (5, 9), (None, 6), (-3, 6)])
     simulation.send("s", [(6, 1)])
     simulation.run()

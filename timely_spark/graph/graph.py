@@ -160,6 +160,8 @@ class Stage:
     handle: bool = False
     #: of a source: "clock", "manual", or the column that says
     epochs: str = ""
+    #: of a source with epochs of a column: how far one may lie above the highest before
+    max_jump: int = 0
 
     @property
     def is_source(self) -> bool:
@@ -254,6 +256,7 @@ class Graph:
         called: str | None = None,
         handle: bool = False,
         epochs: str = "",
+        max_jump: int = 0,
     ) -> Stage:
         """Add a stage and the edges that lead to it; without a name it is named after `called` or `operator`.
 
@@ -285,6 +288,7 @@ class Graph:
             named=not any(one in self._made_up for one in (full, *(loop.name for loop in scope.path))),
             handle=handle,
             epochs=epochs,
+            max_jump=max_jump,
         )
         self.stages.append(stage)
         for input_, (source, port) in enumerate(inputs):

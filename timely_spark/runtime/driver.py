@@ -61,6 +61,9 @@ class Driver:
             last = self._restored(log, batch_id)
         before, coordinator, states = last.manifest, last.coordinator, last.states
         turn = coordinator.turn(batch_id, states.enter(rows))
+        for name, refused in turn.refused.items():
+            stage = self.site.plan.source(name).stage
+            _log.warning("%s: %s", self.site.name, refused.text(name, stage.where, stage.max_jump))
         read = last.sent | files_of(turn.rows)
         bound = Bound(rounds=before.rounds_ahead)
         coordinator, turn, changed = further(
@@ -102,6 +105,8 @@ class Driver:
                     by_name[name].sink.deliver(session, epoch, [part])
         if turn.complete:
             for output in self.outputs:
+                if turn.frontier[output.name]:  # rows may still come late to a closed source
+                    continue
                 with self._named(output):
                     output.sink.complete()
 

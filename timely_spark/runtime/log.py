@@ -34,7 +34,7 @@ from timely_spark.runtime.errors import LogDamaged, LostOwnership, OtherFlow
 from timely_spark.runtime.files import Files
 from timely_spark.runtime.states import KEPT, State, States
 
-FORMAT = 3
+FORMAT = 4
 #: The manifest that exists before any batch has run.
 FIRST = -1
 _KEY = b"timely"

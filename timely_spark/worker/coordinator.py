@@ -7,8 +7,8 @@ protocol of Naiad section 3.3 holds by construction.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from timely_spark.errors import VertexError
 from timely_spark.graph import Kind
 from timely_spark.progress import Tracker
 from timely_spark.times import MutableAntichain
+from timely_spark.worker.columns import Refused, by_column
 from timely_spark.worker.loops import Loops, Notice
 from timely_spark.worker.notify import Blockers, blocking, standing
 from timely_spark.worker.plan import Node, Plan
@@ -54,7 +55,8 @@ class Turn:
     frontier: dict[str, list[Any]]
     #: whether all inputs are closed and nothing is left to do
     complete: bool
-    #: rows that came too late, per input, since the flow began
+    #: rows that came too late, per input, since the flow began; those that jump too far and those without an
+    #: epoch among them
     late: dict[str, int]
     #: records that the limits of loops have dropped, per loop, since the flow began
     cut_off: dict[str, int]
@@ -62,6 +64,8 @@ class Turn:
     notices: list[dict[str, Any]]
     #: counts: of its rounds together, `rounds` among them; and of what is open after them
     stats: dict[str, int]
+    #: what is to be told of rows that this round refused, by source
+    refused: dict[str, Refused] = field(default_factory=dict)
 
     def then(self, later: Turn) -> Turn:
         """This turn and the one of the batch's next round as one."""
@@ -75,7 +79,29 @@ class Turn:
             released=[*self.released, *later.released],
             notices=[*self.notices, *later.notices],
             stats=counts,
+            refused=self.refused,  # only the first round reads input
         )
+
+
+#: So many epochs in a row without records are released one by one; of more only the last one.
+EMPTY = 100
+
+
+def passed(brought: Iterable[int], after: int, until: int) -> Iterator[int]:
+    """The epochs after `after` and before `until` that are released, in order: every one.
+
+    But of a run of more than `EMPTY` epochs in which nothing was brought only the last, so that a jump costs
+    no more than that, however far it goes.
+
+    >>> list(passed([3], after=0, until=6)), list(passed([3], after=0, until=10**9))
+    ([1, 2, 3, 4, 5], [1, 2, 3, 999999999])
+    """
+    for epoch in [*sorted(epoch for epoch in brought if epoch < until), until]:
+        empty = range(after + 1, epoch)
+        yield from empty[-1:] if len(empty) > EMPTY else empty
+        if epoch < until:
+            yield epoch
+        after = max(after, epoch)
 
 
 class Coordinator:
@@ -107,9 +133,17 @@ class Coordinator:
             node.name: set() for node in plan.nodes if node.stage.kind is Kind.OUTPUT
         }
         self.done: dict[str, int] = dict.fromkeys(self.unreleased, -1)
-        #: the last epoch that any input began; batches without input begin none
+        #: the first and the last epoch that any input began; batches without input begin none. Manual epochs
+        #: begin with 0, and one that an input has passed has begun.
+        self.opened: int | None = 0 if any(s.epochs == "manual" for s in plan.inputs) else None
         self.begun = -1
+        #: sources with epochs of a column that have had none yet
+        self.unseen = {source.name for source in plan.inputs if by_column(source.epochs)}
+        #: of closed sources, the epoch at which rows enter that come nevertheless
+        self.after: dict[str, int] = {}
+        #: rows that came too late, and those of them that could not be in time
         self.late: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
         self.loops = Loops.of(plan)
         for node in plan.nodes:
             for time in plan.initial(node):
@@ -132,13 +166,15 @@ class Coordinator:
         """The turn before the first batch."""
         return self._turn(ROWS.empty_table(), OUTPUTS.empty_table(), Counter(), [])
 
-    def turn(self, batch_id: int, rows: pa.Table, *, cancel: Iterable[int] = ()) -> Turn:
+    def turn(self, batch_id: int, rows: pa.Table, *, cancel: Iterable[int] = (), ended: bool = False) -> Turn:
         """Apply what the workers wrote in a round of a batch; only in its first there is input.
 
         Args:
             batch_id: the batch.
             rows: what they wrote.
             cancel: epochs whose loops are to end from now on.
+            ended: whether all that is available of the sources has been read: then each epoch that a source
+                has begun is over. What else comes for it, after a restart, is late.
 
         Raises:
             VertexError: a vertex failed; names the step, the time, and the user's line.
@@ -150,6 +186,9 @@ class Coordinator:
         stats: Counter[str] = Counter()
         ticks: set[int] = set()
         moved: dict[str, int | None] = {}
+        seen: dict[str, int] = {}
+        late: Counter[str] = Counter()
+        refused: dict[str, Refused] = defaultdict(Refused)
         # in an order of its own: that of the rows is nobody's promise; rows of one worker keep theirs
         rows = rows.sort_by([("kind", "ascending"), ("worker", "ascending")])
         outputs = as_outputs(rows)
@@ -169,32 +208,69 @@ class Coordinator:
                     (self.left.add if meta["left"] else self.left.discard)(worker)
                     ticks.update(meta["ticks"])
                     moved |= meta["advance"]
-                    for name, epoch in meta["seen"].items():
-                        moved[name] = max(epoch, moved.get(name, 0) or 0, self.inputs[name] or 0)
-                    self.late.update(meta["late"])
                     loops.append(meta["loops"])
+                    seen |= meta["seen"]
+                    late.update(meta["late"])
+                    for name, told in meta["refused"].items():
+                        refused[name].add(told)
                     stats.update(meta["stats"])
         self.tracker.update(deltas)
-        for source in self.plan.inputs:
-            old = self.inputs[source.name]
-            new = moved.get(source.name, batch_id + 1 if source.epochs == "clock" else old)
-            if old is not None and new != old:
-                self._move(source.name, old, new)
+        self._begin(ticks)
+        if ended:
+            moved = {**{s.name: self.begun + 1 for s in self.plan.inputs if by_column(s.epochs)}, **moved}
+        self._advance(moved, seen, late)
         self.tracker.propagate()
-        self.begun = max(self.begun, *ticks, -1)
-        said = set(zip(outputs["sink"].to_pylist(), outputs["epoch"].to_pylist(), strict=True))
-        for sink, epochs in self.unreleased.items():
-            epochs.update(epoch for epoch in ticks if epoch > self.done[sink])
-            epochs.update(epoch for name, epoch in said if name == sink)
+        self._await(ticks, outputs)
         notices = self.loops.enter(loops)
         for epoch in cancel:
             nodes = self.plan.nodes
             active = ((nodes[at // 2].stage.scope.path[1:], time) for at, time in self.tracker.active)
             self.loops.cancel(epoch, active)
-        return self._turn(rows.take(pa.array(messages, pa.int64())), outputs, stats, notices)
+        turn = self._turn(rows.take(pa.array(messages, pa.int64())), outputs, stats, notices)
+        return replace(turn, refused=self._to_tell(refused))
+
+    def _await(self, ticks: set[int], outputs: pa.Table) -> None:
+        """Outputs hear of the epochs that inputs have brought, and of those of which they have records."""
+        for sink, epochs in self.unreleased.items():
+            epochs.update(epoch for epoch in ticks if epoch > self.done[sink])
+        for sink, epoch in zip(outputs["sink"].to_pylist(), outputs["epoch"].to_pylist(), strict=True):
+            if sink in self.unreleased:
+                self.unreleased[sink].add(epoch)
+
+    def _begin(self, epochs: set[int]) -> None:
+        if epochs:
+            self.opened = min(epochs) if self.opened is None else min(self.opened, *epochs)
+            self.begun = max(self.begun, *epochs)
+
+    def _advance(self, moved: dict[str, int | None], seen: dict[str, int], late: Counter[str]) -> None:
+        """Take the inputs to where a batch has brought them."""
+        self.late.update(late)
+        self.unseen -= seen.keys()
+        for source in self.plan.inputs:
+            name, old = source.name, self.inputs[source.name]
+            if old is None:
+                if name in late and name in self.after:  # what has come now is complete when it is through
+                    self._stand(source.late, self.after[name], self.after[name] + 1)
+                    self.after[name] += 1
+                continue
+            new = self.batch + 1 if source.epochs == "clock" else max(old, seen.get(name, old))
+            if (to := moved.get(name, new)) == old:
+                continue
+            if source.epochs == "manual" and to is not None:
+                self._begin({to - 1})
+            self._move(name, old, to)
 
     def _move(self, name: str, old: int | None, new: int | None) -> None:
-        for index in self.plan.source(name).entries:
+        source = self.plan.source(name)
+        self._stand([index for index in source.entries if index not in source.late], old, new)
+        if source.late:
+            if new is None:
+                self.after[name] = self.begun + 1
+            self._stand(source.late, old, self.after.get(name, new))
+        self.inputs[name] = new
+
+    def _stand(self, entries: Iterable[int], old: int | None, new: int | None) -> None:
+        for index in entries:
             channel = self.plan.channels[index]
             location = self.plan.nodes[channel.target].arrives
             before, after = (
@@ -202,7 +278,15 @@ class Coordinator:
                 for epoch in (old, new)
             )
             self.tracker.input_at(location, before, after)
-        self.inputs[name] = new
+
+    def _to_tell(self, refused: dict[str, Refused]) -> dict[str, Refused]:
+        """Of what was refused what is told: the first of it, and when it has become ten times as much."""
+        told = {}
+        for name, rows in refused.items():
+            before, self.refused[name] = self.refused[name], self.refused[name] + rows.rows
+            if not before or len(str(before)) < len(str(self.refused[name])):
+                told[name] = rows
+        return told
 
     def _turn(
         self, messages: pa.Table, outputs: pa.Table, stats: Counter[str], notices: list[Notice]
@@ -215,6 +299,8 @@ class Coordinator:
             "oldest": oldest,
             "arrivals": self._arriving(),
             "bounds": self.loops.bounds,
+            "unseen": sorted(self.unseen),
+            "late": self.after,
         }
         header_text = text(header)
         wake = set(messages.column("worker").to_pylist()) | self.left | set(self._deliverable(header))
@@ -286,14 +372,18 @@ class Coordinator:
                 del pending[index]
 
     def _release(self) -> Iterable[tuple[str, int]]:
+        clocked = any(source.epochs == "clock" for source in self.plan.inputs)
         for sink, epochs in self.unreleased.items():
-            held = min(
-                (time.epoch for time in self.tracker.frontier(self.plan.by_name[sink].arrives)), default=None
-            )
-            for epoch in sorted(epochs):
-                if held is not None and epoch >= held:
-                    break
-                epochs.discard(epoch)
+            until = max(self.begun, *epochs, -1) + 1
+            for time in self.tracker.frontier(self.plan.by_name[sink].arrives):
+                until = min(until, time.epoch)
+            after = self.done[sink]
+            if clocked or self.opened is None:  # batches that bring nothing are no epochs
+                found = sorted(epoch for epoch in epochs if epoch < until)
+            else:
+                found = list(passed(epochs, max(after, self.opened - 1), until))
+            epochs.difference_update(found)
+            for epoch in found:
                 self.done[sink] = epoch
                 yield sink, epoch
 
@@ -304,7 +394,9 @@ class Coordinator:
             if (at := self.inputs[s.name]) is not None
         ]
         oldest = self.tracker.oldest()
-        return min([*open_, *([] if oldest is None else [oldest])], default=self.batch + 1)
+        return min(
+            [*open_, *self.after.values(), *([] if oldest is None else [oldest])], default=self.batch + 1
+        )
 
     # -- what holds the flow back ----------------------------------------------------------------------------
 
@@ -339,9 +431,13 @@ class Coordinator:
             "left": sorted(self.left),
             "unreleased": {sink: sorted(epochs) for sink, epochs in self.unreleased.items()},
             "done": self.done,
+            "opened": self.opened,
             "begun": self.begun,
+            "unseen": sorted(self.unseen),
+            "after": self.after,
             "late": dict(self.late),
             "loops": self.loops.encode(),
+            "refused": dict(self.refused),
         }
 
     @classmethod
@@ -359,8 +455,9 @@ class Coordinator:
         self.left = set(snapshot["left"])
         self.unreleased = {sink: set(epochs) for sink, epochs in snapshot["unreleased"].items()}
         self.done = dict(snapshot["done"])
-        self.begun = snapshot["begun"]
-        self.late = Counter(snapshot["late"])
+        self.opened, self.begun = snapshot["opened"], snapshot["begun"]
+        self.unseen, self.after = set(snapshot["unseen"]), dict(snapshot["after"])
+        self.late, self.refused = Counter(snapshot["late"]), Counter(snapshot["refused"])
         self.loops = Loops.of(plan)
         self.loops.restore(snapshot["loops"])
         return self

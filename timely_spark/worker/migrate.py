@@ -30,7 +30,7 @@ from timely_spark.worker.coordinator import Coordinator, Turn
 from timely_spark.worker.dealt import BROADCAST
 from timely_spark.worker.keys import deal, from_bytes
 from timely_spark.worker.notify import Pending
-from timely_spark.worker.plan import Node, Plan
+from timely_spark.worker.plan import Node, Plan, Source
 from timely_spark.worker.round import FORMAT, Worker
 from timely_spark.worker.rows import read_rows
 from timely_spark.worker.saved import changed, instance
@@ -443,8 +443,10 @@ class _Move:
         """The counts of all there is. Vertices that are new wait for what is not over where they are."""
         stand: Counter[tuple[int, Any]] = Counter()
         for source in self.plan.inputs:
-            for index in source.entries if (at := inputs[source.name]) is not None else ():
-                channel = self.plan.channels[index]
+            for index in source.entries:
+                at, channel = self._standing(source, index, inputs), self.plan.channels[index]
+                if at is None:
+                    continue
                 if (time := channel.summary.results_in(self.plan.times.epoch(at))) is not None:
                     stand[self.plan.nodes[channel.target].arrives, time] += 1
 
@@ -460,6 +462,11 @@ class _Move:
                     for worker in workers:
                         worker.pending.add(Pending(node.index, time, time))
         return counted()
+
+    def _standing(self, source: Source, entry: int, inputs: Mapping[str, Any]) -> int | None:
+        """Where an entry of an input stands: late rows may come to a closed source, too."""
+        at: int | None = inputs[source.name]
+        return self.snapshot["after"].get(source.name) if at is None and entry in source.late else at
 
     def _awaited(self, node: Node, tracker: Tracker) -> Iterable[Any]:
         """What a vertex is notified of beside what it asked for: it is new, or was dealt anew."""
@@ -510,7 +517,7 @@ class _Move:
         snapshot = self.snapshot
         outputs = [node.name for node in self.plan.nodes if node.stage.kind is Kind.OUTPUT]
         old = [name for name in outputs if name in snapshot["unreleased"]]
-        open_ = [at for at in inputs.values() if at is not None]
+        open_ = [at for at in (*inputs.values(), *snapshot["after"].values()) if at is not None]
         oldest = min([*open_, *(time.epoch for _, time in tracker.active)], default=self.fresh)
         done = min((snapshot["done"][name] for name in old), default=oldest - 1)
         begun = sorted({epoch for name in old for epoch in snapshot["unreleased"][name] if epoch > done})
@@ -522,8 +529,12 @@ class _Move:
             "left": [index for index, worker in enumerate(workers) if worker.queue],
             "unreleased": {name: snapshot["unreleased"].get(name, begun) for name in outputs},
             "done": {name: snapshot["done"].get(name, done) for name in outputs},
+            "opened": snapshot["opened"],
             "begun": snapshot["begun"],
             "loops": snapshot["loops"],
+            "unseen": [name for name in snapshot["unseen"] if name in inputs],
+            "after": {name: at for name, at in snapshot["after"].items() if name in inputs},
+            "refused": {name: count for name, count in snapshot["refused"].items() if name in inputs},
             "late": {name: count for name, count in snapshot["late"].items() if name in inputs},
         }
         turn = Coordinator.decode(self.plan, made).first()

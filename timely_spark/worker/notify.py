@@ -47,10 +47,14 @@ def blocking(
     """
     times = [plan.times.decode(time) for time in header["arrivals"].get(str(node.index), ())]
     for source in plan.inputs:
-        epochs = (open_[source.name], present[source.name])
-        if epochs == (None, None):
-            continue
+        in_time = late = (open_[source.name], present[source.name])
+        if source.late and open_[source.name] is None:  # closed: what comes still is late
+            at = header.get("late", {}).get(source.name, present[source.name])
+            late = at, at
         for index in source.entries:
+            epochs = late if index in source.late else in_time
+            if epochs == (None, None):
+                continue
             channel = plan.channels[index]
             # from the few entries onward: back from each node that waits would be quadratic
             onward = plan.reach.onward(plan.nodes[channel.target].arrives)

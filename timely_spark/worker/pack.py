@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timely_spark.errors import VertexError, excerpt
 from timely_spark.graph import Stage, Stateless
+from timely_spark.worker.columns import Epochs, epochs_of, spans
 from timely_spark.worker.keys import deal, to_bytes
 from timely_spark.worker.plan import Plan, Source
 from timely_spark.worker.rows import Row, as_rows
@@ -18,6 +20,9 @@ from timely_spark.worker.rows import Row, as_rows
 
 def pack(plan: Plan, source: str, table: pa.Table, shard: int, seq: int = 0) -> pa.Table:
     """Pack a part of what a source read in one micro-batch: one Arrow batch per (entry, worker).
+
+    With epochs of a column a batch has the rows of all its epochs, in their order, and every worker is told
+    which epochs there are.
 
     Args:
         plan: the plan.
@@ -35,13 +40,14 @@ def pack(plan: Plan, source: str, table: pa.Table, shard: int, seq: int = 0) -> 
     rows: list[Row] = []
     tick: dict[str, Any] = {"source": source}
     if entry.epochs in {"clock", "manual"}:
-        rows += _pack(plan, entry, table, {"shard": shard, "seq": seq})
-    else:
-        counts = []
-        for epoch, part in _by_epoch(table, entry.epochs):
-            counts.append((epoch, part.num_rows))
-            rows += _pack(plan, entry, part, {"shard": shard, "seq": seq, "epoch": epoch})
-        tick |= {"seen": max([-1, *(epoch for epoch, _ in counts)]), "rows": counts}
+        rows += _pack(plan, entry, _Batch(table), {"shard": shard, "seq": seq})
+    elif table.num_rows:
+        batch = _by_epoch(table, entry.epochs)
+        rows += _pack(plan, entry, batch, {"shard": shard, "seq": seq})
+        counts = batch.counts
+        tick["spans"] = spans(counts, entry.stage.max_jump)
+        rows += [(w, "input", tick, None) for w in range(plan.workers) if w != shard % plan.workers]
+        tick = tick | {"rows": counts}  # which one worker counts
     return as_rows([(shard % plan.workers, "input", tick, None), *rows])
 
 
@@ -55,42 +61,94 @@ def pack_input(
         if kind == "send" and table is not None:
             at = {"shard": -1, "seq": seq} | ({"epoch": epoch} if entry.epochs == "manual" else {})
             rows.append((0, "input", {"source": source} | ({"epoch": epoch} if "epoch" in at else {}), None))
-            rows += _pack(plan, entry, table, at)
+            rows += _pack(plan, entry, _Batch(table), at)
         else:
             meta = {"source": source, "to": epoch if kind == "advance" else None, "seq": seq}
             rows += [(worker, "advance", meta, None) for worker in range(plan.workers)]
     return as_rows(rows)
 
 
-def _by_epoch(table: pa.Table, column: str) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of each epoch. A null or negative one is no epoch: -1, which is late for ever."""
-    epochs = pc.fill_null(table.column(column).cast(pa.int64()), -1).to_numpy()
-    epochs = np.maximum(epochs, -1)
-    for epoch in np.unique(epochs):
-        yield int(epoch), table.filter(epochs == epoch)
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Rows; with epochs of a column the epoch of each, ascending."""
+
+    table: pa.Table
+    epochs: Epochs | None = None
+
+    @property
+    def bounds(self) -> Epochs:
+        """Where epochs begin, and the last one ends."""
+        assert self.epochs is not None
+        inner = np.flatnonzero(np.diff(self.epochs)) + 1
+        return np.concatenate([[0], inner, [len(self.epochs)]]) if len(self.epochs) else np.zeros(1, np.int64)
+
+    @property
+    def counts(self) -> list[tuple[int, int]]:
+        """Each epoch, and how many rows it has."""
+        bounds = self.bounds
+        assert self.epochs is not None
+        return list(zip(self.epochs[bounds[:-1]].tolist(), np.diff(bounds).tolist(), strict=True))
+
+    def through(self, stage: Stage) -> list[_Batch]:
+        """What a per-batch stage makes of it, by output: never of rows of two epochs together."""
+        if self.epochs is None:
+            return [_Batch(made) for made in apply_stage(stage, self.table)]
+        bounds, which = self.bounds, self.epochs
+        made = [apply_stage(stage, self.table.slice(a, b - a)) for a, b in pairwise(bounds.tolist())]
+        out = []
+        for tables in zip(*made, strict=True):
+            sizes = [table.num_rows for table in tables]
+            out.append(
+                _Batch(pa.concat_tables(tables).combine_chunks(), np.repeat(which[bounds[:-1]], sizes))
+            )
+        return out
+
+    def dealt(self, columns: tuple[str, ...], workers: int) -> dict[int, _Batch]:
+        """The rows of each worker, in the order in which they are."""
+        if self.epochs is None:
+            return {worker: _Batch(part) for worker, part in deal(self.table, columns, workers).items()}
+        parts = deal(self.table.append_column(_EPOCH, pa.array(self.epochs)), columns, workers)
+        last = self.table.num_columns
+        return {
+            w: _Batch(part.remove_column(last), part.column(last).to_numpy()) for w, part in parts.items()
+        }
 
 
-def _pack(plan: Plan, entry: Source, table: pa.Table, meta: dict[str, Any]) -> Iterator[Row]:
+#: a column that travels with the rows while they are dealt
+_EPOCH = "__timely_epoch"
+
+
+def _by_epoch(table: pa.Table, column: str) -> _Batch:
+    """The rows in the order of their epochs."""
+    epochs = epochs_of(table.column(column))
+    if len(epochs) and np.any(epochs[1:] < epochs[:-1]):
+        order = np.argsort(epochs, kind="stable")
+        table, epochs = table.take(order), epochs[order]
+    return _Batch(table.combine_chunks(), epochs)
+
+
+def _pack(plan: Plan, entry: Source, whole: _Batch, meta: dict[str, Any]) -> Iterator[Row]:
     # by the whole way: a stage may be reached by several, and each brings it other rows
-    done: dict[tuple[tuple[Stage, int], ...], pa.Table] = {(): table}
+    done: dict[tuple[tuple[Stage, int], ...], _Batch] = {(): whole}
     for index in entry.entries:
         channel = plan.channels[index]
         way: tuple[tuple[Stage, int], ...] = ()
         for stage, port in channel.through:
             if (*way, (stage, port)) not in done:
-                for out, made in enumerate(apply_stage(stage, done[way])):
+                for out, made in enumerate(done[way].through(stage)):
                     done[(*way, (stage, out))] = made
             way = (*way, (stage, port))
         batch = done[way]
         if channel.exchange is None:  # anywhere will do; by shard, so that it is the same when read again
-            parts = {(meta["shard"] + meta["seq"]) % plan.workers: batch} if batch.num_rows else {}
+            parts = {(meta["shard"] + meta["seq"]) % plan.workers: batch} if batch.table.num_rows else {}
         elif channel.exchange.broadcast:
-            parts = dict.fromkeys(range(plan.workers), batch) if batch.num_rows else {}
+            parts = dict.fromkeys(range(plan.workers), batch) if batch.table.num_rows else {}
         else:
-            parts = deal(batch, channel.exchange.columns, plan.workers)
+            parts = batch.dealt(channel.exchange.columns, plan.workers)
         said = {"source": entry.name, "channel": index, **meta}
         for worker, part in parts.items():
-            yield worker, "input", said, to_bytes(part, narrow=True)
+            of = said if part.epochs is None else said | {"epochs": part.counts}
+            yield worker, "input", of, to_bytes(part.table, narrow=True)
 
 
 def apply_stage(stage: Stage, batch: pa.Table) -> tuple[pa.Table, ...]:

@@ -23,11 +23,12 @@ import pyarrow as pa
 from timely_spark.errors import StateError, VertexError
 from timely_spark.graph import Vertex
 from timely_spark.worker.codec import Blobs, Codec, Kept, Piece, pack_parts, unpack_parts
+from timely_spark.worker.columns import InTime, Refused, by_column
 from timely_spark.worker.context import Live, Muted, at_fault
 from timely_spark.worker.keys import from_bytes, to_bytes
 from timely_spark.worker.loops import Laps
 from timely_spark.worker.notify import Agenda, Blockers, Pending, blocking, standing
-from timely_spark.worker.plan import Node, Plan
+from timely_spark.worker.plan import Channel, Node, Plan
 from timely_spark.worker.rows import Row, as_rows, read_rows
 from timely_spark.worker.saved import Called, Saved, changed, decode_piece, encode_piece, instance
 
@@ -131,7 +132,9 @@ class Worker:
         self.outbox: dict[tuple[int, Any, int], list[pa.Table]] = defaultdict(list)
         self.outputs: dict[tuple[int, Any], list[pa.Table]] = defaultdict(list)
         self.received: Counter[tuple[int, Any]] = Counter()
-        self.report: dict[str, Any] = {"ticks": set(), "advance": {}, "seen": {}, "late": Counter()}
+        self.report: dict[str, Any] = {
+            "ticks": set(), "advance": {}, "seen": {}, "late": Counter(), "refused": {}
+        }  # fmt: skip
         self.stats: Counter[str] = Counter()
         self.before = self._queued()
         self.pending.begin()
@@ -188,15 +191,13 @@ class Worker:
                 source, inputs[source.name], self.batch_id, first=self.header["batch"] < self.batch_id
             )
         for meta in moved:
-            if (
-                self.present[meta["source"]] is not None
-                and self.plan.source(meta["source"]).epochs != "clock"
-            ):
-                self.report["ticks"].add(
-                    self.open[meta["source"]]
-                )  # the epoch that is left is over, empty or not
+            left = self.open[meta["source"]]
+            closed = meta["to"] is None and left is not None
+            if closed and self.plan.source(meta["source"]).epochs == "manual":
+                self.report["ticks"].add(left)  # the epoch at which it is closed is over
             self.open[meta["source"]] = meta["to"]
             self.report["advance"][meta["source"]] = meta["to"]
+        self._judge([meta for _, kind, meta, _ in rows if kind == "input"])
         data = [(kind, meta, payload) for _, kind, meta, payload in rows if kind in {"input", "message"}]
         data.sort(
             key=lambda row: (
@@ -217,29 +218,51 @@ class Worker:
             else:
                 self._input(meta, payload)
 
+    def _judge(self, metas: list[dict[str, Any]]) -> None:
+        """Which epochs of columns are in time, and what must be told of the others."""
+        self.in_time: dict[str, InTime] = {}
+        for name in {meta["source"] for meta in metas if "spans" in meta}:
+            mine = [meta for meta in metas if meta["source"] == name and "spans" in meta]
+            verdict = self.in_time[name] = InTime.of(
+                itertools.chain.from_iterable(meta["spans"] for meta in mine),
+                self.present[name],
+                seen=name not in self.header.get("unseen", ()),
+                jump=self.plan.source(name).stage.max_jump,
+                after=self.header.get("late", {}).get(name),
+            )
+            if verdict.high >= verdict.low:
+                self.report["seen"][name] = verdict.high
+            for rows in (meta["rows"] for meta in mine if "rows" in meta):
+                self.report["ticks"].update(epoch for epoch, _ in rows if epoch in verdict)
+                if late := sum(n for epoch, n in rows if epoch not in verdict):
+                    self.report["late"][name] += late
+                if (refused := Refused.among(rows, verdict)).rows:
+                    self.report["refused"].setdefault(name, Refused()).add(refused.encode())
+
     def _input(self, meta: dict[str, Any], payload: Any) -> None:
         """Data of the batch: it enters at the batch's epoch; where the flow has no clock, at its own."""
         source = self.plan.source(meta["source"])
         epoch = self.batch_id if source.epochs == "clock" else meta.get("epoch")
-        if "seen" in meta:
-            self.report["seen"][source.name] = max(meta["seen"], self.report["seen"].get(source.name, -1))
-        stands = self.present[source.name]
-        if late_rows := sum(n for at, n in meta.get("rows", ()) if stands is not None and at < stands):
-            self.report["late"][source.name] += late_rows
-        if epoch is None:
-            return
-        late = source.epochs not in {"clock", "manual"} and stands is not None and epoch < stands
-        if not late:
+        if epoch is not None:
             self.report["ticks"].add(epoch)
         if payload is None:
             return
-        channel = self.plan.channels[meta["channel"]]
-        table = from_bytes(payload)
-        if late != (channel.index in source.late):
+        channel, table = self.plan.channels[meta["channel"]], from_bytes(payload)
+        if not by_column(source.epochs):
+            self._enter(channel, epoch, table)
             return
-        time = channel.summary.results_in(
-            self.plan.times.epoch(stands if late and stands is not None else epoch)
-        )
+        verdict, place = self.in_time[source.name], 0
+        for epoch, rows in meta["epochs"]:
+            late = epoch not in verdict
+            if late == (channel.index in source.late):
+                self._enter(channel, verdict.late if late else epoch, table.slice(place, rows))
+            place += rows
+
+    def _enter(self, channel: Channel, epoch: int | None, table: pa.Table) -> None:
+        """Records come in at an epoch; None: nowhere."""
+        if epoch is None:
+            return
+        time = channel.summary.results_in(self.plan.times.epoch(epoch))
         if time is not None:
             self.stats["records_in"] += table.num_rows
             self.enqueue(self.plan.nodes[channel.target], channel.input, time, table)
@@ -351,6 +374,7 @@ class Worker:
             "seen": self.report["seen"],
             "late": self.report["late"],
             "loops": self.laps.report(),
+            "refused": {name: refused.encode() for name, refused in self.report["refused"].items()},
             "stats": self.stats,
         }
         rows.append((self.worker, "report", report, None))
