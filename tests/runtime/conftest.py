@@ -1,0 +1,45 @@
+"""What the tests of the driver and of the feedback source ask for."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import timely_spark as ts
+
+if TYPE_CHECKING:
+    from stepper import Begin, Stepper
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "chaos")]
+
+
+@pytest.fixture
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
+    """Start a flow on the test's checkpoint; again after a stop, with what Spark has kept."""
+    import engine
+    from stepper import Stepper
+
+    from timely_spark.runtime import query, site
+
+    worlds: list[engine.World] = []
+    running: list[Stepper] = []
+    monkeypatch.setattr(query, "batch_id", lambda _: running[-1].next)
+    monkeypatch.setattr(site.process, "task", nullcontext)
+
+    def start(flow: ts.Dataflow, *, workers: int = 2, rounds: int = 1, keep: int = 3) -> Stepper:
+        names = {stage.name: [] for stage in flow.graph.stages if stage.handle}
+        world = engine.World(flow, str(tmp_path), names, workers=workers, rounds=rounds, keep=keep)
+        if worlds:
+            world.versions, world.taken = worlds[-1].versions, worlds[-1].taken
+        worlds.append(world)
+        process = Stepper(world)
+        process.start()
+        running.append(process)
+        return process
+
+    return start

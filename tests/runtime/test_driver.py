@@ -1,0 +1,371 @@
+"""The driver over a real log: commits, replays, gaps, prunes, takeovers, failures."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from stepper import Begin, Stepper
+
+import timely_spark as ts
+from timely_spark.errors import VertexError
+from timely_spark.runtime import blobs
+from timely_spark.runtime.errors import LostOwnership, OtherFlow
+from timely_spark.runtime.log import RoundLog
+from timely_spark.runtime.watch import Watch
+
+Told = list[tuple[int, list[Any]]]
+
+
+def loop() -> ts.Dataflow:
+    """Laps over two workers: every round is an exchange."""
+    flow = ts.Dataflow("loop")
+    given = flow.input("x", "k long")
+
+    def lap(each: ts.Stream) -> ts.Stream:
+        return each.where(lambda row: row.k < 6).map(lambda row: row.k + 1, "k long").concat(each).distinct()
+
+    given.loop(lap).capture("out")
+    return flow
+
+
+def manual(told: Told | None = None, **said: Any) -> ts.Dataflow:
+    """Counts by epochs of one's own."""
+    flow = ts.Dataflow("manual")
+    counted = flow.input("x", "k long", epochs="manual").group_by("k").count("n", per="time")
+    rows: Told = [] if told is None else told
+    counted.subscribe(lambda epoch, table: rows.append((epoch, list(table.sort_by("k").to_pylist()))), **said)
+    return flow
+
+
+def passing(told: Told, **said: Any) -> ts.Dataflow:
+    """What comes, as it comes; the epochs of one's own."""
+    flow = ts.Dataflow("passing")
+    stream = flow.input("x", "k long", epochs="manual").exchange("k")
+    stream.subscribe(
+        lambda epoch, table: told.append((epoch, sorted(table["k"].to_pylist()))), name="told", **said
+    )
+    return flow
+
+
+def manifests(process: Stepper) -> list[int]:
+    return sorted(int(name.partition(".")[0]) for name in _names(process, f"rounds/{process.site.term}"))
+
+
+def _names(process: Stepper, folder: str) -> list[str]:
+    return [name.rpartition("/")[2] for name in process.site.log.files.names(folder)]
+
+
+def raw(process: Stepper, batch: int) -> tuple[Any, pa.Table]:
+    """A manifest but for how long things took, and its rows."""
+    found = process.site.log.read_whole(batch)
+    assert found is not None
+    manifest = dataclasses.asdict(found[0])
+    manifest["stats"].pop("slowest")
+    return manifest, found[1]
+
+
+# -- a batch, and the same batch again ---------------------------------------------------------------------
+
+
+def test_a_batch_says_what_the_flow_says(begin: Begin) -> None:
+    process = begin(loop())
+    process.handles["x"].send([0, 4])
+
+    assert process.batches() > 3  # every round a batch
+    assert Watch(process.site).captured("out").rows()[0] == [(k,) for k in range(7)]
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["by the same driver", "by another one"])
+def test_a_batch_that_runs_again_leaves_the_same(begin: Begin, other: bool) -> None:  # noqa: FBT001
+    process = begin(loop())
+    process.handles["x"].send([0, 4])
+    for _ in range(4):
+        assert process.poll() is not None
+        frame = process.run()
+        process.driver(frame, process.next)  # type: ignore[arg-type]
+        first = raw(process, process.next)
+        driver = pickle.loads(pickle.dumps(process.driver)) if other else process.driver
+        assert driver._last is None or not other
+        driver(process.run(), process.next)
+        assert raw(process, process.next)[0] == first[0]
+        assert raw(process, process.next)[1].equals(first[1])
+        process.commit()
+
+
+def test_a_driver_goes_on_from_memory_with_the_very_next_batch_only(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = begin(loop())
+    process.handles["x"].send([0])
+    read: list[int] = []
+    real = RoundLog.newest_before
+    monkeypatch.setattr(RoundLog, "newest_before", lambda log, batch: read.append(batch) or real(log, batch))
+
+    def restored() -> bool:
+        process.poll()
+        frame = process.run()
+        read.clear()
+        process.driver(frame, process.next)  # type: ignore[arg-type]
+        return bool(read)
+
+    assert restored()  # the first of its run
+    frame = process.run()
+    read.clear()
+    process.driver(frame, process.next)  # type: ignore[arg-type]
+    assert read == [0]  # the same again: not from what it led to
+    process.commit()
+    assert not restored()
+    process.commit()
+
+
+def test_after_a_restart_the_flow_goes_on_in_the_middle_of_a_loop(begin: Begin) -> None:
+    process = begin(loop())
+    process.handles["x"].send([0])
+    process.batch()
+    process.batch()
+    after = begin(loop())
+
+    assert after.next == 2
+    after.batches()
+    assert Watch(after.site).captured("out").rows()[0] == [(k,) for k in range(7)]
+
+
+def test_a_batch_that_was_not_committed_runs_again_after_a_restart(begin: Begin) -> None:
+    process = begin(loop())
+    process.handles["x"].send([0])
+    process.batch()
+    process.poll()
+    process.driver(process.run(), 1)  # type: ignore[arg-type]
+    after = begin(loop())
+
+    assert after.next == 1
+    after.finish(after.run())
+    after.batches()
+    assert Watch(after.site).captured("out").rows()[0] == [(k,) for k in range(7)]
+
+
+def test_ids_that_spark_uses_up_by_itself_are_no_gap(begin: Begin) -> None:
+    process = begin(loop())
+    process.handles["x"].send([0])
+    process.batch()
+    read_up_to = process.world.offset(0)
+    process.world.add("offsets/1", f"v1\n{{}}\n{json.dumps(read_up_to)}")
+    process.world.add("commits/1", "v1\n{}")
+    process.world.versions[2] = process.world.versions[1]
+    after = begin(loop())
+
+    assert after.next == 2
+    after.batches()
+    assert Watch(after.site).captured("out").rows()[0] == [(k,) for k in range(7)]
+
+
+def test_rounds_of_one_batch_lead_to_the_same(begin: Begin) -> None:
+    process = begin(loop(), rounds=100)
+    process.handles["x"].send([0, 4])
+
+    assert process.batches() == 1
+    manifest = process.site.log.read(0)
+    assert manifest is not None
+    assert manifest.rounds == manifest.stats["rounds"] > 3
+    assert manifest.rounds_ahead == 100
+    assert not manifest.runnable
+    assert manifest.released == [("out", 0)]
+    assert Watch(process.site).captured("out").rows()[0] == [(k,) for k in range(7)]
+
+
+# -- what a manifest says ----------------------------------------------------------------------------------
+
+
+def test_a_manifest_says_where_the_flow_is(begin: Begin) -> None:
+    process = begin(loop())
+    process.handles["x"].send([0])
+    process.batch()
+    first = process.site.log.read(0)
+    assert first is not None
+
+    assert (first.batch, first.rounds, first.runnable, first.released) == (0, 1, True, [])
+    assert (first.plan, first.run) == (process.site.plan.fingerprint, process.name)
+    assert first.frontier["out"] == [[0]]
+    assert list(first.unreleased) == ["out"]
+    process.batches()
+    last = process.site.log.read(process.next - 1)
+    assert last is not None
+    assert (last.rounds, last.released, last.unreleased) == (process.next, [("out", 0)], {})
+    assert not last.complete
+
+
+def test_a_manifest_of_another_flow_is_refused(begin: Begin) -> None:
+    process = begin(loop())
+    process.handles["x"].send([0])
+    process.poll()
+    frame = process.run()
+    log = process.site.log
+    first, rows = log.newest_before(0)
+    log.write(dataclasses.replace(first, plan="another"), rows)
+
+    with pytest.raises(OtherFlow):
+        process.driver(frame, 0)  # type: ignore[arg-type]
+
+
+# -- outputs -----------------------------------------------------------------------------------------------
+
+
+def test_epochs_are_told_in_order_and_once_they_are_complete(begin: Begin) -> None:
+    told: Told = []
+    process = begin(passing(told))
+    handle = process.handles["x"]
+    handle.send([1], epoch=1)
+    process.batches()
+    handle.send([0])
+    process.batches()
+    assert told == []
+    handle.advance_to(1)
+    process.batches()
+    assert told == [(0, [0])]
+    handle.send([2])
+    process.batches()
+    handle.advance_to(3)
+    process.batches()
+    assert [(epoch, rows) for epoch, rows in told if rows] == [(0, [0]), (1, [1, 2])]
+
+
+def test_parts_of_an_open_epoch_are_kept_in_few_files_and_go_when_it_is_told(begin: Begin) -> None:
+    told: Told = []
+    process = begin(passing(told), keep=2)
+    for n in range(9):
+        process.handles["x"].send([n])
+        process.batches()
+    manifest = process.site.log.read(process.next - 1)
+    assert manifest is not None
+    ((name, epochs),) = manifest.unreleased.items()
+    assert (name, list(epochs)) == ("told", ["0"])
+    assert len(epochs["0"]) <= 4  # merged as they come: nine parts are not nine files
+    process.handles["x"].advance_to(1)
+    process.batches()
+
+    assert told == [(0, list(range(9)))]
+    for _ in range(6):
+        process.handles["x"].send([0])
+        process.batches()
+    manifest = process.site.log.read(process.next - 1)
+    assert manifest is not None
+    needed = {name.rpartition("/")[2] for files in manifest.unreleased["told"].values() for name in files}
+    assert needed <= set(_names(process, "outputs"))
+    assert len(_names(process, "outputs")) <= len(needed) + 2 * 4  # of batches that may run again
+
+
+def test_by_arrival_each_batch_is_told(begin: Begin) -> None:
+    told: Told = []
+    process = begin(passing(told, release="arrival"))
+    for n in (5, 6):
+        process.handles["x"].send([n])
+        process.batches()
+
+    assert told == [(0, [5]), (0, [6])]
+    manifest = process.site.log.read(process.next - 1)
+    assert manifest is not None
+    assert manifest.unreleased == {}
+
+
+def test_when_all_inputs_are_closed_it_is_complete(begin: Begin) -> None:
+    done: list[str] = []
+    process = begin(manual(on_complete=lambda: done.append("done")))
+    process.handles["x"].send([1])
+    process.batches()
+    assert done == []
+    process.handles["x"].close()
+    process.batches()
+
+    assert done == ["done"]
+    manifest = process.site.log.read(process.next - 1)
+    assert manifest is not None
+    assert manifest.complete
+
+
+def test_what_a_subscriber_raises_is_named_and_the_epoch_comes_again(begin: Begin) -> None:
+    told: Told = []
+    failing = [True]
+
+    def tell(epoch: int, table: pa.Table) -> None:
+        if failing:
+            failing.pop()
+            raise ValueError(epoch)
+        told.append((epoch, table["k"].to_pylist()))
+
+    flow = ts.Dataflow("fails")
+    flow.input("x", "k long").subscribe(tell, name="told")
+    process = begin(flow)
+    process.handles["x"].send([7])
+    process.poll()
+    frame = process.run()
+
+    with pytest.raises(VertexError, match=r"step 'told' \(.*test_driver.*failed at epoch 0.*ValueError: 0"):
+        process.driver(frame, 0)  # type: ignore[arg-type]
+    assert not process.site.log.has(0)
+    process.finish(frame)
+    assert told == [(0, [7])]
+
+
+# -- large things, and what nobody needs any more ----------------------------------------------------------
+
+
+def test_files_go_when_no_batch_that_may_run_again_needs_them(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blobs, "EMBEDDED", 64)
+    monkeypatch.setattr(blobs, "BULK", 200)
+    process = begin(loop(), keep=3)
+    live: list[int] = []
+    for n in range(12):
+        process.handles["x"].send([n % 3, 100 + n])
+        process.batches()
+        live.append(len(_names(process, "blobs")))
+        for batch in manifests(process):  # each of them could be gone back to
+            _, rows = process.site.log.newest_before(batch + 1)
+            needed = blobs.files_of(rows.filter(pc.equal(rows.column("kind"), "message")))
+            assert {name.rpartition("/")[2] for name in needed} <= set(_names(process, "blobs"))
+
+    assert manifests(process)[0] == process.next - 1 - 3
+    assert len(manifests(process)) == 4
+    assert 0 < max(live[6:]) <= 1.5 * max(live[:6])
+
+
+# -- takeovers ---------------------------------------------------------------------------------------------
+
+
+def test_a_driver_whose_checkpoint_was_taken_delivers_nothing(begin: Begin) -> None:
+    told: Told = []
+    flow = ts.Dataflow("taken")
+    flow.input("x", "k long").subscribe(lambda epoch, _: told.append((epoch, [])), name="told")
+    process = begin(flow)
+    process.handles["x"].send([7])
+    process.poll()
+    frame = process.run()
+    RoundLog(process.site.log.checkpoint).claim({"run": "another"})
+
+    with pytest.raises(LostOwnership):
+        process.driver(frame, 0)  # type: ignore[arg-type]
+    assert told == []
+    assert not process.site.log.has(0)
+
+
+def test_a_driver_whose_checkpoint_is_taken_while_it_delivers_does_not_commit(begin: Begin) -> None:
+    flow = ts.Dataflow("taken")
+    taken: list[Any] = []
+    flow.input("x", "k long").subscribe(
+        lambda *_: taken.append(RoundLog(process.site.log.checkpoint).claim({"run": "another"})), name="told"
+    )
+    process = begin(flow)
+    process.handles["x"].send([7])
+    process.poll()
+
+    with pytest.raises(LostOwnership):
+        process.finish(process.run())
+    assert taken
+    assert process.world.files.numbers("commits") == []

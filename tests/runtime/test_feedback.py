@@ -1,0 +1,262 @@
+"""The feedback source over a real log: what it reads, up to where, and what it removes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from stepper import Begin, Stepper
+
+import timely_spark as ts
+from timely_spark.runtime import feedback
+from timely_spark.runtime.errors import LogDamaged, LostOwnership
+from timely_spark.runtime.feedback import FeedbackReader
+from timely_spark.runtime.log import FIRST, RoundLog
+from timely_spark.worker import ROWS, read_rows
+
+
+def two_inputs() -> ts.Dataflow:
+    flow = ts.Dataflow("two")
+    x, y = flow.input("x", "k long"), flow.input("y", "k long")
+    x.concat(y).exchange("k").map(lambda row: row.k + 1, "k long").exchange("k").distinct().capture("out")
+    return flow
+
+
+def read(reader: FeedbackReader, start: Any, end: Any) -> pa.Table:
+    return pa.Table.from_batches(list(reader.readBetweenOffsets(start, end)), schema=ROWS)
+
+
+def sent(table: pa.Table) -> list[tuple[str, int]]:
+    """Of the rows of inputs, (source, which entry)."""
+    return sorted(
+        {(m["source"], m["seq"]) for _, kind, m, _ in read_rows(table) if kind == "input" and "seq" in m}
+    )
+
+
+def fresh(process: Stepper) -> FeedbackReader:
+    """A reader as Spark makes one in another process."""
+    from timely_spark.runtime.site import Site
+
+    return FeedbackReader(Site.from_option(process.site.to_option()))
+
+
+def test_a_flow_with_nothing_to_do_has_no_next_batch(begin: Begin) -> None:
+    process = begin(two_inputs())
+    start = process.reader.initialOffset()
+
+    assert start == {"round": FIRST - 1, "inputs": {"x": -1, "y": -1}}
+    rows, end = process.reader.read(start)
+    assert end == start
+    assert list(rows) == []
+
+
+def test_what_was_sent_is_read_in_order_and_again_the_same(begin: Begin) -> None:
+    process = begin(two_inputs())
+    start = process.reader.initialOffset()
+    process.handles["x"].send([1])
+    process.handles["x"].send([2])
+    process.handles["y"].send([3])
+    rows, end = process.reader.read(start)
+    first = pa.Table.from_batches(list(rows), schema=ROWS)
+
+    assert end == {"round": FIRST - 1, "inputs": {"x": 1, "y": 0}}
+    assert sent(first) == [("x", 0), ("x", 1), ("y", 0)]
+    assert read(process.reader, start, end).equals(first)
+    assert read(fresh(process), start, end).equals(first)
+    middle = {"round": FIRST - 1, "inputs": {"x": 0, "y": -1}}
+    assert sent(read(process.reader, start, middle)) == [("x", 0)]
+    assert sent(read(process.reader, middle, end)) == [("x", 1), ("y", 0)]
+    process.handles["y"].send([4])
+    assert sent(read(process.reader, start, end)) == sent(first)  # later ones are the next batch's
+    assert process.reader.read(end)[1]["inputs"] == {"x": 1, "y": 1}
+
+
+def test_a_batch_takes_so_many_entries_and_bytes_and_one_at_least(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = begin(two_inputs())
+    for n in range(7):
+        process.handles["x"].send([n])
+    start = process.reader.initialOffset()
+    monkeypatch.setattr(feedback, "MAX_ENTRIES", 3)
+    ends = []
+    at = start
+    for _ in range(4):
+        at = process.reader.read(at)[1]
+        ends.append(at["inputs"]["x"])
+    assert ends == [2, 5, 6, 6]
+
+    monkeypatch.setattr(feedback, "MAX_ENTRIES", 1000)
+    size = feedback.entry_size(process.site.log, "x", 0)
+    assert size is not None
+    monkeypatch.setattr(feedback, "MAX_BYTES", 2 * size)
+    assert process.reader.read(start)[1]["inputs"]["x"] == 1
+    monkeypatch.setattr(feedback, "MAX_BYTES", 1)  # larger than a batch may be: by itself
+    assert process.reader.read(start)[1]["inputs"]["x"] == 0
+
+
+def test_what_a_round_left_is_read_by_the_next_and_nothing_of_states(begin: Begin) -> None:
+    process = begin(two_inputs(), workers=3)
+    process.handles["x"].send(list(range(20)))
+    process.batch()
+    start = process.world.offset(0)
+    assert start is not None
+    rows, end = process.reader.read(start)
+    table = pa.Table.from_batches(list(rows), schema=ROWS)
+
+    assert end == {"round": 0, "inputs": {"x": 0, "y": -1}}
+    assert set(table.column("kind").to_pylist()) <= {"message", "header", "state"}
+    assert "message" in table.column("kind").to_pylist()
+    assert set(table.column("worker").to_pylist()) <= set(process.site.labels)
+    assert read(fresh(process), start, end).equals(table)
+    process.batches()
+    manifest, rows_left = process.site.log.newest_before(process.next)
+    assert not manifest.runnable
+    assert rows_left.num_rows  # the states
+    at = process.world.offset(process.next - 1)
+    for reader in (process.reader, fresh(process)):
+        reader.prepareForTriggerAvailableNow()
+        assert reader.read(at)[1] == at  # and a manifest without rows for anybody is no next batch
+        process_end = reader.read(at)[1]
+        assert process_end["round"] < process.next - 1
+
+
+def test_after_a_manifest_without_rows_what_is_sent_is_read_alone(begin: Begin) -> None:
+    process = begin(two_inputs())
+    process.handles["x"].send([1])
+    process.batches()
+    at = process.world.offset(process.next - 1)
+    assert at is not None
+    process.reader.read(at)
+    process.handles["y"].send([1])
+    rows, end = process.reader.read(at)
+
+    assert end == {"round": at["round"], "inputs": {"x": 0, "y": 0}}
+    kinds = pa.Table.from_batches(list(rows), schema=ROWS).column("kind").to_pylist()
+    assert set(kinds) == {"input"}
+
+
+def test_only_the_last_of_several_manifests_counts(begin: Begin) -> None:
+    process = begin(two_inputs(), workers=3)
+    process.handles["x"].send(list(range(20)))
+    process.batch()
+    process.batch()
+    first, second = process.world.offset(0), process.world.offset(1)
+    assert first is not None
+    assert second is not None
+    both = read(process.reader, {**first, "round": FIRST - 1}, second)
+
+    assert both.equals(read(process.reader, first, second))
+
+
+def test_a_manifest_that_is_not_there_is_named(begin: Begin) -> None:
+    process = begin(two_inputs())
+    start = process.reader.initialOffset()
+
+    with pytest.raises(LogDamaged):
+        process.reader.readBetweenOffsets(start, {**start, "round": 7})
+
+
+def test_inputs_that_the_flow_has_no_longer_stay_where_they_were(begin: Begin) -> None:
+    process = begin(two_inputs())
+    process.handles["x"].send([1])
+    start = {"round": FIRST - 1, "inputs": {"x": -1, "y": -1, "gone": 4}}
+    _, end = process.reader.read(start)
+
+    assert end["inputs"] == {"x": 0, "y": -1, "gone": 4}
+    assert sent(read(process.reader, start, end)) == [("x", 0)]
+    assert sent(read(process.reader, {**start, "inputs": {"gone": 1}}, end)) == [("x", 0)]  # as is a new one
+
+
+def test_entries_go_when_no_batch_that_is_kept_can_read_them(begin: Begin) -> None:
+    process = begin(two_inputs(), keep=2)
+    there = lambda: process.site.log.files.numbers("inputs/x")  # noqa: E731
+    for n in range(8):
+        process.handles["x"].send([n])
+    for n in range(8):
+        process.reader.commit({"round": n, "inputs": {"x": n, "y": -1}})
+        oldest = max(0, n - 2)  # what the batch behind it reads, and one before: a handle is told by it
+        assert there() == list(range(oldest, 8))
+
+
+def test_a_restarted_reader_removes_what_the_one_before_left(begin: Begin) -> None:
+    process = begin(two_inputs(), keep=1)
+    for n in range(6):
+        process.handles["x"].send([n])
+    reader = fresh(process)
+    for n in (3, 4, 5):
+        reader.commit({"round": n, "inputs": {"x": n, "y": -1}})
+
+    assert process.site.log.files.numbers("inputs/x") == [4, 5]
+
+
+def test_a_reader_whose_checkpoint_was_taken_reads_nothing_new(begin: Begin) -> None:
+    process = begin(two_inputs())
+    process.handles["x"].send([1])
+    RoundLog(process.site.log.checkpoint).claim({"run": "another"})
+
+    with pytest.raises(LostOwnership):
+        process.reader.read(process.reader.initialOffset())
+
+
+class Clock:
+    """Time that passes by sleeping."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = 0.0, 0.0
+        self.on_sleep: Any = lambda: None
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept += seconds
+        self.on_sleep()
+
+
+def test_an_idle_reader_pauses_longer_and_longer_up_to_a_limit(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = begin(two_inputs())
+    clock = Clock()
+    monkeypatch.setattr(feedback, "time", clock)
+    reader, start = fresh(process), process.reader.initialOffset()
+    pauses = []
+    for _ in range(9):
+        clock.slept = 0.0
+        assert reader.read(start)[1] == start
+        pauses.append(round(clock.slept, 6))
+
+    assert pauses == [0, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.16, 0.16]
+
+
+def test_a_pause_ends_when_something_is_sent_and_the_next_is_short(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = begin(two_inputs())
+    clock = Clock()
+    monkeypatch.setattr(feedback, "time", clock)
+    reader, start = fresh(process), process.reader.initialOffset()
+    for _ in range(8):
+        reader.read(start)
+    clock.slept = 0.0
+    clock.on_sleep = lambda: process.handles["x"].sent or process.handles["x"].send([1])
+    _, end = reader.read(start)
+
+    assert end["inputs"]["x"] == 0
+    assert clock.slept < 0.05  # of 0.16
+    clock.slept = 0.0
+    reader.read(end)
+    assert clock.slept == 0
+
+
+def test_until_nothing_is_left_nobody_is_waited_for(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = begin(two_inputs())
+    clock = Clock()
+    monkeypatch.setattr(feedback, "time", clock)
+    for _ in range(8):
+        process.reader.read(process.reader.initialOffset())
+
+    assert clock.slept == 0
