@@ -23,6 +23,7 @@ __all__ = (
     "GraphError",
     "InvalidTime",
     "LimitReached",
+    "LogDamaged",
     "RecordError",
     "SchemaError",
     "StateError",
@@ -220,6 +221,46 @@ class RecordError(Exception):
     def __init__(self, record: object) -> None:
         super().__init__(record)
         self.record = record
+
+
+class LogDamaged(TimelyError, RuntimeError):
+    """A file of the checkpoint is gone, or is not what was written; the message names it."""
+
+    condition = "LOG_DAMAGED"
+
+    @classmethod
+    def no_manifest(cls, root: str, batch: int) -> Self:
+        """The manifest of `batch` does not exist, and none that could stand for it."""
+        msg = f"{root} does not hold the manifest of batch {batch}, rounds/*/{batch}.arrow."
+        return cls(msg, hint="the checkpoint was deleted in part; delete all of it, or restore all of it.")
+
+    @classmethod
+    def unreadable(cls, root: str, name: str, reason: object) -> Self:
+        """A file is there and is not what it should be."""
+        msg = f"{root}: {name} cannot be read: {str(reason).partition(chr(10))[0]}."
+        hint = "the disk or the machine may have failed; restore the checkpoint from before."
+        return cls(msg, hint=hint)
+
+    @classmethod
+    def altered(cls, root: str, name: str, *, expected: object, found: object) -> Self:
+        """A file has another content than the one that was written under its name."""
+        msg = f"{root}: {name} is damaged: its checksum is {found}, expected was {expected}."
+        hint = "the disk failed, or something else wrote the file; restore the checkpoint from before."
+        return cls(msg, hint=hint)
+
+    @classmethod
+    def no_file(cls, root: str, name: str) -> Self:
+        """A file to which a manifest or an offset refers is gone."""
+        msg = f"{root} does not hold {name}."
+        hint = "the checkpoint was deleted in part; restore all of it."
+        return cls(msg, hint=hint)
+
+    @classmethod
+    def escapes(cls, root: str, name: str) -> Self:
+        """A name leads out of the checkpoint, or is none."""
+        msg = f"{name!r} is not the name of a file below {root}."
+        hint = "the checkpoint was written by something else; restore it, and check who may write there."
+        return cls(msg, hint=hint)
 
 
 class VertexError(TimelyError, RuntimeError):

@@ -480,7 +480,7 @@ def files(log: RoundLog) -> tuple[set[str], set[str], set[str]]:
     """The files that the retained batches need; those that go with their manifests; those that are there."""
     live: set[str] = set()
     gone: set[str] = set()
-    newest = log.newest_before(sys.maxsize)[0]
+    newest = log.read(log.newest())
     for batch in log._known():
         manifest, rows = log.newest_before(batch + 1)
         gone.update(manifest.gone)

@@ -50,7 +50,7 @@ CALLS = (
     Call("manifest", "log", "RoundLog.write", lambda log, *_: log.checkpoint),
     Call("outputs", "log", "RoundLog.write_outputs", lambda log, *_: log.checkpoint),
     Call("prune", "log", "RoundLog.prune", lambda log, *_, **__: log.checkpoint),
-    Call("capture", "sinks", "CaptureSink.deliver", lambda sink, *_: sink._folder),
+    Call("capture", "sinks", "CaptureSink.deliver", lambda sink, *_: sink.deliveries.checkpoint),
     Call("subscribe", "sinks", "SubscribeSink.deliver", None),
     Call("folder", "folder", "FolderSink.deliver", lambda sink, *_: sink.path),
     Call("delta", "delta", "DeltaSink.deliver", lambda sink, *_: sink.target),

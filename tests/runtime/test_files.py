@@ -24,10 +24,11 @@ from moto.s3.models import S3Backend
 from moto.server import ThreadedMotoServer
 from pyarrow import fs
 
+from timely_spark.errors import LogDamaged
 from timely_spark.runtime import files as files_module
 from timely_spark.runtime.blobs import Blobs
 from timely_spark.runtime.cache import LIMIT, PLACE, Cache
-from timely_spark.runtime.errors import BadLocation, LogDamaged
+from timely_spark.runtime.errors import BadLocation
 from timely_spark.runtime.files import Files, location, quoted
 from timely_spark.runtime.stores import Remote, connect
 
@@ -136,53 +137,6 @@ def test_a_blob_is_found_by_its_reference_and_through_a_pickle(files: Files) -> 
 
     assert Blobs(files).get(reference).to_pybytes() == BIG
     assert pickle.loads(pickle.dumps(files)).location == files.location
-
-
-def test_a_schema_is_read_without_the_rows(s3: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    s3.write_table("big.arrow", pa.table({"x": pa.array(range(1 << 20))}))
-    sent: list[int] = []
-    opened = s3._store.opened
-
-    def counted(path: str) -> Any:
-        file = opened(path)
-        sent.append(file.size())
-        return _Counting(file, sent)
-
-    monkeypatch.setattr(s3._store, "opened", counted)
-    assert s3.schema("big.arrow").names == ["x"]
-    assert sum(sent[1:]) < sent[0] / 10
-
-
-class _Counting:
-    def __init__(self, file: Any, sent: list[int]) -> None:
-        self._file, self._sent, self.closed = file, sent, False
-
-    def read(self, size: int | None = None) -> bytes:
-        found = self._file.read(size)
-        self._sent.append(len(found))
-        return found
-
-    def seek(self, to: int, whence: int = 0) -> int:
-        return self._file.seek(to, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self.closed = True
-        self._file.close()
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 # -- whole or not at all -------------------------------------------------------------------------------------
@@ -353,8 +307,8 @@ def test_a_mount_that_maps_nothing_is_read_all_the_same(tmp_path: Path, monkeypa
     files.write("a", b"content")
     monkeypatch.setattr(pa, "memory_map", refuse)
 
-    assert files.read("a") == b"content"
-    assert files.read("b") is None
+    assert files.buffer("a") == pa.py_buffer(b"content")
+    assert files.buffer("b") is None
 
 
 # -- names and modes -----------------------------------------------------------------------------------------

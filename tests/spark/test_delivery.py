@@ -64,8 +64,8 @@ def rows(spark: SparkSession, path: Path, *columns: str) -> list[tuple[Any, ...]
 def manifest(batch: int, **parts: Any) -> Manifest:
     nothing: dict[str, Any] = {
         "plan": "", "run": "", "coordinator": {}, "header": "", "runnable": True, "released": [],
-        "frontier": {}, "complete": False, "unreleased": {}, "gone": [], "kept_from": 0, "rounds": 1,
-        "rounds_ahead": 1,
+        "frontier": {}, "complete": False, "captured": {}, "unreleased": {}, "gone": [], "kept_from": 0,
+        "rounds": 1, "rounds_ahead": 1,
     }  # fmt: skip
     return Manifest(batch=batch, **(nothing | parts))
 

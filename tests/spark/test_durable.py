@@ -18,8 +18,9 @@ from pyspark.sql import SparkSession
 
 import timely_spark as ts
 from timely_spark.__main__ import main
+from timely_spark.errors import LogDamaged
 from timely_spark.runtime.blobs import BULK, Blobs, file_of, files_of, size_of
-from timely_spark.runtime.errors import CheckpointInUse, LogDamaged
+from timely_spark.runtime.errors import CheckpointInUse
 from timely_spark.runtime.files import Files
 from timely_spark.runtime.log import RoundLog
 from timely_spark.runtime.status import Status

@@ -9,9 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
-from timely_spark.errors import TimelyError, VertexError
+from timely_spark.errors import LogDamaged, TimelyError, VertexError
 from timely_spark.runtime.blobs import EMBEDDED, Blobs, file_of, size_of
-from timely_spark.runtime.errors import LogDamaged
 from timely_spark.runtime.files import Files
 from timely_spark.runtime.states import State, States
 from timely_spark.worker import ROWS, as_rows

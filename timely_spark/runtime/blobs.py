@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.runtime.errors import LogDamaged
+from timely_spark.errors import LogDamaged
+from timely_spark.runtime.checksums import checksum
 from timely_spark.runtime.files import Files
 
 #: What is no larger lies in its reference, or row.
@@ -24,8 +24,9 @@ _ALIGNED = 64
 class Blobs:
     """The blobs of one run. A reference is bytes: it may be stored and sent like any other value.
 
-    A file's name tells (term, what, size, hash of the content): each attempt of a task writes the same file,
-    or another one where its content differs, so the attempt whose reference is kept finds its own.
+    A file's name tells (term, what, size, checksum of the content): each attempt of a task writes the same
+    file, or another one where its content differs, so the attempt whose reference is kept finds its own. A
+    reference to a part of a file has the part's own checksum.
 
     Args:
         files: where they are.
@@ -43,21 +44,19 @@ class Blobs:
         """What `put` was given, memory-mapped; or a payload, by reference or not.
 
         Raises:
-            LogDamaged: its file is gone.
+            LogDamaged: its file is gone or damaged.
         """
         buffer = pa.py_buffer(reference)
-        if (name := file_of(reference)) is not None:
-            if (buffer := self.files.buffer(name)) is None:
-                raise LogDamaged.no_file(self.files.root, name)
-            if buffer.size != int(name.split("-")[-2]):
-                raise LogDamaged.unreadable(self.files.root, name, f"it has {buffer.size} bytes")
-            _, at, span = bytes(reference).partition(b"@")
-            return buffer.slice(*map(int, span.split(b"+"))) if at else buffer
-        return buffer.slice(len(_HERE)) if bytes(reference[: len(_HERE)]) == _HERE else buffer
+        if (name := file_of(reference)) is None:
+            return buffer.slice(len(_HERE)) if bytes(reference[: len(_HERE)]) == _HERE else buffer
+        try:
+            of, start, size, crc32 = _span(reference)
+        except ValueError:
+            raise LogDamaged.escapes(self.files.root, name) from None
+        return self.files.part(name, of=of, start=start, size=size, crc32=crc32)
 
     def _write(self, what: str, data: bytes) -> str:
-        content = hashlib.blake2b(data, digest_size=8).hexdigest()
-        name = f"blobs/{self.term}-{what}-{len(data)}-{content}"
+        name = f"blobs/{self.term}-{what}-{len(data)}-{checksum(data):08x}"
         self.files.write(name, data)
         return name
 
@@ -76,21 +75,21 @@ class Blobs:
     def _refer(self, what: str, rows: pa.Table) -> pa.Table:
         payloads = rows.column("payload")
         parts: list[bytes] = []
-        spans: list[tuple[int, int] | None] = []
+        spans: list[tuple[int, int, int] | None] = []
         end = 0
         for scalar in payloads:
             data = scalar.as_py()
             if data is None or len(data) <= EMBEDDED or file_of(data) is not None:
                 spans.append(None)
                 continue
-            spans.append((end, len(data)))
+            spans.append((end, len(data), checksum(data)))
             parts += [data, b"\0" * (-len(data) % _ALIGNED)]
             end += len(data) + -len(data) % _ALIGNED
         if not parts:
             return rows
         name = self._write(what, b"".join(parts)).encode()
         references = [
-            scalar.as_py() if span is None else _FILE + name + b"@%d+%d" % span
+            scalar.as_py() if span is None else _FILE + name + b"@%d+%d+%08x" % span
             for scalar, span in zip(payloads, spans, strict=True)
         ]
         at = rows.schema.get_field_index("payload")
@@ -117,8 +116,15 @@ def size_of(reference: Any) -> int:
     """How many bytes a reference, or a payload, stands for."""
     if file_of(reference) is None:
         return len(reference) - (len(_HERE) if bytes(reference[: len(_HERE)]) == _HERE else 0)
-    name, at, span = bytes(reference).partition(b"@")
-    return int(span.split(b"+")[1]) if at else int(name.split(b"-")[-2])
+    return _span(reference)[2]
+
+
+def _span(reference: Any) -> tuple[int, int, int, int]:
+    """What a reference to a file says: the file's bytes, and where which bytes with which checksum begin."""
+    name, at, span = bytes(reference).decode().partition("@")
+    _, of, content = name.rsplit("-", 2)
+    start, size, crc32 = span.split("+") if at else ("0", of, content)
+    return int(of), int(start), int(size), int(crc32, 16)
 
 
 def files_of(rows: pa.Table) -> set[str]:

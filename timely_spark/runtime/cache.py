@@ -7,6 +7,7 @@ import hashlib
 import os
 import stat
 import tempfile
+import time
 import uuid
 
 import pyarrow as pa
@@ -17,6 +18,19 @@ from timely_spark.runtime.errors import BadLocation
 PLACE, LIMIT = "TIMELY_SPARK_CACHE", "TIMELY_SPARK_CACHE_BYTES"
 _DEFAULT = 1 << 30
 _LENGTH = 8
+
+
+Stamp = tuple[int, ...]
+"""Changes when a file does."""
+
+
+def stamp(path: str) -> Stamp | None:
+    """Of a local file, if it is there."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class Cache:
@@ -68,9 +82,18 @@ class Cache:
         size = whole.size - _LENGTH
         if size < 0 or int.from_bytes(whole.slice(size), "little") != size:
             return None
-        with contextlib.suppress(FileNotFoundError):
-            os.utime(path)
+        with contextlib.suppress(FileNotFoundError):  # when it was used, not when it was written
+            os.utime(path, ns=(time.time_ns(), os.stat(path).st_mtime_ns))
         return whole.slice(0, size)
+
+    def stamp(self, key: str) -> Stamp | None:
+        """Of the copy, if there is one."""
+        return stamp(self._path(key))
+
+    def drop(self, key: str) -> None:
+        """Removes the copy."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path(key))
 
     def put(self, key: str, content: pa.Buffer) -> pa.Buffer:
         """Keeps a copy, and gives it memory-mapped; or `content` itself, where there is no room for it."""
@@ -97,7 +120,7 @@ class Cache:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):
                     found = entry.stat(follow_symlinks=False)
-                    known.append((found.st_mtime_ns, found.st_size, entry.path))
+                    known.append((found.st_atime_ns, found.st_size, entry.path))
         excess = sum(size for _, size, _ in known) - self.limit
         for _, size, path in sorted(known):
             if excess <= 0:

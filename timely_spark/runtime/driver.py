@@ -22,7 +22,7 @@ from timely_spark.runtime.blobs import files_of
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.ledger import Ledger
 from timely_spark.runtime.log import Manifest, RoundLog
-from timely_spark.runtime.sinks import Output
+from timely_spark.runtime.sinks import CaptureSink, Output
 from timely_spark.runtime.site import Site
 from timely_spark.runtime.states import States
 from timely_spark.runtime.within import further
@@ -72,10 +72,11 @@ class Driver:
         states.enter(changed)
         log.check_owner()
         ledger = Ledger(log, before, turn.outputs, batch_id, {output.name for output in self.outputs})
-        self._deliver(session, ledger, turn, batch_id)
+        captured = before.captured | self._deliver(session, ledger, turn, batch_id)
         sent = files_of(turn.rows)
         manifest = manifest_of(self.site, coordinator, turn, states)
-        manifest = ledger.into(replace(manifest, gone=[*manifest.gone, *sorted(read - sent)]))
+        gone = [*manifest.gone, *sorted(read - sent)]
+        manifest = ledger.into(replace(manifest, gone=gone, captured=captured))
         manifest = log.prune(manifest, keep=self.site.keep)
         log.write(manifest, pa.concat_tables([turn.rows, states.rows(woken_by(turn))]))
         log.check_owner()  # Spark commits the batch when this returns
@@ -90,25 +91,30 @@ class Driver:
         sent = files_of(rows.filter(pc.equal(rows.column("kind"), "message")))
         return _After(manifest, coordinator, States.of(rows), sent)
 
-    def _deliver(self, session: SparkSession, ledger: Ledger, turn: Turn, batch_id: int) -> None:
+    def _deliver(self, session: SparkSession, ledger: Ledger, turn: Turn, batch_id: int) -> dict[str, int]:
+        """Delivers what is complete, or has arrived; tells the last version of each captured output."""
+        delivered: dict[str, int] = {}
         for output in self.outputs:
             if output.release == "arrival":
                 parts = ledger.arrived(output)
                 if parts:
                     with self._named(output):
                         output.sink.deliver(session, batch_id, parts)
+                    delivered[output.name] = batch_id
         by_name = {output.name: output for output in self.outputs}
         for name, epoch in turn.released:
             if name in by_name and by_name[name].release == "epoch":
                 part = ledger.take(by_name[name], epoch)
                 with self._named(by_name[name], epoch):
                     by_name[name].sink.deliver(session, epoch, [part])
+                delivered[name] = epoch
         if turn.complete:
             for output in self.outputs:
                 if turn.frontier[output.name]:  # rows may still come late to a closed source
                     continue
                 with self._named(output):
                     output.sink.complete()
+        return {name: at for name, at in delivered.items() if isinstance(by_name[name].sink, CaptureSink)}
 
     @contextmanager
     def _named(self, output: Output, epoch: int | None = None) -> Iterator[None]:
@@ -168,6 +174,7 @@ def manifest_of(site: Site, coordinator: Coordinator, turn: Turn, states: States
         released=list(turn.released),
         frontier=turn.frontier,
         complete=turn.complete,
+        captured={},
         unreleased={},
         gone=list(states.gone),
         kept_from=coordinator.batch,

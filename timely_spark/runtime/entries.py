@@ -15,11 +15,10 @@ from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
-from timely_spark.runtime.errors import EpochClosed, LogDamaged, SentElsewhere
-from timely_spark.runtime.files import quoted
+from timely_spark.errors import LogDamaged
+from timely_spark.runtime.errors import EpochClosed, SentElsewhere
+from timely_spark.runtime.files import HEAD, quoted
 from timely_spark.runtime.log import RoundLog
-
-_KEY = b"timely"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ class Durable:
         self.forgotten = False
         #: The entry that is being written, or was when an interrupt came.
         self._attempt: Entry | None = None
-        numbers = log.files.numbers(f"inputs/{quoted(name)}")
+        numbers = log.entries(name)
         self.first = numbers[-1] + 1 if numbers else 0
         # from what this log says alone: the flow may have run on another checkpoint before
         self.stand = Stand(sent=self.first)
@@ -167,7 +166,7 @@ class Durable:
         stand = self.stand.after(entry)
         # Where the handle stands is in every entry, so that the newest alone is enough for a restart.
         head = {"kind": entry.kind, "epoch": entry.epoch, "stands": stand.epoch, "closed": stand.closed}
-        table = entry.table.replace_schema_metadata({_KEY: json.dumps(head | {"id": entry.id}).encode()})
+        table = entry.table.replace_schema_metadata({HEAD: json.dumps(head | {"id": entry.id}).encode()})
         self._attempt = entry
         # `new`: a second process that sends into the same input is told, not overwritten
         try:
@@ -194,7 +193,7 @@ class Durable:
         schema = self.log.files.schema(self._file(number))
         if schema is None:
             raise LogDamaged.no_file(self.log.files.root, self._file(number))
-        return {"id": None} | dict(json.loads(schema.metadata[_KEY]))
+        return {"id": None} | self.log.files.head(self._file(number), schema)
 
     def _file(self, number: int) -> str:
         return _file(self.name, number)
@@ -205,7 +204,7 @@ def read_entry(log: RoundLog, name: str, number: int) -> Entry:
     table = log.files.table(_file(name, number))
     if table is None:
         raise LogDamaged.no_file(log.files.root, _file(name, number))
-    head = json.loads(table.schema.metadata[_KEY])
+    head = log.files.head(_file(name, number), table.schema)
     return Entry(head["kind"], head["epoch"], table.replace_schema_metadata(None), head.get("id", ""))
 
 

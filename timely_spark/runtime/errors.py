@@ -226,40 +226,6 @@ class Unpicklable(TimelyError, TypeError):
         return cls(msg, where=where, hint=hint)
 
 
-class LogDamaged(TimelyError, RuntimeError):
-    """A file that the round log should hold is not there."""
-
-    condition = "LOG_DAMAGED"
-
-    @classmethod
-    def no_manifest(cls, root: str, batch: int) -> LogDamaged:
-        """No manifest older than `batch` exists."""
-        msg = f"{root} holds no manifest older than batch {batch}."
-        hint = "the checkpoint was deleted in part; delete all of it, or restore all of it."
-        return cls(msg, hint=hint)
-
-    @classmethod
-    def unreadable(cls, root: str, name: str, reason: object) -> LogDamaged:
-        """A file is there and is not what it should be."""
-        msg = f"{root}: {name} cannot be read: {str(reason).partition(chr(10))[0]}."
-        hint = "the machine may have failed while it was written; restore the checkpoint from before."
-        return cls(msg, hint=hint)
-
-    @classmethod
-    def no_file(cls, root: str, name: str) -> LogDamaged:
-        """A file to which a manifest or an offset refers is gone."""
-        msg = f"{root} does not hold {name}."
-        hint = "the checkpoint was deleted in part; restore all of it."
-        return cls(msg, hint=hint)
-
-    @classmethod
-    def escapes(cls, root: str, name: str) -> LogDamaged:
-        """A name leads out of the checkpoint, or is none."""
-        msg = f"{name!r} is not the name of a file below {root}."
-        hint = "the checkpoint was written by something else; restore it, and check who may write there."
-        return cls(msg, hint=hint)
-
-
 class BadLocation(TimelyError, ValueError):
     """There is no way to the place that was given."""
 

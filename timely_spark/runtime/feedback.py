@@ -18,8 +18,8 @@ from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from timely_spark.errors import LogDamaged
 from timely_spark.runtime.entries import entry_size, read_entry, remove_entry
-from timely_spark.runtime.errors import LogDamaged
 from timely_spark.runtime.files import quoted
 from timely_spark.runtime.log import FIRST
 from timely_spark.runtime.rest import rest

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
 
-from timely_spark.runtime.cache import Cache
-from timely_spark.runtime.errors import BadLocation, LogDamaged
+from timely_spark.errors import LogDamaged
+from timely_spark.runtime.cache import Cache, Stamp, stamp
+from timely_spark.runtime.checksums import Intact, checksum, sealed, unsealed
+from timely_spark.runtime.errors import BadLocation
 from timely_spark.runtime.stores import SCHEMES, Local, connect, shown
 
 #: The longest component that `quoted` gives; file systems take 255 bytes, of which callers need some.
 _LONGEST = 150
+#: Where an Arrow file of ours has its JSON, in the metadata of its schema.
+HEAD = b"timely"
+_intact = Intact()
 
 
 def location(text: str | os.PathLike[str]) -> str:
@@ -112,7 +119,7 @@ class Files:
     (b'{}', [1], None)
     >>> files.read("../x")
     Traceback (most recent call last):
-    timely_spark.runtime.errors.LogDamaged: ...
+    timely_spark.errors.LogDamaged: ...
 
     Raises:
         BadLocation: there is no way to that place.
@@ -189,24 +196,68 @@ class Files:
         return None if found is None else found.to_pybytes()
 
     def _content(self, name: str) -> pa.Buffer | None:
+        path = self.path(name)
         try:
-            with self._store.opened(self.path(name)) as file:
-                return file.read_buffer()
+            return self._store.read(path)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise LogDamaged.unreadable(self.root, name, error) from error
 
     def buffer(self, name: str) -> pa.Buffer | None:
         """The content of a file that never changes, memory-mapped; None where there is no such file.
 
         A remote file is fetched once per machine (see `cache.Cache`); its copy is given even when it is gone.
         """
+        path = self.path(name)
         if self.local:
-            return self._content(name)
-        key, cache = f"{self.location}\0{self.path(name)}", Cache.of_this_user()
+            try:
+                with self._store.opened(path) as file:
+                    return file.read_buffer()
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                raise LogDamaged.unreadable(self.root, name, error) from error
+        key, cache = self._key(path), Cache.of_this_user()
         if (copy := cache.get(key)) is not None:
             return copy
         found = self._content(name)
         return None if found is None else cache.put(key, found)
+
+    def part(self, name: str, *, of: int, start: int, size: int, crc32: int) -> pa.Buffer:
+        """A part of a file of `of` bytes, which never changes, memory-mapped, if its checksum is `crc32`.
+
+        A process looks at the checksum once, and again when the file is another one.
+
+        Raises:
+            LogDamaged: the file is gone, of another size, or damaged.
+        """
+        path = self.path(name)
+        stamp = self._stamp(path)
+        buffer = self.buffer(name)
+        if buffer is None:
+            raise LogDamaged.no_file(self.root, name)
+        if buffer.size != of or start + size > of:
+            reason = f"it has {buffer.size} bytes, expected were {max(of, start + size)}"
+            raise LogDamaged.unreadable(self.root, name, reason)
+        part, key = buffer.slice(start, size), (path, stamp, start, size, crc32)
+        if stamp is not None and key in _intact:
+            return part
+        if (found := checksum(part)) == crc32:
+            if stamp is not None:
+                _intact.add(key)
+            return part
+        if self.local or stamp is None:
+            raise LogDamaged.altered(self.root, name, expected=f"{crc32:08x}", found=f"{found:08x}")
+        Cache.of_this_user().drop(self._key(path))  # this machine's copy is damaged, perhaps not the file
+        return self.part(name, of=of, start=start, size=size, crc32=crc32)
+
+    def _key(self, path: str) -> str:
+        return f"{self.location}\0{path}"
+
+    def _stamp(self, path: str) -> Stamp | None:
+        """Of what `buffer` maps."""
+        return stamp(path) if self.local else Cache.of_this_user().stamp(self._key(path))
 
     def exists(self, name: str) -> bool:
         """Whether the file is there."""
@@ -216,29 +267,76 @@ class Files:
         """Bytes, or None where there is no such file."""
         return self._store.size(self.path(name))
 
+    # -- files with a checksum at their end ------------------------------------------------------------------
+    def write_json(
+        self, name: str, content: Mapping[str, Any], *, durable: bool = False, new: bool = False
+    ) -> None:
+        """A small JSON file."""
+        self.write(name, sealed(name, json.dumps(content, indent=1).encode()), durable=durable, new=new)
+
+    def json(self, name: str) -> dict[str, Any] | None:
+        """What `write_json` wrote; None where there is no such file.
+
+        Raises:
+            LogDamaged: the file is not what was written.
+        """
+        found = self._unsealed(name)
+        return None if found is None else self._parsed(name, found.to_pybytes())
+
     def write_table(self, name: str, table: pa.Table, *, durable: bool = False, new: bool = False) -> None:
-        """An Arrow IPC file."""
+        """An Arrow IPC stream."""
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, table.schema) as writer:
+        with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
-        self.write(name, sink.getvalue(), durable=durable, new=new)
+        self.write(name, sealed(name, sink.getvalue()), durable=durable, new=new)
 
     def schema(self, name: str) -> pa.Schema | None:
-        """The schema (with its metadata) of an Arrow file, its rows unread; None where there is none."""
-        try:
-            with self._store.opened(self.path(name)) as source:
-                return pa.ipc.open_file(source).schema
-        except FileNotFoundError:
-            return None
-        except pa.ArrowInvalid as error:
-            raise LogDamaged.unreadable(self.root, name, error) from error
+        """The schema (with its metadata) of an Arrow file, its rows not decoded; None where there is none.
+
+        Raises:
+            LogDamaged: the file is not what was written.
+        """
+        found = self._arrow(name, rows=False)
+        return None if found is None else found.schema
 
     def table(self, name: str) -> pa.Table | None:
-        """An Arrow file, memory-mapped where it is local; None where there is no such file."""
-        found = self._content(name)
+        """What `write_table` wrote; None where there is no such file.
+
+        Raises:
+            LogDamaged: the file is not what was written.
+        """
+        return self._arrow(name, rows=True)
+
+    def head(self, name: str, schema: pa.Schema) -> dict[str, Any]:
+        """The JSON in the metadata of an Arrow file's schema.
+
+        Raises:
+            LogDamaged: there is none.
+        """
+        return self._parsed(name, (schema.metadata or {}).get(HEAD, b""))
+
+    def _arrow(self, name: str, *, rows: bool) -> Any:
+        found = self._unsealed(name)
+        if found is None:
+            return None
         try:
-            return None if found is None else pa.ipc.open_file(found).read_all()
-        except pa.ArrowInvalid as error:
+            with pa.ipc.open_stream(found) as reader:
+                if not rows:
+                    return reader
+                table = reader.read_all()
+            table.validate(full=True)
+        except (pa.ArrowException, OSError) as error:
+            raise LogDamaged.unreadable(self.root, name, error) from error
+        return table
+
+    def _unsealed(self, name: str) -> pa.Buffer | None:
+        found = self._content(name)
+        return None if found is None else unsealed(self.root, name, found)
+
+    def _parsed(self, name: str, text: bytes) -> dict[str, Any]:
+        try:
+            return dict(json.loads(text))
+        except (ValueError, TypeError) as error:
             raise LogDamaged.unreadable(self.root, name, error) from error
 
     def numbers(self, folder: str) -> list[int]:

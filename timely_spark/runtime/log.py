@@ -10,7 +10,10 @@ Under `<checkpoint>/timely/`, in Arrow and JSON; nothing here is ever unpickled:
     outputs/<t>-<N>-<rows>.arrow  what waits after batch N for its epoch to be complete
     blobs/<t>-...            states, messages and outputs, where they are large
     inputs/<name>/<k>.arrow  what the user sent, in order
+    captured/<name>/<v>.arrow what `capture` and `to_memory` have kept, delivery by delivery
     failures/<t>.json        the error that ended the run of term t
+
+Each file has a checksum of its name and content as its last line; that of a blob stands in its name.
 
 Manifest N is overwritten when batch N runs again: its offset is in no offset log entry before commit N, so
 nobody has read it. A run writes manifests under its own term only, so one that was given up for dead and
@@ -21,6 +24,7 @@ by asking for the next, never by listing.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -29,15 +33,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.errors import LogDamaged
 from timely_spark.runtime.blobs import files_of
-from timely_spark.runtime.errors import LogDamaged, LostOwnership, OtherFlow
-from timely_spark.runtime.files import Files
+from timely_spark.runtime.errors import LostOwnership, OtherFlow
+from timely_spark.runtime.files import HEAD, Files, quoted
 from timely_spark.runtime.states import KEPT, State, States
 
 FORMAT = 4
 #: The manifest that exists before any batch has run.
 FIRST = -1
-_KEY = b"timely"
 _NESTED = ("captured", "inputs", "rounds")
 _FOLDERS = ("blobs", "failures", "flows", "outputs", "terms", *_NESTED)
 
@@ -63,6 +67,8 @@ class Manifest:
     frontier: dict[str, list[Any]]
     #: All inputs are closed and nothing is left.
     complete: bool
+    #: captured output -> the version of its last delivery.
+    captured: dict[str, int]
     #: output -> epoch -> the files of `outputs/` that hold parts of it.
     unreleased: dict[str, dict[str, list[str]]]
     #: Files that nothing after this batch refers to: they go with this manifest.
@@ -86,13 +92,21 @@ class Manifest:
         ).encode()
 
     @classmethod
-    def decode(cls, text: bytes) -> Manifest:
-        """The reverse; refuses a format of another version."""
-        found = json.loads(text)
+    def of(cls, files: Files, name: str, schema: pa.Schema) -> Manifest:
+        """The manifest in a file.
+
+        Raises:
+            OtherFlow: its format is that of another version.
+            LogDamaged: there is none.
+        """
+        found = files.head(name, schema)
         if found.get("format") != FORMAT:
             raise OtherFlow.format_is(found.get("format"), FORMAT)
-        found["released"] = [(name, epoch) for name, epoch in found["released"]]
-        return cls(**found)
+        try:
+            found["released"] = [(name, epoch) for name, epoch in found["released"]]
+            return cls(**found)
+        except (TypeError, ValueError, KeyError) as error:
+            raise LogDamaged.unreadable(files.root, name, error) from error
 
 
 class RoundLog:
@@ -110,16 +124,62 @@ class RoundLog:
         self.checkpoint = self._spark.location
         self.files = self._spark.below("timely")
 
+    # -- which checkpoint it is ------------------------------------------------------------------------------
+    def identity(self) -> dict[str, Any] | None:
+        """What the checkpoint says of itself: format, id, name, partitions. None: it is a new one.
+
+        Raises:
+            OtherFlow: its format is that of another version.
+            LogDamaged: that is gone, damaged, or another checkpoint's.
+        """
+        name, root = "flow.json", self.files.root
+        try:
+            found = self.files.json(name)
+        except LogDamaged:
+            self._check_unsealed(self.files.read(name))
+            raise
+        if found is None:
+            if self.files.numbers("terms") or self.files.numbers("rounds"):
+                raise LogDamaged.no_file(root, name)
+            return None
+        if found.get("format") != FORMAT:
+            raise OtherFlow.format_is(found.get("format"), FORMAT)
+        kinds = {"id": str, "name": str, "partitions": int}
+        if any(not isinstance(found.get(key), kind) for key, kind in kinds.items()):
+            raise LogDamaged.unreadable(root, name, f"it has {sorted(found)}, expected were {sorted(kinds)}")
+        if not _is_uuid(found["id"]):  # it goes into properties of tables, and into SQL
+            raise LogDamaged.unreadable(root, name, f"its id {found['id']!r} is no UUID")
+        owner = self.owner()
+        if owner.get("checkpoint", found["id"]) != found["id"]:
+            reason = f"it is of checkpoint {found['id']}, and the runs here are of {owner['checkpoint']}"
+            raise LogDamaged.unreadable(root, name, reason)
+        return found
+
+    @staticmethod
+    def _check_unsealed(text: bytes | None) -> None:
+        """Formats before 4 had no checksums."""
+        try:
+            version = json.loads(text or b"").get("format")
+        except (ValueError, AttributeError):
+            return
+        if version != FORMAT:
+            raise OtherFlow.format_is(version, FORMAT)
+
     # -- terms -----------------------------------------------------------------------------------------------
     def claim(self, run: dict[str, Any]) -> RoundLog:
         """The log for a new run, which owns the checkpoint from now on; `run` tells who it is.
 
         Raises:
             FileExistsError: somebody else claimed it at the same moment.
+            LogDamaged: the term of a run that wrote manifests is gone.
         """
-        terms = self.files.numbers("terms")
+        terms, written = self.files.numbers("terms"), self.files.numbers("rounds")
+        if written and written[-1] > max(terms, default=-1):
+            raise LogDamaged.no_file(self.files.root, f"terms/{written[-1]}.json")
         term = terms[-1] + 1 if terms else 0
-        self.files.write(f"terms/{term}.json", json.dumps(run).encode(), new=True)
+        identity = self.files.json("flow.json") or {}
+        run = run | ({"checkpoint": identity["id"]} if "id" in identity else {})
+        self.files.write_json(f"terms/{term}.json", run, durable=True, new=True)
         for old in terms[:-1]:
             self.files.remove(f"terms/{old}.json")
         return RoundLog(self.checkpoint, term)
@@ -159,7 +219,7 @@ class RoundLog:
     # -- manifests -------------------------------------------------------------------------------------------
     def write(self, manifest: Manifest, rows: pa.Table) -> None:
         """Makes the manifest and its rows visible, at once."""
-        schema = rows.schema.with_metadata({_KEY: manifest.encode()})
+        schema = rows.schema.with_metadata({HEAD: manifest.encode()})
         self.files.write_table(f"rounds/{self.term}/{manifest.batch}.arrow", rows.cast(schema))
 
     def has(self, batch: int) -> bool:
@@ -170,14 +230,14 @@ class RoundLog:
         """Manifest `batch`, its rows unread."""
         for name in self._names(batch):
             if (schema := self.files.schema(name)) is not None:
-                return Manifest.decode(schema.metadata[_KEY])
+                return Manifest.of(self.files, name, schema)
         return None
 
     def read_whole(self, batch: int) -> tuple[Manifest, pa.Table] | None:
         """Manifest `batch` and all its rows: what batch + 1 reads back, and the states that are kept."""
         for name in self._names(batch):
             if (table := self.files.table(name)) is not None:
-                return Manifest.decode(table.schema.metadata[_KEY]), table.replace_schema_metadata(None)
+                return Manifest.of(self.files, name, table.schema), table.replace_schema_metadata(None)
         return None
 
     def feedback(self, batch: int) -> pa.Table | None:
@@ -186,13 +246,13 @@ class RoundLog:
         return None if found is None else found[1].filter(pc.not_equal(found[1].column("kind"), KEPT))
 
     def newest_before(self, batch: int) -> tuple[Manifest, pa.Table]:
-        """The newest manifest with an id below `batch`, and its rows (a replay does not see its own)."""
-        found = self.read_whole(batch - 1)
-        if found is None:  # ids have gaps only where Spark used some up without us
-            older = max((known for known in self._known() if known < batch), default=None)
-            found = None if older is None else self.read_whole(older)
-        if found is None:
-            raise LogDamaged.no_manifest(self.files.root, batch)
+        """The manifest before a batch, and its rows (a replay does not see its own).
+
+        Raises:
+            LogDamaged: it is not there. An older one would not do: batches in between have read input.
+        """
+        if (found := self.read_whole(batch - 1)) is None:
+            raise LogDamaged.no_manifest(self.files.root, batch - 1)
         return found
 
     def _known(self) -> list[int]:
@@ -232,14 +292,25 @@ class RoundLog:
             self._read_by(batch) == self._read_by(batch - 1) for batch in range(known + 1, needed + 1)
         )
         if known is None or not same:
-            raise LogDamaged.no_manifest(self.files.root, needed + 1)
-        table = self.files.table(f"rounds/{self._earlier[known]}/{known}.arrow")
-        if table is None:
-            raise LogDamaged.no_manifest(self.files.root, needed + 1)
-        manifest = Manifest.decode(table.schema.metadata[_KEY])
+            raise LogDamaged.no_manifest(self.files.root, needed)
+        name = f"rounds/{self._earlier[known]}/{known}.arrow"
+        if (table := self.files.table(name)) is None:
+            raise LogDamaged.no_file(self.files.root, name)
+        manifest = Manifest.of(self.files, name, table.schema)
+        self._check_gaps(manifest.kept_from, known)
+        for output, version in manifest.captured.items():
+            if not self.files.exists(file := captured_file(output, version)):
+                raise LogDamaged.no_file(self.files.root, file)
         if known < needed:
             manifest = replace(manifest, batch=needed, gone=[])
         return manifest, table.replace_schema_metadata(None)
+
+    def _check_gaps(self, first: int, last: int) -> None:
+        """Checks that no manifest is missing between others: they are removed in order, the oldest first."""
+        there = [batch for batch in self._earlier if first <= batch <= last]
+        for batch in range(min(there), last):
+            if batch not in self._earlier:
+                raise LogDamaged.no_manifest(self.files.root, batch)
 
     def align(self) -> int | None:
         """Before a start: fits the manifests to Spark's own log, and tells which one counts; None: none yet.
@@ -281,6 +352,25 @@ class RoundLog:
             if "round" in found and "inputs" in found:
                 return batch, found["inputs"]
         return None
+
+    def taken(self, name: str) -> int:
+        """The last entry of an input that the flow has taken, by Spark's own log; -1: none."""
+        offsets = self._spark.numbers("offsets")
+        found = self.spark_offset(offsets[-1]) if offsets else None
+        return -1 if found is None else found[1].get(name, -1)
+
+    def entries(self, name: str) -> list[int]:
+        """The numbers of an input's entries that are there.
+
+        Raises:
+            LogDamaged: one is missing: the last that was taken stays, and there are no gaps behind the first.
+        """
+        folder = f"inputs/{quoted(name)}"
+        numbers, taken = self.files.numbers(folder), self.taken(name)
+        needed = {*range(numbers[0], numbers[-1])} if numbers else set()
+        if missing := (needed | ({taken} - {-1})).difference(numbers):
+            raise LogDamaged.no_file(self.files.root, f"{folder}/{min(missing)}.arrow")
+        return numbers
 
     def _read_by(self, batch: int) -> list[bytes]:
         """Up to where each source was read by a batch and those before it, in Spark's words."""
@@ -333,9 +423,9 @@ class RoundLog:
         """The files that some manifest needs."""
         needed: set[str] = set()
         for batch, term in self._earlier.items():  # also one that Spark may commit a moment later
-            table = self.files.table(f"rounds/{term}/{batch}.arrow")
-            if table is not None:
-                manifest, rows = Manifest.decode(table.schema.metadata[_KEY]), table
+            name = f"rounds/{term}/{batch}.arrow"
+            if (rows := self.files.table(name)) is not None:
+                manifest = Manifest.of(self.files, name, rows.schema)
                 needed.update(manifest.gone)
                 needed |= files_of(rows.filter(pc.equal(rows.column("kind"), "message")))
                 needed.update(file for state in States.of(rows).known.values() for file in state.files)
@@ -349,8 +439,7 @@ class RoundLog:
     # -- small files -----------------------------------------------------------------------------------------
     def read_json(self, name: str) -> dict[str, Any] | None:
         """A small JSON file."""
-        found = self.files.read(name)
-        return None if found is None else dict(json.loads(found))
+        return self.files.json(name)
 
     def read_json_there(self, name: str) -> dict[str, Any]:
         """A small JSON file that must be there."""
@@ -360,7 +449,19 @@ class RoundLog:
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """A small JSON file."""
-        self.files.write(name, json.dumps(content, indent=1).encode())
+        self.files.write_json(name, content)
+
+
+def captured_file(output: str, version: int) -> str:
+    """Where a delivery of a captured output is kept."""
+    return f"captured/{quoted(output)}/{version}.arrow"
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text
+    except ValueError:
+        return False
 
 
 def rows_of(outputs_file: str) -> int:

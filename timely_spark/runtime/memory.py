@@ -1,4 +1,4 @@
-"""The data source behind `to_memory`: the Arrow files of a folder, listed anew whenever the view is read."""
+"""The data source behind `to_memory`: the deliveries of an output, listed anew whenever the view is read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from timely_spark.runtime.files import Files
+from timely_spark.runtime.captured import Deliveries
 
 
 class MemorySource(DataSource):
@@ -21,8 +21,8 @@ class MemorySource(DataSource):
         return "timely_memory"
 
     def reader(self, schema: StructType) -> MemoryReader:
-        """A reader of one folder."""
-        return MemoryReader(self.options["path"], schema)
+        """A reader of one output's deliveries."""
+        return MemoryReader(Deliveries(self.options["checkpoint"], self.options["output"]), schema)
 
 
 class MemoryReader(DataSourceReader):
@@ -32,8 +32,8 @@ class MemoryReader(DataSourceReader):
     there is one partition, and the listing is made with the rows.
     """
 
-    def __init__(self, folder: str, schema: StructType) -> None:
-        self.folder, self.schema = folder, schema
+    def __init__(self, deliveries: Deliveries, schema: StructType) -> None:
+        self.deliveries, self.schema = deliveries, schema
 
     def partitions(self) -> Sequence[InputPartition]:
         """One."""
@@ -41,7 +41,6 @@ class MemoryReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows, in the order of delivery."""
-        schema, files = to_arrow_schema(self.schema, timezone="UTC"), Files(self.folder)
-        for number in files.numbers("."):
-            if (table := files.table(f"{number}.arrow")) is not None:
-                yield from table.rename_columns(schema.names).cast(schema).to_batches()
+        schema = to_arrow_schema(self.schema, timezone="UTC")
+        for _, table in self.deliveries.read():
+            yield from table.rename_columns(schema.names).cast(schema).to_batches()

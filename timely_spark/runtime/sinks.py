@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from timely_spark.operators import output as vertices
 from timely_spark.operators.once import Once
+from timely_spark.runtime.captured import Deliveries
 from timely_spark.runtime.delivery import Delivery, spark_schema
 from timely_spark.runtime.errors import OutputMismatch
-from timely_spark.runtime.files import Files, quoted
 from timely_spark.runtime.session import register
 
 if TYPE_CHECKING:
@@ -134,16 +134,17 @@ class InspectSink:
 class CaptureSink:
     """Keeps each delivery as an Arrow file in the checkpoint, for `Query.captured` and for views."""
 
-    _folder: str = ""
+    deliveries: Deliveries | None = None
 
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Notes where the files go."""
-        self._folder = captured_folder(checkpoint, output.name)
+        self.deliveries = Deliveries(checkpoint, output.name)
 
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Writes one file, the same one if it is delivered again; also of an epoch without records."""
         tables = [stamped(part.table, part.epoch, STAMP) for part in parts]
-        Files(self._folder).write_table(f"{version}.arrow", pa.concat_tables(tables))
+        assert self.deliveries is not None
+        self.deliveries.write(version, pa.concat_tables(tables))
 
     def complete(self) -> None:
         """Nothing to tell."""
@@ -170,13 +171,9 @@ class MemorySink(CaptureSink):
         super().prepare(session, output, checkpoint, identity)
         schema, _ = with_epoch(f"view {self.view!r}", output.schema)
         register(session, MemorySource)
-        view = session.read.format(MemorySource.name()).schema(schema).load(self._folder)
+        options = {"checkpoint": checkpoint, "output": output.name}
+        view = session.read.format(MemorySource.name()).schema(schema).options(**options).load()
         view.createOrReplaceTempView(self.view)
-
-
-def captured_folder(checkpoint: str, name: str) -> str:
-    """Where the deliveries of an output are kept."""
-    return Files(checkpoint).below(f"timely/captured/{quoted(name)}").location
 
 
 def stamped(table: pa.Table, epoch: int, column: str = EPOCH) -> pa.Table:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import pickle
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.errors import TimelyError, VertexError
+from timely_spark.errors import LogDamaged, TimelyError, VertexError
 from timely_spark.runtime import process
 from timely_spark.runtime.blobs import Blobs
 from timely_spark.runtime.errors import QueryFailed, Unpicklable
@@ -117,9 +117,10 @@ class Site:
             raise
 
     def _report(self, error: Exception) -> None:
-        found = self.log.read_json(self._failure)
-        if found is not None and found["rank"] > _rank(error):
-            return  # what a task has left says more than what Spark makes of it
+        with suppress(LogDamaged):  # then it is written anew
+            found = self.log.read_json(self._failure)
+            if found is not None and found["rank"] > _rank(error):
+                return  # what a task has left says more than what Spark makes of it
         vertex = error.encode() if isinstance(error, VertexError) else None
         told = {"kind": type(error).__name__, "text": str(error), "vertex": vertex, "rank": _rank(error)}
         self.log.write_json(self._failure, told)
@@ -130,7 +131,11 @@ class Site:
 
     def failure(self) -> TimelyError | None:
         """The error that `reporting` left in this run, as far as text can tell it."""
-        if (found := self.log.read_json(self._failure)) is None:
+        try:
+            found = self.log.read_json(self._failure)
+        except LogDamaged as damaged:
+            return damaged
+        if found is None:
             return None
         if found["vertex"] is not None:
             return VertexError.decode(found["vertex"])

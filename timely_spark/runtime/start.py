@@ -332,14 +332,12 @@ def _columns(schema: pa.Schema) -> list[str]:
 
 def _identified(log: RoundLog, plan: Plan, partitions: int) -> dict[str, Any]:
     """What the checkpoint says of itself; written if it is new, checked if it is not."""
-    found = log.read_json("flow.json")
+    found = log.identity()
     if found is None:
         if log.used_by_spark():
             raise OtherFlow.not_ours(log.checkpoint)
         found = {"format": FORMAT, "id": str(uuid.uuid4()), "name": plan.name, "partitions": partitions}
-        log.write_json("flow.json", found)
-    if found["format"] != FORMAT:
-        raise OtherFlow.format_is(found["format"], FORMAT)
+        log.files.write_json("flow.json", found, durable=True)
     return found
 
 

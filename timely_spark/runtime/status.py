@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from timely_spark.runtime.blobs import size_of
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.lock import Lock
-from timely_spark.runtime.log import FORMAT, RoundLog
+from timely_spark.runtime.log import RoundLog
 from timely_spark.worker.outline import Held, Outline
 
 _MOST = 10
@@ -67,14 +67,12 @@ class Status:
             OtherFlow: there is none, or none of this format.
         """
         log = RoundLog(checkpoint)
-        identity, batch = log.read_json("flow.json"), log.newest()
-        if identity is not None and identity["format"] != FORMAT:
-            raise OtherFlow.format_is(identity["format"], FORMAT)
+        identity, batch = log.identity(), log.newest()
         found = None if batch is None else log.read_whole(batch)
-        said = None if found is None else log.read_json(f"flows/{found[0].plan}.json")
-        if identity is None or found is None or said is None:
+        if identity is None or found is None:
             raise OtherFlow.no_flow(log.checkpoint)
         manifest, rows = found
+        said = log.read_json_there(f"flows/{manifest.plan}.json")
         snapshot, outline = manifest.coordinator, Outline(said["outline"])
         epochs = sorted({epoch for epochs in snapshot["unreleased"].values() for epoch in epochs})
         messages = rows.filter(pc.equal(rows.column("kind"), "message")).column("payload").to_pylist()

@@ -55,6 +55,11 @@ class Local:
         except OSError:  # a mount that maps nothing
             return pa.OSFile(path)
 
+    def read(self, path: str) -> pa.Buffer:
+        """The content, copied: a mapped file that is cut short would end the process."""
+        with pa.OSFile(path) as file:
+            return file.read_buffer()
+
     def size(self, path: str) -> int | None:
         """Bytes, or None where there is nothing."""
         try:
@@ -195,6 +200,11 @@ class Remote:
     def opened(self, path: str) -> pa.NativeFile:
         """The file."""
         return self._system.open_input_file(path)
+
+    def read(self, path: str) -> pa.Buffer:
+        """The content."""
+        with self.opened(path) as file:
+            return file.read_buffer()
 
     def size(self, path: str) -> int | None:
         """Bytes, or None where there is no file."""

@@ -12,12 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.errors import UnknownName
+from timely_spark.errors import LogDamaged, UnknownName
 from timely_spark.graph import caller
-from timely_spark.runtime.errors import LogDamaged
-from timely_spark.runtime.files import Files
+from timely_spark.runtime.captured import Deliveries
 from timely_spark.runtime.log import Manifest
-from timely_spark.runtime.sinks import captured_folder
 from timely_spark.runtime.site import Site
 from timely_spark.testing import Captured
 from timely_spark.times import Antichain
@@ -207,15 +205,13 @@ class Watch:
         with self._reading:
             if self._last is not None:
                 return self._last.captured[name]
-            files = Files(captured_folder(self.site.checkpoint, name))
+            last = self.newest().captured.get(name)
             found: dict[int, list[pa.Table]] = {}
-            for number in files.numbers("."):
-                table = files.table(f"{number}.arrow")
-                if table is not None:
-                    epochs = [number] if not table.num_rows else sorted(set(table.column(0).to_pylist()))
-                    for epoch in epochs:
-                        part = table.filter(pc.equal(table.column(0), epoch)).remove_column(0)
-                        found.setdefault(epoch, []).append(part)
+            for version, table in Deliveries(self.site.checkpoint, name).read(last):
+                epochs = [version] if not table.num_rows else sorted(set(table.column(0).to_pylist()))
+                for epoch in epochs:
+                    part = table.filter(pc.equal(table.column(0), epoch)).remove_column(0)
+                    found.setdefault(epoch, []).append(part)
         template: Any = self.site.plan.by_name[name].template
         return Captured(template.schema, {epoch: pa.concat_tables(found[epoch]) for epoch in sorted(found)})
 

@@ -56,6 +56,10 @@ def from_text(texts: Iterable[str]) -> list[bytes]:
 
 #: so large a part of a state is kept by itself
 KEPT_BYTES = 64 << 10
+#: batches of arrangements that this process has validated: large, and read again in every round. A reference
+#: tells the content, so the same one is the same batch
+_validated: dict[bytes, None] = {}
+_MOST = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +285,11 @@ class Codec:
             table = self._decode(value, blobs)
             return Batch.of(of.hashes(table), table)
         kept = Kept.decode(value["kept"])
-        part = Batch.restored(from_bytes(self.get(kept)), distinct=value["distinct"])
+        table = from_bytes(self.get(kept), validate=kept.reference not in _validated)
+        _validated[kept.reference] = None
+        if len(_validated) > _MOST:
+            _validated.pop(next(iter(_validated)), None)
+        part = Batch.restored(table, distinct=value["distinct"])
         self._references[part] = kept
         return part
 
@@ -382,12 +390,22 @@ def pack_parts(parts: Sequence[bytes | memoryview]) -> bytes:
 
 
 def unpack_parts(data: Any) -> list[memoryview]:
-    """The byte strings of `pack_parts`, without copying."""
+    """The byte strings of `pack_parts`, without copying.
+
+    Raises:
+        ValueError: there are fewer bytes than the head says.
+    """
     view = memoryview(data)
     count = int.from_bytes(view[:8], "little")
     parts, at = [], 8 + 8 * count
+    if at > len(view):
+        msg = f"{len(view)} bytes are no head of {count} parts"
+        raise ValueError(msg)
     for i in range(count):
         size = int.from_bytes(view[8 + 8 * i : 16 + 8 * i], "little")
+        if at + size > len(view):
+            msg = f"part {i} ends at {at + size} of {len(view)} bytes"
+            raise ValueError(msg)
         parts.append(view[at : at + size])
         at += size + (-size % 8)
     return parts

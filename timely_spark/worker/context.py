@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from timely_spark.errors import CapabilityError, SchemaError, VertexError, excerpt
+from timely_spark.errors import CapabilityError, LogDamaged, SchemaError, VertexError, excerpt
 from timely_spark.graph import Scope, Vertex, as_table, describe
 from timely_spark.worker.keys import deal
 from timely_spark.worker.loops import limited
@@ -27,10 +27,11 @@ def at_fault(node: Node, time: Any = "", batch: pa.Table | None = None) -> Itera
 
     Raises:
         VertexError: of the step, or of the one that is to blame already.
+        LogDamaged: what the step had kept is damaged, for which no step is to blame.
     """
     try:
         yield
-    except VertexError:
+    except (VertexError, LogDamaged):
         raise
     except Exception as error:
         rows = "" if batch is None else excerpt(batch)

@@ -296,10 +296,20 @@ def to_bytes(table: pa.Table, *, narrow: bool = False) -> bytes:
     return result
 
 
-def from_bytes(data: Any) -> pa.Table:
-    """The table of an Arrow IPC stream; what is as wide as it was is not copied."""
+def from_bytes(data: Any, *, validate: bool = True) -> pa.Table:
+    """The table of an Arrow IPC stream; what is as wide as it was is not copied.
+
+    Args:
+        data: the stream.
+        validate: look at every offset and string; not needed for what this process has looked at before.
+
+    Raises:
+        pyarrow.ArrowInvalid: the data is no such stream, or an offset leads out of it.
+    """
     with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
         table = reader.read_all()
+    if validate:
+        table.validate(full=True)
     for i, field in enumerate(table.schema):
         if field.metadata is not None and _NARROWED.keys() <= field.metadata.keys():
             metadata = {key: value for key, value in field.metadata.items() if key not in _NARROWED}

@@ -1,0 +1,308 @@
+"""Damage to every kind of file of a checkpoint is found and named: the real runtime, without Spark."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import engine
+import numpy as np
+import pyarrow as pa
+import pytest
+from engine import Process, World, files
+
+import timely_spark as ts
+from timely_spark.errors import LogDamaged
+from timely_spark.runtime.blobs import Blobs, files_of
+from timely_spark.runtime.captured import Deliveries
+from timely_spark.runtime.checksums import sealed
+from timely_spark.runtime.entries import read_entry
+from timely_spark.runtime.files import Files
+from timely_spark.runtime.inputs import InputHandle
+from timely_spark.runtime.log import RoundLog
+from timely_spark.runtime.states import States
+from timely_spark.runtime.watch import Watch
+
+FLIPS = 200
+#: Spark's versions of the operator's state, of the template.
+VERSIONS: dict[int, dict[int, Any]] = {}
+
+
+def flow() -> ts.Dataflow:
+    """Keyed state, messages between workers, outputs that wait for their epoch."""
+    made = ts.Dataflow("damaged")
+    numbers = made.input("x", "n long, word string", epochs="manual")
+    numbers.distinct(name="once").group_by("word").count(name="counts").capture("out")
+    numbers.exchange("n").capture("all")
+    return made
+
+
+def said(rows: int, start: int = 0) -> tuple[str, Any]:
+    return "send", ([(n, f"word {n % 50}") for n in range(start, start + rows)],)
+
+
+def world(folder: Path, *, sends: list[Any], workers: int = 2) -> World:
+    there = World(flow(), str(folder), {"x": sends}, rounds=1, workers=workers, keep=50)
+    there.clocked = False
+    there.versions |= VERSIONS
+    return there
+
+
+def live(there: World) -> Process:
+    with engine._points(there):
+        process = Process(there)
+        there.processes = [process]
+        while not process.ended:
+            process.go_on()
+    if process.error is not None:
+        raise process.error
+    return process
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint that has all kinds of files: epochs released, others open, entries not taken yet."""
+    folder = tmp_path_factory.mktemp("template") / "checkpoint"
+    sends = [said(300), ("advance_to", (1,)), said(300, 200), ("advance_to", (2,)), said(300, 400)]
+    there = world(folder, sends=sends)
+    process = live(there)
+    VERSIONS.update(there.versions)
+    log = RoundLog(str(folder))
+    log.write_json("failures/0.json", {"kind": "X", "text": "x", "vertex": None, "rank": 0})
+    handle = InputHandle("x", "n long, word string", epochs="manual")
+    handle.open(log, 2)
+    handle.send([(-1, "more")])
+    handle.advance_to(3)
+    assert process.ended == "done"
+    return folder
+
+
+@pytest.fixture
+def checkpoint(template: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(template, tmp_path / "checkpoint"))
+
+
+def needed(checkpoint: Path) -> list[str]:
+    """The blobs that the newest manifest refers to."""
+    log = RoundLog(str(checkpoint))
+    _, rows = log.read_whole(log.newest())
+    states = [state.files for state in States.of(rows).known.values()]
+    assert any(states)
+    return sorted(files_of(rows).union(*states))
+
+
+def of_kind(kind: str, checkpoint: Path) -> list[str]:
+    """The files of a kind that a restart needs, the one to be damaged last."""
+    log = RoundLog(str(checkpoint))
+    if kind == "blobs":
+        return needed(checkpoint)
+    if kind == "rounds":
+        return [f"rounds/0/{batch}.arrow" for batch in log.files.numbers("rounds/0")]
+    if kind == "inputs":
+        return [f"inputs/x/{number}.arrow" for number in log.files.numbers("inputs/x")[:-1]]
+    if kind == "captured":
+        return [f"captured/all/{number}.arrow" for number in log.files.numbers("captured/all")]
+    if kind == "outputs":
+        manifest = log.read(log.newest())
+        return sorted({name for names in manifest.unreleased["all"].values() for name in names})
+    return [kind] if kind == "flow.json" else log.files.names(kind)
+
+
+def go_on(checkpoint: Path) -> None:
+    """All that a restart, with another number of workers, and a look at its outputs read."""
+    sends = [said(1)] * 7  # all of which are there already
+    process = live(world(checkpoint, sends=sends, workers=3))
+    Watch(process.site).captured("all")
+    Watch(process.site).captured("out")
+
+
+def look(kind: str, checkpoint: Path, name: str) -> object:
+    """What reads a file of a kind, alone."""
+    log = RoundLog(str(checkpoint))
+    number = int(Path(name).stem) if Path(name).stem.lstrip("-").isdigit() else -1
+    readers: dict[str, Callable[[], object]] = {
+        "flow.json": log.identity,
+        "terms": log.owner,
+        "flows": lambda: log.read_json_there(name),
+        "failures": lambda: log.read_json(name),
+        "rounds": lambda: (log.read(number), log.read_whole(number)),
+        "outputs": lambda: log.outputs(name),
+        "inputs": lambda: read_entry(log, "x", number),
+        "captured": lambda: list(Deliveries(str(checkpoint), "all").read()),
+        "blobs": lambda: Blobs(log.files).get(b"blobfile" + name.encode()),
+    }
+    return readers[kind]()
+
+
+KINDS = ["flow.json", "terms", "flows", "failures", "rounds", "outputs", "inputs", "captured", "blobs"]
+
+
+def test_a_checkpoint_that_nothing_happened_to_goes_on(checkpoint: Path) -> None:
+    for kind in KINDS:
+        look(kind, checkpoint, of_kind(kind, checkpoint)[-1])
+    go_on(checkpoint)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_bit_that_flips_is_found(kind: str, checkpoint: Path) -> None:
+    (name,) = of_kind(kind, checkpoint)[-1:]
+    path = checkpoint / "timely" / name
+    content = path.read_bytes()
+    look(kind, checkpoint, name)  # a file that this process has seen before is not trusted for ever
+    draw, found = random.Random(1), 0
+    for _ in range(FLIPS):
+        bit = draw.randrange(8 * len(content))
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with pytest.raises(LogDamaged, match="Hint") as caught:
+            look(kind, checkpoint, name)
+        found += name in str(caught.value)
+    assert found == FLIPS
+    path.write_bytes(content)
+    look(kind, checkpoint, name)
+
+
+def cut_short(path: Path, _: list[Path]) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def cut_at_the_end(path: Path, _: list[Path]) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def longer(path: Path, _: list[Path]) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def emptied(path: Path, _: list[Path]) -> None:
+    path.write_bytes(b"")
+
+
+def flipped(path: Path, _: list[Path]) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def swapped(path: Path, others: list[Path]) -> None:
+    path.write_bytes(others[0].read_bytes())
+
+
+def deleted(path: Path, _: list[Path]) -> None:
+    path.unlink()
+
+
+def not_a_file(path: Path, _: list[Path]) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+HARMS = [cut_short, cut_at_the_end, longer, emptied, flipped, swapped, deleted, not_a_file]
+
+
+@pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "failures"])
+def test_a_restart_names_the_file_that_is_damaged(
+    kind: str, harm: Callable[..., None], checkpoint: Path, tmp_path: Path
+) -> None:
+    *others, name = of_kind(kind, checkpoint)
+    if harm is swapped and not others:
+        other = shutil.copytree(checkpoint, tmp_path / "other")
+        stand_in = _stand_in(kind, other, name)
+    else:
+        stand_in = [checkpoint / "timely" / each for each in others]
+    harm(checkpoint / "timely" / name, stand_in)
+    with pytest.raises(LogDamaged, match="Hint") as caught:
+        go_on(checkpoint)
+    shown = name.replace("rounds/0", "rounds/*") if "rounds/*" in str(caught.value) else name
+    assert shown in str(caught.value)
+
+
+def _stand_in(kind: str, other: Path, name: str) -> list[Path]:
+    """A file of the same kind with another content, as another checkpoint might have it."""
+    files = Files(str(other)).below("timely")
+    if kind == "flow.json":
+        files.write_json(name, {**files.json(name), "id": "00000000-0000-4000-8000-000000000000"})
+        return [other / "timely" / name]
+    if name.endswith(".json"):
+        files.write_json(f"{kind}/other.json", files.json(name))
+        return [other / "timely" / kind / "other.json"]
+    files.write_table(f"{kind}/other.arrow", files.table(name))
+    return [other / "timely" / kind / "other.arrow"]
+
+
+@pytest.mark.parametrize("kind", ["rounds", "inputs", "captured"])
+def test_what_is_missing_in_the_middle_is_missed(kind: str, checkpoint: Path) -> None:
+    names = of_kind(kind, checkpoint)
+    middle = names[len(names) // 2 - (kind == "captured")]
+    (checkpoint / "timely" / middle).unlink()
+    with pytest.raises(LogDamaged, match="Hint") as caught:
+        go_on(checkpoint)
+    assert middle.replace("rounds/0", "rounds/*") in str(caught.value)
+
+
+def test_the_terms_and_the_identity_are_missed_while_there_is_anything_else(checkpoint: Path) -> None:
+    shutil.rmtree(checkpoint / "timely" / "terms")
+    with pytest.raises(LogDamaged, match=r"does not hold terms/0\.json"):
+        go_on(checkpoint)
+
+
+@pytest.mark.parametrize("identity", ["x' OR '1'='1", "", "1234", "{0}", "A" * 36])
+def test_an_id_that_is_none_goes_nowhere(checkpoint: Path, identity: str) -> None:
+    there = Files(str(checkpoint)).below("timely")
+    there.write_json("flow.json", {**there.json("flow.json"), "id": identity})
+    with pytest.raises(LogDamaged, match=r"(?s)flow.json cannot be read: its id .* is no UUID.*Hint"):
+        go_on(checkpoint)
+
+
+def test_a_file_that_the_system_refuses_to_read_is_named(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    log = RoundLog(str(checkpoint))
+    for reader, name in ((pa.OSFile, "flow.json"), (pa.memory_map, needed(checkpoint)[0])):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pa, reader.__name__, fail)
+            patch.setattr(pa, "OSFile", fail)
+            with pytest.raises(LogDamaged, match=rf"(?s){name}.*Input/output error.*Hint"):
+                look("flow.json" if name == "flow.json" else "blobs", checkpoint, name)
+    assert log.identity() is not None
+
+
+# -- what a checksum does not tell ---------------------------------------------------------------------------
+def test_an_offset_that_was_made_up_reads_no_foreign_memory(checkpoint: Path) -> None:
+    """The file is written as ours are, checksum and all; its strings end somewhere else."""
+    files = Files(str(checkpoint)).below("timely")
+    name = of_kind("inputs", checkpoint)[0]
+    table = files.table(name)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.slice(0, 3).combine_chunks())
+    content, offsets = sink.getvalue().to_pybytes(), np.arange(0, 4 * 6 + 1, 6, np.int32)[:4].tobytes()
+    assert content.count(offsets) == 1
+    content = content.replace(offsets, np.array([0, 6, 12, 1 << 30], np.int32).tobytes())
+    files.write(name, sealed(name, content))
+    with pytest.raises(LogDamaged, match=name):
+        files.table(name)
+
+
+def test_live_files_alone_are_looked_at(checkpoint: Path) -> None:
+    log = RoundLog(str(checkpoint))
+    live_, _, there = files(log)
+    assert live_ <= there
+    assert replace(log.read(log.newest()), batch=0).batch == 0
+
+
+@pytest.fixture(autouse=True)
+def small() -> Iterator[None]:
+    """The sizes with which the template was made."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine.blobs, "EMBEDDED", 64)
+        yield

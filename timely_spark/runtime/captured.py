@@ -1,0 +1,79 @@
+"""What `capture` and `to_memory` keep in the checkpoint: a file for each delivery, in a chain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from timely_spark.errors import LogDamaged
+from timely_spark.runtime.files import HEAD, Files, quoted
+from timely_spark.runtime.log import captured_file
+
+
+@dataclass
+class Deliveries:
+    """The deliveries of one output. Each names the one before it, so that none can be lost unnoticed.
+
+    >>> import tempfile
+    >>> deliveries = Deliveries(tempfile.mkdtemp(), "out")
+    >>> for version in (0, 3):
+    ...     deliveries.write(version, pa.table({"n": [version]}))
+    >>> [(version, table["n"].to_pylist()) for version, table in deliveries.read()]
+    [(0, [0]), (3, [3])]
+
+    Args:
+        checkpoint: where.
+        output: its name.
+    """
+
+    checkpoint: str
+    output: str
+    #: The newest, as far as this object knows.
+    _last: int | None = field(default=None, repr=False)
+
+    @property
+    def files(self) -> Files:
+        """The files among which they are."""
+        return Files(self.checkpoint).below("timely")
+
+    def name(self, version: int) -> str:
+        """The file of a delivery."""
+        return captured_file(self.output, version)
+
+    def write(self, version: int, table: pa.Table) -> None:
+        """Keeps a delivery; the same file if it comes again."""
+        files = self.files
+        before = self._last
+        if before is None or before >= version:
+            earlier = (known for known in self._versions(files) if known < version)
+            before = max(earlier, default=None)
+        head = {HEAD: json.dumps({"after": before}).encode()}
+        metadata = {**(table.schema.metadata or {}), **head}
+        files.write_table(self.name(version), table.replace_schema_metadata(metadata))
+        self._last = version
+
+    def read(self, last: int | None = None) -> Iterator[tuple[int, pa.Table]]:
+        """All that are kept, in order; `last` is one that must be there.
+
+        Raises:
+            LogDamaged: one of them is damaged, or gone.
+        """
+        files = self.files
+        self._check(files, last)
+        for version in self._versions(files):
+            name = self.name(version)
+            if (table := files.table(name)) is None:
+                raise LogDamaged.no_file(files.root, name)
+            self._check(files, files.head(name, table.schema).get("after"))
+            metadata = {key: value for key, value in table.schema.metadata.items() if key != HEAD}
+            yield version, table.replace_schema_metadata(metadata or None)
+
+    def _versions(self, files: Files) -> list[int]:
+        return files.numbers(f"captured/{quoted(self.output)}")
+
+    def _check(self, files: Files, version: int | None) -> None:
+        if version is not None and not files.exists(self.name(version)):
+            raise LogDamaged.no_file(files.root, self.name(version))
