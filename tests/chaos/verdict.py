@@ -252,7 +252,7 @@ def litter(home: Path) -> list[str]:
     newest = log.newest()
     # those of a batch that ran again, too: until the next start Spark might commit what it was before
     for file in sorted(root.glob("rounds/*/*.arrow")):
-        rows = log.files.table(file.relative_to(root).as_posix())
+        rows = log.files.table(name := file.relative_to(root).as_posix())
         manifest = Manifest.of(log.files, name, rows.schema)
         needed |= {*manifest.gone, *files_of(rows)}
         needed.update(file for state in States.of(rows).known.values() for file in state.files)
