@@ -16,8 +16,8 @@ from timely_spark.runtime.site import Site
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: Seconds that `stop` waits for the end of a micro-batch; and that the source rests, at most.
-PATIENCE, REST = 5.0, 30.0
+#: Seconds that `stop` waits for the end of a micro-batch; that the source rests at most; and once stopped.
+PATIENCE, REST, AFTER = 5.0, 30.0, 2.0
 _BEAT = 0.01
 
 
@@ -52,8 +52,10 @@ def rest(site: Site) -> None:
         return
     files.write(given, b"")
     until = time.monotonic() + REST
-    while files.exists(asked) and time.monotonic() < until:
+    while time.monotonic() < until:
         time.sleep(_BEAT)
+        if not files.exists(asked):  # this process ends any moment, and nobody reads its answer
+            until = min(until, time.monotonic() + AFTER)
 
 
 def _files(site: Site) -> tuple[str, str]:
