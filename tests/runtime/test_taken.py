@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import timely_spark as ts
@@ -12,6 +15,7 @@ from timely_spark.runtime.feedback import FeedbackReader
 from timely_spark.runtime.inputs import InputHandle
 from timely_spark.runtime.log import RoundLog
 from timely_spark.runtime.site import Site, labels, packed
+from timely_spark.worker import pack_input
 
 
 @pytest.fixture
@@ -55,3 +59,37 @@ def test_a_batch_takes_a_bounded_number_of_entries(
 
     assert reader._last("x", {"round": -1, "inputs": {}}) == 2
     assert reader._last("x", {"round": -1, "inputs": {"x": 2}}) == 4
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_large_entry_travels_in_pieces_and_its_records_keep_their_order(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run() -> tuple[list[list[int]], int]:
+        flow = ts.Dataflow("pieces")
+        seen: list[list[int]] = []
+
+        class Seen(ts.Vertex):
+            def on_recv(self, edge: int, time: Any, batch: pa.RecordBatch) -> None:
+                seen.append(batch.column(0).to_pylist())
+                self.send_by(edge, time, pa.table({"n": batch.column(0)}))
+
+        x = flow.input("x", "n long", epochs="manual")
+        flow.vertex(Seen(), x, "n long", by="n" if workers == 1 else None).capture("out")
+        plan = flow.compile(workers)
+        packed = pack_input(plan, "x", [(0, "send", 0, pa.table({"n": range(1000)}))])
+        for seed in range(5):  # a batch that runs again gets its rows from Spark in another order
+            ts.testing.run(flow, {"x": [range(1000)]}, workers=workers, seed=seed, crashes=0.7)
+        seen.clear()
+        out = ts.testing.run(flow, {"x": [range(1000), range(10)]}, workers=workers, seed=1)
+        rows = out["out"].rows()
+        assert [rows[0], rows[1]] == [[(n,) for n in range(1000)], [(n,) for n in range(10)]]
+        return seen, packed.num_rows
+
+    whole, one = run()
+    monkeypatch.setattr(sys.modules["timely_spark.worker.pack"], "PIECE_BYTES", 800)  # 100 records
+    pieces, many = run()
+
+    assert many > one
+    if workers == 1:
+        assert [n for batch in whole for n in batch] == [n for batch in pieces for n in batch]

@@ -193,13 +193,14 @@ def test_a_healthy_script_prints_nothing_of_ours_and_leaves_nothing(tmp_path: Pa
     )
 
     said = [line for line in done.stderr.splitlines() if "WARN" not in line and "[Stage" not in line]
+    said = [line for line in said if "no micro-batch had read" not in line]  # it may, or may not, have
     said = said[next(line for line, text in enumerate(said) if "BEGIN" in text) + 1 :]
     assert [line for line in said if line.strip()] == []
     assert list((tmp_path / "tmp").glob("timely-*")) == []
 
 
 _SCRIPT = """
-import sys
+import sys, time
 from pyspark.sql import SparkSession
 import timely_spark as ts
 
@@ -214,5 +215,6 @@ for query, x in zip(queries, inputs):
     assert query.wait_for(timeout=300)
 print("BEGIN", file=sys.stderr, flush=True)
 inputs[0].send([4])
+time.sleep(0.5)
 queries[0].stop()
 """

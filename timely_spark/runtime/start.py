@@ -169,8 +169,8 @@ def start(
         for handle, end in zip(inputs, ends, strict=True):
             undo.callback(handle.unbinding())
             handle.bind(end, query, forgotten=checkpoint is None)
+        keep_until_it_ends(query)
         undo.pop_all()
-    keep_until_it_ends(query)
     for line in unset:
         _log.warning("%s: not set: %s", plan.name, line)
     return query

@@ -17,6 +17,9 @@ from timely_spark.worker.keys import deal, to_bytes
 from timely_spark.worker.plan import Plan, Source
 from timely_spark.worker.rows import Row, as_rows
 
+#: What is sent at once travels in pieces of about this size.
+PIECE_BYTES = 8 << 20
+
 
 def pack(plan: Plan, source: str, table: pa.Table, shard: int, seq: int = 0) -> pa.Table:
     """Pack a part of what a source read in one micro-batch: one Arrow batch per (entry, worker).
@@ -61,11 +64,19 @@ def pack_input(
         if kind == "send" and table is not None:
             at = {"shard": -1, "seq": seq} | ({"epoch": epoch} if entry.epochs == "manual" else {})
             rows.append((0, "input", {"source": source} | ({"epoch": epoch} if "epoch" in at else {}), None))
-            rows += _pack(plan, entry, _Batch(table), at)
+            pieces = _pieces(table)
+            for index, piece in enumerate(pieces):
+                rows += _pack(plan, entry, _Batch(piece), at | ({"piece": index} if len(pieces) > 1 else {}))
         else:
             meta = {"source": source, "to": epoch if kind == "advance" else None, "seq": seq}
             rows += [(worker, "advance", meta, None) for worker in range(plan.workers)]
     return as_rows(rows)
+
+
+def _pieces(table: pa.Table) -> list[pa.Table]:
+    """A large entry in several rows of Spark's, which keeps some copies of each in its heap."""
+    size = max(1, -(-table.num_rows * PIECE_BYTES // max(1, table.nbytes)))
+    return [table.slice(first, size) for first in range(0, max(1, table.num_rows), size)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +151,8 @@ def _pack(plan: Plan, entry: Source, whole: _Batch, meta: dict[str, Any]) -> Ite
             way = (*way, (stage, port))
         batch = done[way]
         if channel.exchange is None:  # anywhere will do; by shard, so that it is the same when read again
-            parts = {(meta["shard"] + meta["seq"]) % plan.workers: batch} if batch.table.num_rows else {}
+            there = (meta["shard"] + meta["seq"] + meta.get("piece", 0)) % plan.workers
+            parts = {there: batch} if batch.table.num_rows else {}
         elif channel.exchange.broadcast:
             parts = dict.fromkeys(range(plan.workers), batch) if batch.table.num_rows else {}
         else:

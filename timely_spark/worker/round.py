@@ -205,6 +205,7 @@ class Worker:
                 row[1].get("channel", -1),
                 row[1].get("from", row[1].get("shard", 0)),
                 row[1].get("seq", 0),
+                row[1].get("piece", 0),
                 str(row[1].get("time", "")),
                 row[1].get("epoch", -1),
             )
