@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import TimelyError, VertexError
 from timely_spark.runtime.blobs import files_of
+from timely_spark.runtime.cancel import due
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.ledger import Ledger
 from timely_spark.runtime.log import Manifest, RoundLog
@@ -60,7 +61,9 @@ class Driver:
         if last is None or last.manifest.batch != batch_id - 1:
             last = self._restored(log, batch_id)
         before, coordinator, states = last.manifest, last.coordinator, last.states
-        turn = coordinator.turn(batch_id, states.enter(rows))
+        rows = states.enter(rows)
+        cancel = due(log, batch_id, before.kept_from) if coordinator.loops.loops else ()
+        turn = coordinator.turn(batch_id, rows, cancel=cancel)
         for name, refused in turn.refused.items():
             stage = self.site.plan.source(name).stage
             _log.warning("%s: %s", self.site.name, refused.text(name, stage.where, stage.max_jump))

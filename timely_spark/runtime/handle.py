@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from timely_spark.errors import TimelyError
 from timely_spark.graph import caller
+from timely_spark.runtime.cancel import ask
 from timely_spark.runtime.entries import Durable
 from timely_spark.runtime.errors import LostOwnership, QueryFailed
 from timely_spark.runtime.lock import Lock
@@ -316,6 +317,34 @@ class Query:
             return until is not None and all(self._watch.is_past(name, until) for name in names)
 
         return self._wait(reached, timeout)
+
+    def cancel(self, epoch: int) -> None:
+        """Ends the loops in which an epoch still is, so that it completes; other epochs go on.
+
+        Each of these loops gets a bound: the iteration that it has come to, in any epoch so far. From then on
+        nothing goes round beyond it, in no epoch, as if the loop had been made with such a `max_iterations`
+        from the beginning. That is also the guarantee: all outputs and all states, of this epoch and of later
+        ones, are those of the bounded loop, so what later epochs take back is taken back exactly. The
+        epoch is released with what it has come to. What the bound drops is counted (`last_progress.cut_off`)
+        and logged. The bound stays over restarts. A loop in which the epoch is not, has no bound; an epoch
+        that is over, or has not begun, changes nothing.
+
+        The request is durable when this returns, and takes effect with the next micro-batch; one that is
+        running ends when the loop comes to a multiple of `warn_after` iterations. What goes round by no
+        feedback, as a vertex that asks for one notification after the other, is not ended.
+
+        Args:
+            epoch: the epoch, such as a warning or `frontier` names.
+
+        Example:
+            >>> query.cancel(7)  # doctest: +SKIP
+            >>> query.wait_for(7)  # doctest: +SKIP
+            True
+
+        Raises:
+            InvalidTime: it is no epoch.
+        """
+        ask(self._site.log, as_epoch(epoch, "cancel", caller()))
 
     def step(self, timeout: float | None = None) -> bool:
         """Waits until one more micro-batch has run; False when time is up, or the query has ended.

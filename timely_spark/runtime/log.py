@@ -11,6 +11,7 @@ Under `<checkpoint>/timely/`, in Arrow and JSON; nothing here is ever unpickled:
     blobs/<t>-...            states, messages and outputs, where they are large
     inputs/<name>/<k>.arrow  what the user sent, in order
     captured/<name>/<v>.arrow what `capture` and `to_memory` have kept, delivery by delivery
+    cancels/<k>.json         epochs whose loops are to end, and with which batch they do
     failures/<t>.json        the error that ended the run of term t
 
 Each file has a checksum of its name and content as its last line; that of a blob stands in its name.
@@ -43,7 +44,7 @@ FORMAT = 4
 #: The manifest that exists before any batch has run.
 FIRST = -1
 _NESTED = ("captured", "inputs", "rounds")
-_FOLDERS = ("blobs", "failures", "flows", "outputs", "terms", *_NESTED)
+_FOLDERS = ("blobs", "cancels", "failures", "flows", "outputs", "terms", *_NESTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,44 @@
+"""Requests to end an epoch's loops, as files: every attempt at a batch finds the same ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from timely_spark.runtime.cancel import ask, due
+from timely_spark.runtime.errors import LostOwnership
+from timely_spark.runtime.log import RoundLog
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> RoundLog:
+    return RoundLog(str(tmp_path)).claim({"run": "first"})
+
+
+def test_a_request_takes_effect_with_one_batch_whenever_that_runs(log: RoundLog) -> None:
+    assert due(log, 3, kept_from=0) == []
+    ask(log, 2)
+    ask(log, 5)
+    assert due(log, 4, kept_from=0) == [2, 5]
+    assert due(log, 4, kept_from=0) == [2, 5]
+    ask(log, 6)
+    assert due(log, 5, kept_from=0) == [6]
+    again = RoundLog(log.checkpoint).claim({"run": "second"})
+    assert [due(again, batch, kept_from=0) for batch in (3, 4, 5, 6)] == [[], [2, 5], [6], []]
+
+
+def test_a_request_goes_when_no_batch_can_run_again_that_had_it(log: RoundLog) -> None:
+    ask(log, 2)
+    assert due(log, 4, kept_from=0) == [2]
+    ask(log, 7)
+    assert due(log, 9, kept_from=5) == [7]
+    assert log.files.numbers("cancels") == [1]
+
+
+def test_who_has_lost_the_checkpoint_takes_no_request(log: RoundLog) -> None:
+    ask(log, 2)
+    other = RoundLog(log.checkpoint).claim({"run": "second"})
+    with pytest.raises(LostOwnership):
+        due(log, 4, kept_from=0)
+    assert due(other, 6, kept_from=0) == [2]

@@ -1,0 +1,63 @@
+"""A loop that never ends, on Spark: it is told of, and ended, while other epochs go on."""
+
+from __future__ import annotations
+
+import logging
+
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+
+import timely_spark as ts
+from timely_spark.errors import InvalidTime, LimitReached
+
+
+def growing(**options: object) -> ts.Dataflow:
+    flow = ts.Dataflow("growing")
+    x = flow.input("x", "n long")
+    up = {"n": pc.add(pc.field("n"), 1)}
+    bad = x.where(pc.field("n") >= 0)
+    bad.loop(lambda n: n.exchange("n").select(**up), name="up", **options).capture("out")
+    x.capture("all")
+    return flow
+
+
+def test_a_loop_without_end_is_told_of_and_ended(
+    spark: SparkSession, checkpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    flow = growing()
+    with (
+        caplog.at_level(logging.WARNING, "timely_spark"),
+        flow.start(spark, checkpoint=checkpoint, workers=2, warn_after=40) as query,
+    ):
+        flow.handle("x").send([0])
+        while "has come to iteration 40 in epoch 0" not in caplog.text:
+            assert query.step(120)
+        flow.handle("x").send([-1])
+        assert query.step(120)
+        assert query.captured("out").rows() == {}
+        with pytest.raises(InvalidTime):
+            query.cancel(-1)
+        query.cancel(0)
+        assert query.wait_for(timeout=120)
+        progress = query.last_progress
+        assert progress is not None
+        assert progress.cut_off == {"up": 1}
+        length = len(query.captured("out").rows()[0])
+        assert query.captured("out").rows()[0] == [(n,) for n in range(1, length + 1)]
+    assert "loop 'up' (" in caplog.text
+    assert f"ended at its limit after {length} iterations of epoch 0" in caplog.text
+
+    flow = growing()  # the bound stays
+    with flow.start(spark, checkpoint=checkpoint, workers=2) as query:
+        flow.handle("x").send([1000])
+        assert query.wait_for(timeout=120)
+        assert [len(rows) for rows in query.captured("out").rows().values() if rows] == [length, length]
+
+
+def test_a_limit_that_must_not_be_reached_fails_the_query(spark: SparkSession, checkpoint: str) -> None:
+    flow = growing(max_iterations=5, on_limit="raise")
+    with flow.start(spark, checkpoint=checkpoint, workers=2) as query:
+        flow.handle("x").send([0])
+        with pytest.raises(LimitReached, match=r"loop 'up' .* after 5 iterations of epoch 0"):
+            query.wait_for(timeout=120)
