@@ -7,7 +7,6 @@ before that batch counts; the bounds on loops that come of it stand in the manif
 from __future__ import annotations
 
 import itertools
-import json
 
 from timely_spark.runtime.log import RoundLog
 
@@ -16,7 +15,8 @@ def ask(log: RoundLog, epoch: int) -> None:
     """Ask for the end of an epoch's loops; durable when it returns."""
     for number in itertools.count(max(log.files.numbers("cancels"), default=-1) + 1):
         try:
-            log.files.write(f"cancels/{number}.json", _text(epoch, None), new=True)
+            told = {"epoch": epoch, "batch": None}
+            log.files.write_json(f"cancels/{number}.json", told, durable=True, new=True)
         except FileExistsError:  # somebody else asks at the same moment
             continue
         return
@@ -31,17 +31,14 @@ def due(log: RoundLog, batch: int, kept_from: int) -> list[int]:
     epochs = []
     for number in log.files.numbers("cancels"):
         name = f"cancels/{number}.json"
-        said = log.read_json_there(name)
+        if (said := log.files.json(name)) is None:
+            continue
         if said["batch"] is None:
             log.check_owner()
             said["batch"] = batch
-            log.files.write(name, _text(said["epoch"], batch))
+            log.files.write_json(name, said, durable=True)
         if said["batch"] == batch:
             epochs.append(int(said["epoch"]))
         elif said["batch"] < kept_from:
             log.files.remove(name)
     return epochs
-
-
-def _text(epoch: int, batch: int | None) -> bytes:
-    return json.dumps({"epoch": epoch, "batch": batch}).encode()
