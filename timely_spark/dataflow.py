@@ -18,6 +18,7 @@ from timely_spark.graph import (
     as_schema,
     as_table,
     caller,
+    frame_schema,
     known,
     whole,
 )
@@ -153,7 +154,7 @@ class Dataflow:
                 )
                 raise GraphError(msg)
             self.frames[name] = given
-            schema = as_schema({f.name: f.dataType.simpleString() for f in given.schema.fields})
+            schema = frame_schema(name, given, caller())
         else:
             schema = as_schema(given)
         if epoch is not None:
@@ -290,9 +291,11 @@ class Dataflow:
             NameTaken: the session runs a query of that name; or CheckpointInUse: on the checkpoint.
             TimelyError: more that is wrong; whatever it is, inputs and other queries stay as they are.
         """
+        from timely_spark.runtime.arguments import check_arguments
         from timely_spark.runtime.outputs import outputs_of
         from timely_spark.runtime.start import default_workers, start
 
+        check_arguments(session=session, checkpoint=checkpoint, name=name, sources=sources, record=record)
         if workers is None:
             workers = default_workers(session, checkpoint)
         plan = warned(self.compile(workers), warn_after)

@@ -202,6 +202,12 @@ class SchemaError(TimelyError, TypeError):
 
     condition = "SCHEMA"
 
+    @classmethod
+    def column(cls, source: str, column: str, kind: str, where: Where) -> Self:
+        """A column of a DataFrame has a type of Spark's that a flow does not take."""
+        msg = f"source {source!r}: column {column!r} is of type {kind}, which a flow does not take"
+        return cls(msg, where=where, hint="cast the column, or drop it, in the DataFrame.")
+
 
 class CapabilityError(TimelyError, RuntimeError):
     """A vertex sends, or asks to be notified, at a time it has no right to (any more)."""

@@ -6,9 +6,10 @@ import threading
 from typing import Any
 
 import pytest
+from pyspark.sql.types import LongType, NullType, StructField, StructType
 
 import timely_spark as ts
-from timely_spark.errors import BadArgument, UnknownName
+from timely_spark.errors import BadArgument, SchemaError, UnknownName
 from timely_spark.runtime.errors import Unpicklable
 from timely_spark.runtime.site import packed
 from timely_spark.runtime.trigger import trigger_of
@@ -56,7 +57,7 @@ def test_workers_are_a_whole_number(workers: Any) -> None:
     with pytest.raises(BadArgument, match=wrong):
         flow().compile(workers)
     with pytest.raises(BadArgument, match=wrong):
-        flow().start(object(), workers=workers)  # type: ignore[arg-type]
+        flow().start(workers=workers)
     with pytest.raises(BadArgument, match=wrong):
         ts.testing.run(flow(), {}, workers=workers)
 
@@ -71,9 +72,32 @@ def test_other_numbers_are_whole_too(argument: str, value: Any) -> None:
         flow().start(Session(), workers=1, **{argument: value})  # type: ignore[arg-type]
 
 
-def test_what_is_no_session_is_told() -> None:
-    with pytest.raises(BadArgument, match=r"(?s)session='/tmp/x'.*Hint: start\(spark"):
-        flow().start("/tmp/x", workers=1)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("session", "/tmp/x"),
+        ("checkpoint", 5),
+        ("checkpoint", ""),
+        ("name", 7),
+        ("sources", [1]),
+        ("record", 1),
+    ],
+)
+def test_what_is_of_another_kind_is_told(argument: str, value: Any) -> None:
+    with pytest.raises(
+        BadArgument, match=rf"(?s){argument}=.* was expected \(.*test_arg.*\.py:\d+\)\nHint: "
+    ):
+        flow().start(**{argument: value}, workers=1)
+
+
+def test_a_column_of_a_type_that_is_not_taken_is_named_with_its_source() -> None:
+    class Frame:
+        isStreaming = True  # noqa: N815 - Spark's name
+        schema = StructType([StructField("n", LongType()), StructField("v", NullType())])
+
+    made = ts.Dataflow("types")
+    with pytest.raises(SchemaError, match=r"source 's': column 'v' is of type void.*test_arguments\.py:\d+"):
+        made.source("s", Frame())  # type: ignore[arg-type]
 
 
 def test_an_unknown_input_is_named_with_what_there_is() -> None:

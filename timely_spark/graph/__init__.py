@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timely_spark.graph.arguments import known, whole
+from timely_spark.graph.arguments import frame_schema, known, whole
 from timely_spark.graph.graph import (
     Edge,
     Graph,
@@ -36,6 +36,7 @@ __all__ = [
     "caller",
     "check_columns",
     "describe",
+    "frame_schema",
     "known",
     "names",
     "whole",

@@ -1,12 +1,15 @@
-"""What is asked of arguments: numbers, and names of what there is."""
+"""What is asked of arguments: numbers, names of what there is, and DataFrames."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from timely_spark.errors import BadArgument, UnknownName
+import pyarrow as pa
+
+from timely_spark.errors import BadArgument, SchemaError, UnknownName, Where
 from timely_spark.graph.graph import caller
+from timely_spark.graph.schema import as_schema
 
 T = TypeVar("T")
 
@@ -37,3 +40,18 @@ def known(things: Mapping[str, T], name: str, *, kind: str, flow: str) -> T:
     if name not in things:
         raise UnknownName.of(name, things, kind=kind, flow=flow, where=caller())
     return things[name]
+
+
+def frame_schema(source: str, frame: Any, where: Where) -> pa.Schema:
+    """The columns of a DataFrame that becomes a source.
+
+    Raises:
+        SchemaError: a column is of a type that a flow does not take.
+    """
+    fields = []
+    for column in frame.schema.fields:
+        try:
+            fields += [*as_schema({column.name: column.dataType.simpleString()})]
+        except SchemaError as error:  # noqa: PERF203 - the first one that fails is the last
+            raise SchemaError.column(source, column.name, column.dataType.simpleString(), where) from error
+    return as_schema(pa.schema(fields))

@@ -11,11 +11,9 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from timely_spark.errors import BadArgument
-from timely_spark.graph import caller
 from timely_spark.runtime.errors import NoSession, SparkMissing, SparkTooOld
 
 if TYPE_CHECKING:
@@ -204,19 +202,6 @@ def active_session(session: SparkSession | None) -> SparkSession:
     if session is None:
         raise NoSession.active()
     return session
-
-
-def checked_session(session: Any) -> SparkSession:
-    """As `active_session`, of whatever the user gave.
-
-    Raises:
-        NoSession: none was given, and none is active.
-        BadArgument: it is something else.
-    """
-    if session is None or hasattr(session, "readStream"):
-        return active_session(session)
-    hint = "start(spark, checkpoint=...), where spark is the SparkSession."
-    raise BadArgument.kind(session, what="session", expected="a SparkSession", where=caller(), hint=hint)
 
 
 def same_python(session: SparkSession) -> None:

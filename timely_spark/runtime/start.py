@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from timely_spark.errors import TimelyError
-from timely_spark.graph import caller, whole
-from timely_spark.graph.schema import as_schema
+from timely_spark.graph import caller, frame_schema, whole
 from timely_spark.runtime.adopt import adopt, check, newest_flow
 from timely_spark.runtime.driver import Driver, manifest_of
 from timely_spark.runtime.entries import Durable
@@ -45,7 +44,6 @@ from timely_spark.runtime.session import (
     PARTITIONS,
     active_session,
     applied,
-    checked_session,
     on_one_machine,
     partitions_for,
     require_spark,
@@ -123,7 +121,7 @@ def start(
         QueryRefused: Spark does not start the query.
     """
     require_spark()
-    session = checked_session(session)
+    session = active_session(session)
     partitions = partitions if partitions is None else whole("partitions", partitions)
     rounds = Bound().rounds if rounds_per_batch is None else whole("rounds_per_batch", rounds_per_batch)
     writing = _Writing(name or plan.name, trigger_of(trigger))
@@ -310,7 +308,7 @@ def _check_sources(plan: Plan, dataframes: Mapping[str, DataFrame], inputs: Sequ
             raise NotStreaming.source(name, frame)
         stage = plan.source(name).stage
         declared = stage.outputs[0]
-        found = as_schema({f.name: f.dataType.simpleString() for f in frame.schema.fields})
+        found = frame_schema(name, frame, stage.where)
         if found.names != declared.names or not all(map(_fits, found.types, declared.types)):
             raise SourceMismatch.columns(
                 name, found=_columns(found), declared=_columns(declared), where=stage.where
