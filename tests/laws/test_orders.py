@@ -6,7 +6,7 @@ import itertools
 import json
 from typing import Any
 
-from hypothesis import assume, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from timely_spark.times import LEXICOGRAPHIC, MAX, PRODUCT, Antichain, MutableAntichain, Summary, Time
@@ -14,6 +14,34 @@ from timely_spark.times import LEXICOGRAPHIC, MAX, PRODUCT, Antichain, MutableAn
 Kind = Any
 KINDS = st.sampled_from([PRODUCT, LEXICOGRAPHIC])
 SMALL = st.integers(0, 4)
+#: pure algebra costs next to nothing: more examples than others have, however few those are
+MANY = settings(max_examples=max(200, settings().max_examples))
+
+
+def some(kind: Kind, *times: tuple[int, ...]) -> tuple[Kind, list[Any]]:
+    return kind, [kind.decode(list(time)) for time in times]
+
+
+#: where the two orders differ; where one coordinate decides; and times that are one but for the last
+EDGES = [
+    ((0, 1, 5), (0, 2, 2), (1, 1, 5)),
+    ((0, 2, 0), (1, 1, 9), (1, 2, 0)),
+    ((0, 1, 1, 5), (0, 1, 2, 0), (0, 2, 0, 0)),
+    ((0, 0), (0, 1), (1, 0)),
+    ((3,), (3,), (4,)),
+]
+
+
+def at_edges(n: int) -> Any:
+    """The same test, of these times too."""
+
+    def decorate(test: Any) -> Any:
+        for kind in (PRODUCT, LEXICOGRAPHIC):
+            for times in EDGES:
+                test = example(some(kind, *times[:n]))(test)
+        return test
+
+    return decorate
 
 
 def coordinates(kind: Kind) -> st.SearchStrategy[int]:
@@ -80,7 +108,9 @@ def before(a: Any, b: Any) -> bool:
 # -- times -------------------------------------------------------------------------------------------------
 
 
+@MANY
 @given(alike(3))
+@at_edges(3)
 def test_partial_order(drawn: tuple[Kind, list[Any]]) -> None:
     _, (a, b, c) = drawn
 
@@ -92,7 +122,9 @@ def test_partial_order(drawn: tuple[Kind, list[Any]]) -> None:
     assert (a > b) == (b < a)
 
 
+@MANY
 @given(alike(3))
+@at_edges(3)
 def test_join_and_meet_are_the_tightest_bounds(drawn: tuple[Kind, list[Any]]) -> None:
     _, (a, b, c) = drawn
 
@@ -104,7 +136,9 @@ def test_join_and_meet_are_the_tightest_bounds(drawn: tuple[Kind, list[Any]]) ->
     assert type(a.join(b)) is type(a.meet(b)) is type(a)
 
 
+@MANY
 @given(alike(2))
+@at_edges(2)
 def test_order_key_extends_the_order(drawn: tuple[Kind, list[Any]]) -> None:
     _, (a, b) = drawn
 
@@ -114,6 +148,7 @@ def test_order_key_extends_the_order(drawn: tuple[Kind, list[Any]]) -> None:
     assert not a <= b or a.epoch <= b.epoch
 
 
+@MANY
 @given(alike(1), st.frozensets(st.integers(0, 3)))
 def test_encode_and_coarse(drawn: tuple[Kind, list[Any]], counters: frozenset[int]) -> None:
     kind, (a,) = drawn
@@ -128,6 +163,7 @@ def test_encode_and_coarse(drawn: tuple[Kind, list[Any]], counters: frozenset[in
 # -- summaries ---------------------------------------------------------------------------------------------
 
 
+@MANY
 @given(st.data())
 def test_results_in_is_monotone_and_composes(data: st.DataObject) -> None:
     kind, (a, b) = data.draw(alike(2))
@@ -144,6 +180,7 @@ def test_results_in_is_monotone_and_composes(data: st.DataObject) -> None:
     assert kind.identity(depth).results_in(a) == a
 
 
+@MANY
 @given(st.data())
 def test_a_composition_exists_iff_something_passes_it(data: st.DataObject) -> None:
     kind, depth = data.draw(KINDS), data.draw(st.integers(0, 2))
@@ -153,6 +190,7 @@ def test_a_composition_exists_iff_something_passes_it(data: st.DataObject) -> No
     assert (composed(path, kind.identity(depth)) is None) == (along(path, least) is None)
 
 
+@MANY
 @given(st.data())
 def test_followed_by_is_associative(data: st.DataObject) -> None:
     kind, depth = data.draw(KINDS), data.draw(st.integers(0, 2))
@@ -164,6 +202,7 @@ def test_followed_by_is_associative(data: st.DataObject) -> None:
     assert composed(one + two, kind.identity(depth)) == expected
 
 
+@MANY
 @given(st.data())
 def test_what_a_path_advances(data: st.DataObject) -> None:
     kind, (time,) = data.draw(alike(1))
@@ -192,6 +231,7 @@ def boxes(draw: Any) -> Summary:
     )
 
 
+@MANY
 @given(boxes(), boxes())
 def test_less_equal_of_summaries_is_that_of_all_their_results(a: Summary, b: Summary) -> None:
     times = [Time(*pair) for pair in itertools.product(EDGE_CASES, repeat=2)]
@@ -223,6 +263,7 @@ def minimal(times: Any) -> set[Any]:
     return {time for time in times if not any(other < time for other in times)}
 
 
+@MANY
 @given(alike(8), st.data())
 def test_an_antichain_holds_the_minimal_elements(drawn: tuple[Kind, list[Any]], data: st.DataObject) -> None:
     _, (probe, *times) = drawn
@@ -237,6 +278,7 @@ def test_an_antichain_holds_the_minimal_elements(drawn: tuple[Kind, list[Any]], 
     assert frontier.dominates(Antichain(times))
 
 
+@MANY
 @given(alike(5), st.data())
 def test_a_counted_frontier_is_that_of_the_positive_counts(
     drawn: tuple[Kind, list[Any]], data: st.DataObject
@@ -262,6 +304,7 @@ def test_a_counted_frontier_is_that_of_the_positive_counts(
     assert not counted.frontier()
 
 
+@MANY
 @given(alike(5), st.data())
 def test_order_and_grouping_of_counts_do_not_matter(
     drawn: tuple[Kind, list[Any]], data: st.DataObject

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from timely_spark.errors import InvalidTime
@@ -52,3 +54,21 @@ def test_only_the_outermost_loop_may_have_a_limit() -> None:
         LEXICOGRAPHIC.feedback(2, limit=4)
 
     assert LEXICOGRAPHIC.feedback(1, limit=4).results_in(Lexicographic(0, 4)) is None
+
+
+@pytest.mark.parametrize("counters", [1, 2, 3])
+def test_both_orders_and_their_bounds_on_all_small_times(counters: int) -> None:
+    for a, b in itertools.product(
+        itertools.product(range(3 if counters < 3 else 2), repeat=1 + counters), repeat=2
+    ):
+        by_coordinate = all(x <= y for x, y in zip(a, b, strict=True))
+        by_epoch_then_counters = a[0] <= b[0] and (a[1:] < b[1:] or a[1:] == b[1:])
+        one, other = Lexicographic(*a), Lexicographic(*b)
+
+        assert Time(*a).less_equal(Time(*b)) == by_coordinate
+        assert one.less_equal(other) == by_epoch_then_counters
+        later, earlier = (b[1:], a[1:]) if a[1:] < b[1:] else (a[1:], b[1:])
+        assert one.join(other) == (max(a[0], b[0]), *later)
+        assert one.meet(other) == (min(a[0], b[0]), *earlier)
+        assert Time(*a).join(Time(*b)) == tuple(map(max, a, b))
+        assert Time(*a).meet(Time(*b)) == tuple(map(min, a, b))

@@ -228,3 +228,23 @@ def test_mixing_is_a_bijection_as_far_as_one_sees() -> None:
 
     assert len(np.unique(keys.mix(x))) == len(x)
     assert np.bincount((keys.mix(x) % np.uint64(8)).astype(int)).min() > 12_000, "and deals evenly"
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+@pytest.mark.parametrize("by", [-1, 0, 1])
+@pytest.mark.parametrize("low", [False, True])
+def test_a_column_of_longs_is_written_as_wide_as_its_numbers_at_every_boundary(
+    bits: int, by: int, *, low: bool
+) -> None:
+    edge = (-(2 ** (bits - 1)) if low else 2 ** (bits - 1) - 1) + by
+    fits = by == 0 or (by > 0) == low
+    if not fits and bits == 64:
+        return
+    column = pa.array([0, edge, None] * 1000, pa.int64())
+    sent = to_bytes(pa.table({"n": column}), narrow=True)
+    with pa.ipc.open_stream(sent) as reader:
+        written = reader.schema.field("n").type
+
+    assert written.bit_width == (bits if fits else 2 * bits)
+    assert from_bytes(sent).column("n").to_pylist() == column.to_pylist()
+    assert from_bytes(sent).schema == pa.schema([("n", pa.int64())])
