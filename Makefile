@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run check test lint campaign simulate chaos bench bench-quick clean check-tools
+.PHONY: help install run check test lint campaign mutate simulate chaos bench bench-quick clean check-tools
 
 # The Python that .venv is made from; another one: make install PYTHON=/path/to/python3.12
 PYTHON ?= python3
@@ -34,6 +34,9 @@ lint: install ## ruff (rules and format) and mypy --strict
 
 campaign: install ## the long randomised tests (minutes)
 	@$(PY) -m pytest --campaign -m campaign $(ARGS)
+
+mutate: install ## change the code in small ways, and see whether the tests notice (one part: make mutate ARGS="times/")
+	@$(PY) tests/mutate.py $(ARGS)
 
 simulate: install ## crash and recover the simulator, STEPS=1000000 rounds of workers
 	@$(PY) tests/chaos/simulate.py --steps $(or $(STEPS),1000000) $(ARGS)

@@ -1,5 +1,4 @@
 """Small changes that some test must notice: (file, the tests, [(text, what stands there instead), ...])."""
-# ruff: noqa: E501
 
 from __future__ import annotations
 
