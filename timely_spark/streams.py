@@ -70,11 +70,12 @@ class Stream:
     to_delta = operators.to_delta
     to_files = operators.to_files
 
-    def collection(self, diff: str | None = None) -> Collection:
+    def collection(self, diff: str | None = None, *, name: str | None = None) -> Collection:
         """Its records as a collection, which is kept up to date incrementally: see `Collection`.
 
         Args:
             diff: a column of whole numbers: how many of the record there are more (or, negative, less).
+            name: the step's name.
 
         **Columns:** out: the stream's, without `diff`.
 
@@ -88,7 +89,7 @@ class Stream:
         """
         from timely_spark.differential import collection
 
-        return collection(self, diff)
+        return collection(self, diff, name=name)
 
     @property
     def schema(self) -> pa.Schema:
@@ -262,13 +263,15 @@ class Scope:
             GraphError: `max_iterations` is no whole number of at least 1; `on_limit` is none of those.
         """
         limit = operators.check_limit(max_iterations, on_limit)
-        full = self.flow.graph.name_in(self.graph_scope, "loop", name)
+        title = self.flow.graph.names.add(self.graph_scope.title, "loop", name, caller())
         return Scope(
-            self.flow, GraphScope(full, self.graph_scope, limit, caller(), on_limit=on_limit or "return")
+            self.flow, GraphScope(title, self.graph_scope, limit, caller(), on_limit=on_limit or "return")
         )
 
-    def enter(self, stream: Stream) -> Stream:
+    def enter(self, stream: Stream, *, name: str | None = None) -> Stream:
         """A stream of an outer scope in here, at lap 0 (Naiad's ingress); once per time, not per lap.
+
+        **Columns:** out as in.
 
         Raises:
             GraphError: the stream's scope is not around this one.
@@ -281,12 +284,17 @@ class Scope:
                 "Hint: let it leave its loop first."
             )
             raise GraphError(msg)
-        for scope in path[path.index(stream.stage.scope) + 1 :]:
-            summary = self.flow.graph.times.enter(scope.depth - 1)
-            kept = {column: column for column in stream.schema.names}
-            stream = stream.then(
-                "enter", [stream.schema], kind=Kind.ENTER, scope=scope, summary=summary, keeps=kept
-            )[0]
+        with self.flow.graph.parts(self.graph_scope, name):
+            for scope in path[path.index(stream.stage.scope) + 1 :]:
+                stream = stream.then(
+                    "enter",
+                    [stream.schema],
+                    kind=Kind.ENTER,
+                    name=name if scope is self.graph_scope else None,
+                    scope=scope,
+                    summary=self.flow.graph.times.enter(scope.depth - 1),
+                    keeps={column: column for column in stream.schema.names},
+                )[0]
         return stream
 
     def variable(self, initial: Stream | SchemaLike, *, name: str | None = None) -> Variable:
@@ -299,18 +307,20 @@ class Scope:
             msg = f"variable ({caller()}): the outermost scope is no loop. Hint: make one with scope.inner()."
             raise GraphError(msg)
         graph, scope = self.flow.graph, self.graph_scope
-        entered = self.enter(initial) if isinstance(initial, Stream) else None
-        schema = entered.schema if entered is not None else as_schema(initial)
-        back = graph.stage(
-            "feedback", scope, [schema], kind=Kind.FEEDBACK,
-            name=None if name is None else f"{name}-feedback",
-            summary=graph.times.feedback(scope.depth, scope.limit),
-            detail="" if scope.limit is None else f"at most {scope.limit + 1} laps",
-            parameters={"max_iterations": None if scope.limit is None else scope.limit + 1},
-        )  # fmt: skip
-        inputs = [(entered.stage, entered.port)] if entered is not None else []
-        stage = graph.stage(
-            "variable", scope, [schema], kind=Kind.VARIABLE, inputs=[*inputs, (back, 0)], name=name
-        )
+        with graph.parts(scope, name):
+            entered = self.enter(initial) if isinstance(initial, Stream) else None
+            schema = entered.schema if entered is not None else as_schema(initial)
+            back = graph.stage(
+                "feedback",
+                scope,
+                [schema],
+                kind=Kind.FEEDBACK,
+                summary=graph.times.feedback(scope.depth, scope.limit),
+                detail="" if scope.limit is None else f"at most {scope.limit + 1} laps",
+                parameters={"max_iterations": None if scope.limit is None else scope.limit + 1},
+            )
+            inputs = [(entered.stage, entered.port)] if entered is not None else []
+            inputs.append((back, 0))
+            stage = graph.stage("variable", scope, [schema], kind=Kind.VARIABLE, inputs=inputs, name=name)
         self.flow.feedbacks[stage.index] = back
         return Variable(self.flow, stage)

@@ -65,6 +65,43 @@ def test_a_derived_name_steps_aside_for_a_given_one() -> None:
     assert [x.map(lambda row: row.n, "n long").name for _ in range(3)] == ["map", "map_3", "map_4"]
 
 
+def test_a_derived_name_gives_way_to_one_that_is_given_later() -> None:
+    flow = ts.Dataflow("words")
+    words = flow.input("words", "word string").collection()
+    counts = words.count(keys="word")
+    changes = counts.changes()
+    assert (counts.index.name, changes.name) == ("count", "select_2")
+    changes.capture("count")
+    plan = flow.compile(2)
+    changes.probe("select_2")
+
+    assert (counts.index.name, changes.name) == ("count_2", "select_3")
+    assert "count" in plan.by_name, "what was compiled stays as it was"
+    assert [stage.name for stage in plan.stages if stage.operator == "select"][-1] == "select_2"
+    made = ts.testing.run(flow, {"words": [["to", "be", "to"]]}, workers=2)
+    assert made["count"].rows() == {0: [("be", 1, 1), ("to", 2, 1)]}
+
+
+def test_so_do_those_of_loops_probes_and_outputs() -> None:
+    flow = ts.Dataflow("aside")
+    x = flow.input("x", "n long")
+    inside = flow.scope.inner()
+    entered = x.enter(inside)
+    probe = x.probe()
+    x.capture()
+    x.distinct(name="loop").capture("capture-x")
+    x.distinct(name="probe")
+    x.distinct(name="loop_2")
+
+    assert (inside.name, entered.name, probe.name) == ("loop_3", "loop_3.enter", "probe_2")
+    assert [output.name for output in flow.outputs] == ["capture-x_2", "capture-x"]
+    out = ts.testing.run(flow, {"x": [[1]]})
+    assert set(out) == {"capture-x", "capture-x_2"}
+    x.enter(flow.scope.inner(name="given"), name="in")
+    with pytest.raises(GraphError, match=r"'given' .* has the name of the step at"):
+        x.distinct(name="given")
+
+
 def test_scopes_are_nested_and_times_have_a_counter_for_each() -> None:
     flow = ts.Dataflow("scopes")
     inner = flow.scope.inner(name="a").inner(name="b")
@@ -107,4 +144,4 @@ def test_stages_and_edges_are_only_added() -> None:
     flow.compile(1)
     assert (flow.graph.stages, flow.graph.edges) == before, "compiling changes nothing"
     with pytest.raises(AttributeError):
-        x.stage.name = "other"  # type: ignore[misc]
+        x.stage.operator = "other"  # type: ignore[misc]

@@ -86,8 +86,8 @@ Steps: in topological order, loops indented
     hops.concat    concat           <- hops.select, hops.variable   (node int64)             test_explain.py:N
     hops.near      distinct         <- hops.concat                  (node int64)             test_explain.py:N
     hops.feedback  feedback         <- hops.near                    (node int64)             test_explain.py:N
-  leave            leave            <- hops.near                    (node int64)             test_explain.py:N
-  near             output memory    <- leave                                                 test_explain.py:N
+  hops.leave       leave            <- hops.near                    (node int64)             test_explain.py:N
+  near             output memory    <- hops.leave                                            test_explain.py:N
 
 Vertices: what a worker has a part of, and what rides on the channels into it
   hops.variable  variable
@@ -100,7 +100,7 @@ Vertices: what a worker has a part of, and what rides on the channels into it
     from hops.variable: stays on its worker, lies by node already; over hops.concat
     from hops.join: EXCHANGE by node, combined before it is sent; runs before it: hops.select; over hops.concat
   near  output memory
-    from hops.near: stays on its worker, lies by node already; over leave
+    from hops.near: stays on its worker, lies by node already; over hops.leave
 
 Rounds
   an epoch takes 1 round, and 1 more for each exchange on its way: 1 in loop 'hops'
@@ -113,48 +113,48 @@ NESTED = """\
 Flow 'nested' on 2 workers
 
 Steps: in topological order, loops indented
-  x                         source manual                                                        (k int64, v int64)  test_explain.py:N
-  outer:                    loop, at most 3 laps                                                                     test_explain.py:N
-    outer.enter             enter                    <- x                                        (k int64, v int64)  test_explain.py:N
-    outer.variable          variable                 <- outer.enter, outer.feedback              (k int64, v int64)  test_explain.py:N
-    outer.inner:            loop                                                                                     test_explain.py:N
-      outer.inner.enter     enter                    <- outer.variable                           (k int64, v int64)  test_explain.py:N
-      outer.inner.variable  variable                 <- outer.inner.enter, outer.inner.feedback  (k int64, v int64)  test_explain.py:N
-      outer.inner.known     distinct                 <- outer.inner.variable                     (k int64, v int64)  test_explain.py:N
-      outer.inner.feedback  feedback                 <- outer.inner.known                        (k int64, v int64)  test_explain.py:N
-    outer.leave             leave                    <- outer.inner.known                        (k int64, v int64)  test_explain.py:N
-    outer.leave.settled     settle                   <- outer.leave                              (k int64, v int64)  test_explain.py:N, put in
-    outer.sums              aggregate v=sum(v)       <- outer.leave.settled                      (k int64, v int64)  test_explain.py:N
-    outer.new               distinct                 <- outer.sums                               (k int64, v int64)  test_explain.py:N
-    outer.feedback          feedback at most 3 laps  <- outer.new                                (k int64, v int64)  test_explain.py:N
-  leave                     leave                    <- outer.new                                (k int64, v int64)  test_explain.py:N
-  leave.settled             settle                   <- leave                                    (k int64, v int64)  test_explain.py:N, put in
-  counts                    aggregate n=count()      <- leave.settled                            (k int64, n int64)  test_explain.py:N
-  out                       output capture           <- counts                                                       test_explain.py:N
+  x                            source manual                                                        (k int64, v int64)  test_explain.py:N
+  outer:                       loop, at most 3 laps                                                                     test_explain.py:N
+    outer.enter                enter                    <- x                                        (k int64, v int64)  test_explain.py:N
+    outer.variable             variable                 <- outer.enter, outer.feedback              (k int64, v int64)  test_explain.py:N
+    outer.inner:               loop                                                                                     test_explain.py:N
+      outer.inner.enter        enter                    <- outer.variable                           (k int64, v int64)  test_explain.py:N
+      outer.inner.variable     variable                 <- outer.inner.enter, outer.inner.feedback  (k int64, v int64)  test_explain.py:N
+      outer.inner.known        distinct                 <- outer.inner.variable                     (k int64, v int64)  test_explain.py:N
+      outer.inner.feedback     feedback                 <- outer.inner.known                        (k int64, v int64)  test_explain.py:N
+    outer.inner.leave          leave                    <- outer.inner.known                        (k int64, v int64)  test_explain.py:N
+    outer.inner.leave.settled  settle                   <- outer.inner.leave                        (k int64, v int64)  test_explain.py:N, put in
+    outer.sums                 aggregate v=sum(v)       <- outer.inner.leave.settled                (k int64, v int64)  test_explain.py:N
+    outer.new                  distinct                 <- outer.sums                               (k int64, v int64)  test_explain.py:N
+    outer.feedback             feedback at most 3 laps  <- outer.new                                (k int64, v int64)  test_explain.py:N
+  outer.leave                  leave                    <- outer.new                                (k int64, v int64)  test_explain.py:N
+  outer.leave.settled          settle                   <- outer.leave                              (k int64, v int64)  test_explain.py:N, put in
+  counts                       aggregate n=count()      <- outer.leave.settled                      (k int64, n int64)  test_explain.py:N
+  out                          output capture           <- counts                                                       test_explain.py:N
 
 Vertices: what a worker has a part of, and what rides on the channels into it
   outer.inner.known  distinct
     from x: dealt by k, v at the source, free; over outer.enter, outer.variable, outer.inner.enter, outer.inner.variable
     from outer.inner.known: stays on its worker, lies by k, v already; over outer.inner.feedback, outer.inner.variable
     from outer.new: stays on its worker, lies by k, v already; over outer.feedback, outer.variable, outer.inner.enter, outer.inner.variable
-  outer.leave.settled  settle, waits until a time is complete
-    from outer.inner.known: stays on its worker, lies by k, v already; over outer.leave
+  outer.inner.leave.settled  settle, waits until a time is complete
+    from outer.inner.known: stays on its worker, lies by k, v already; over outer.inner.leave
   outer.sums  aggregate v=sum(v), waits until a time is complete
-    from outer.leave.settled: EXCHANGE by k, combined before it is sent
+    from outer.inner.leave.settled: EXCHANGE by k, combined before it is sent
   outer.new  distinct
     from outer.sums: EXCHANGE by k, v, combined before it is sent
-  leave.settled  settle, waits until a time is complete
-    from outer.new: stays on its worker, lies by k, v already; over leave
+  outer.leave.settled  settle, waits until a time is complete
+    from outer.new: stays on its worker, lies by k, v already; over outer.leave
   counts  aggregate n=count(), waits until a time is complete
-    from leave.settled: EXCHANGE by k, combined before it is sent
+    from outer.leave.settled: EXCHANGE by k, combined before it is sent
   out  output capture
     from counts: stays on its worker
 
 Rounds
   an epoch takes 1 round, and 1 more for each exchange on its way: 2 in loop 'outer', 1 outside loops
   exchanges that cost nothing: 1 at the sources, 4 where records lie right already
-  loop 'outer': leave.settled waits until it ended on all workers, up to 1 round more
-  loop 'outer': laps matter (there are at most 3 and outer.sums, outer.leave.settled wait); each takes a round per exchange in it
+  loop 'outer': outer.leave.settled waits until it ended on all workers, up to 1 round more
+  loop 'outer': laps matter (there are at most 3 and outer.sums, outer.inner.leave.settled wait); each takes a round per exchange in it
   loop 'outer.inner': laps do not matter, it runs until nothing changes; no exchange in it
   epochs: x holds the flow until the program advances or closes it
 """  # noqa: E501

@@ -43,7 +43,7 @@ flowchart TD
         s9["near<br/>distinct"]
         s3("feedback")
     end
-    s10("leave")
+    s10("hops.leave<br/>leave")
     s11[["near<br/>output memory"]]
     s1 --> s2
     s2 -->|"by node, free"| s4
@@ -72,14 +72,14 @@ flowchart TD
             s7["known<br/>distinct"]
             s5("feedback")
         end
-        s8("leave")
-        s14["leave.settled<br/>settle"]
+        s8("inner.leave<br/>leave")
+        s14["inner.leave.settled<br/>settle"]
         s9["sums<br/>aggregate v=sum(v)"]
         s10["new<br/>distinct"]
         s2("feedback<br/>feedback at most 3 laps")
     end
-    s11("leave")
-    s15["leave.settled<br/>settle"]
+    s11("outer.leave<br/>leave")
+    s15["outer.leave.settled<br/>settle"]
     s12["counts<br/>aggregate n=count()"]
     s13[["out<br/>output capture"]]
     s0 --> s1
@@ -133,7 +133,11 @@ def test_any_name_can_be_drawn(name: str) -> None:
     lines = to_mermaid(flow).splitlines()
 
     assert [line for line in lines if not LINE.fullmatch(line)] == []
-    assert sum("subgraph loop" in line for line in lines) == sum(line.strip() == "end" for line in lines) == 1
+    assert (
+        sum(line.strip().startswith("subgraph loop") for line in lines)
+        == sum(line.strip() == "end" for line in lines)
+        == 1
+    )
 
 
 def test_a_text_does_not_begin_as_a_list_does() -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from timely_spark.differential import arranged, joins, linear, loops, reductions
 from timely_spark.differential.trace import DIFF, SEQUENCE
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import caller, describe
+from timely_spark.graph import caller, composed, describe
 from timely_spark.times import PRODUCT
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ class Collection:
     def stream(self) -> Stream:
         """The changes as they come: the records' columns and `DIFF`."""
         if self._plain is None:
-            self._plain = self.index.select(*self.schema.names, DIFF)
+            with self.index.flow.graph.parts_of(self.index.stage):  # whoever asks for it first
+                self._plain = self.index.select(*self.schema.names, DIFF)
         return self._plain
 
     @property
@@ -115,7 +116,7 @@ class Collection:
         """
         return Collection(stream, keys, once=once)
 
-    def enter(self, scope: Scope) -> Collection:
+    def enter(self, scope: Scope, *, name: str | None = None) -> Collection:
         """This collection inside a loop, the same in every lap.
 
         Operators enter what comes from outside their loop by themselves. What is arranged is so inside, too.
@@ -133,9 +134,9 @@ class Collection:
         Raises:
             GraphError: `scope` is not inside the collection's.
         """
-        return Collection(scope.enter(self.index), self.keys)
+        return Collection(scope.enter(self.index, name=name), self.keys)
 
-    def variable(self, scope: Scope) -> Variable:
+    def variable(self, scope: Scope, *, name: str | None = None) -> Variable:
         """A variable of a loop that begins as this collection; `set` must say what it becomes.
 
         **Columns:** out as in.
@@ -153,9 +154,9 @@ class Collection:
         Raises:
             GraphError: `scope` is no loop, or not inside the collection's scope.
         """
-        return Variable(self, scope)
+        return Variable(self, scope, name=name)
 
-    def leave(self) -> Collection:
+    def leave(self, *, name: str | None = None) -> Collection:
         """This collection one loop further out: what it has come to when the loop has ended.
 
         **Columns:** out as in.
@@ -174,8 +175,9 @@ class Collection:
         Raises:
             GraphError: it is in no loop.
         """
-        return Collection(self.stream.leave())
+        return Collection(self.stream.leave(name=name))
 
+    @composed
     def changes(self, diff: str = "diff", *, name: str | None = None) -> Stream:
         """The collection as a stream of its changes: per time each record that changed once.
 
@@ -267,9 +269,10 @@ class Variable(Collection):
 
     __slots__ = ("_initial",)
 
-    def __init__(self, initial: Collection, scope: Scope) -> None:
-        self._initial = initial.enter(scope)
-        super().__init__(scope.variable(initial.stream))
+    def __init__(self, initial: Collection, scope: Scope, *, name: str | None = None) -> None:
+        with scope.flow.graph.parts(scope.graph_scope, name):
+            self._initial = initial.enter(scope)
+            super().__init__(scope.variable(initial.stream, name=name))
 
     def set(self, result: Any, *, consolidate: bool = True) -> None:
         """Let the variable become `result` in the next lap; once.
@@ -305,11 +308,12 @@ class Variable(Collection):
                 f"({describe(result.schema)}). Hint: select the variable's columns, in its order."
             )
             raise SchemaError(msg)
-        if result.scope != self.scope:
-            result = result.enter(self.scope)
-        fed = result.concat(self._initial.negate())
-        stream: Any = self.index
-        stream.feed((fed.consolidate() if consolidate else fed).stream)
+        variable: Any = self.index
+        with variable.flow.graph.parts_of(variable.stage):
+            if result.scope != self.scope:
+                result = result.enter(self.scope)
+            fed = result.concat(self._initial.negate())
+            variable.feed((fed.consolidate() if consolidate else fed).stream)
 
 
 def check_collection(operator: str, other: Any) -> None:
@@ -326,7 +330,7 @@ def check_collection(operator: str, other: Any) -> None:
         raise GraphError(msg)
 
 
-def collection(stream: Stream, diff: str | None = None) -> Collection:
+def collection(stream: Stream, diff: str | None = None, *, name: str | None = None) -> Collection:
     """A stream's records as a collection: each is there once more from its time on, or as `diff` says.
 
     The method `Stream.collection`.
@@ -334,6 +338,7 @@ def collection(stream: Stream, diff: str | None = None) -> Collection:
     Args:
         stream: any.
         diff: a column of whole numbers: how many of the record there are more, or (negative) less.
+        name: the step's name.
 
     **Columns:** out: the stream's, without `diff`. Nested ones are for stateless operators only.
 
@@ -362,4 +367,4 @@ def collection(stream: Stream, diff: str | None = None) -> Collection:
             "Hint: collections need the product order, Dataflow's default."
         )
         raise GraphError(msg)
-    return Collection(linear.changed_by(stream, diff))
+    return Collection(linear.changed_by(stream, diff, name=name))

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from timely_spark.differential.arranged import index_of, numbered
 from timely_spark.differential.trace import DIFF, SEQUENCE, by_time, consolidate, insert, numbers, times_of
-from timely_spark.graph import Partition, Vertex
+from timely_spark.graph import Partition, Vertex, composed
 from timely_spark.operators.join import matching_keys, other_columns, with_keys
 from timely_spark.worker.arrangement import Arrangement
 from timely_spark.worker.dealt import repartition
@@ -76,6 +76,7 @@ class Join(Vertex):
             self.send_by(0, self._context.times.decode(moment), part)
 
 
+@composed
 def join(
     collection: Collection,
     other: Collection,
@@ -120,6 +121,7 @@ def join(
     return _join("join", collection, other, keys, extra=extra, name=name)
 
 
+@composed
 def semijoin(
     collection: Collection,
     other: Collection,
@@ -163,6 +165,7 @@ def semijoin(
     return _semijoin("semijoin", collection, other, keys, unique=unique, name=name)
 
 
+@composed
 def antijoin(
     collection: Collection,
     other: Collection,

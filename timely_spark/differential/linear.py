@@ -24,6 +24,7 @@ from timely_spark.graph import (
     as_schema,
     as_table,
     caller,
+    composed,
 )
 from timely_spark.operators.rows import Expression, check_function, each
 from timely_spark.worker.dealt import repartition
@@ -105,14 +106,14 @@ class Consolidate(Vertex):
             self.send_by(0, time, added_up(pa.concat_tables(came)))
 
 
-def changed_by(stream: Stream, diff: str | None) -> Stream:
+def changed_by(stream: Stream, diff: str | None, *, name: str | None = None) -> Stream:
     """A stream's records as changes: each counts once, or as its column `diff` says.
 
     Raises:
         SchemaError: there is no such column, or it has no whole numbers.
     """
     if diff is None:
-        return stream.select(*stream.schema.names, {DIFF: pc.scalar(1)})
+        return stream.select(*stream.schema.names, {DIFF: pc.scalar(1)}, name=name)
     if diff not in stream.schema.names or not pa.types.is_integer(stream.schema.field(diff).type):
         has = ", ".join(f"{field.name} {field.type}" for field in stream.schema)
         msg = (
@@ -124,6 +125,7 @@ def changed_by(stream: Stream, diff: str | None) -> Stream:
     return stream.then(
         "collection",
         [pa.schema([*kept, pa.field(DIFF, pa.int64())])],
+        name=name,
         vertex=_Weigh(diff),
         keeps={field.name: field.name for field in kept},
         detail=diff,
@@ -294,6 +296,7 @@ def _each(
     return collection.like(collection.stream.then(operator, [schema], name=name, vertex=vertex)[0])
 
 
+@composed
 def concat(collection: Collection, *others: Collection, name: str | None = None) -> Collection:
     """All records of several collections, their multiplicities added. Those of outer scopes are entered.
 

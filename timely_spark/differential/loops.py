@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from timely_spark.differential.trace import numbers
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Vertex, caller, check_columns
+from timely_spark.graph import Vertex, caller, check_columns, composed
 from timely_spark.operators.loop import OnLimit
 from timely_spark.operators.rows import Expression, check_function
 
@@ -39,6 +39,7 @@ class EnterAt(Vertex):
             )
 
 
+@composed
 def enter_at(
     collection: Collection, scope: Scope, lap: str | Expression, *, name: str | None = None
 ) -> Collection:
@@ -146,10 +147,13 @@ def iterate(
         SchemaError: it returns one with other columns.
     """
     check_function("iterate", step)
-    scope = collection.scope.inner(name=name, max_iterations=max_iterations, on_limit=on_limit)
-    variable = collection.variable(scope)
-    result = step(variable)
-    variable.set(result, consolidate=consolidate)
-    if result.scope != scope:  # it did not look at the variable
-        result = result.enter(scope)
-    return result.leave()
+    graph = collection.index.flow.graph
+    with graph.parts(collection.scope.graph_scope, name) as outside:
+        scope = collection.scope.inner(name=name, max_iterations=max_iterations, on_limit=on_limit)
+        variable = collection.variable(scope)
+        with graph.names.by(outside):  # what the user makes in it, he names
+            result = step(variable)
+        variable.set(result, consolidate=consolidate)
+        if result.scope != scope:  # it did not look at the variable
+            result = result.enter(scope)
+        return result.leave()

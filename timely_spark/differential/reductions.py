@@ -24,7 +24,16 @@ from timely_spark.differential.reducers import (
 )
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Partition, SchemaLike, as_schema, caller, check_columns, describe, names
+from timely_spark.graph import (
+    Partition,
+    SchemaLike,
+    as_schema,
+    caller,
+    check_columns,
+    composed,
+    describe,
+    names,
+)
 from timely_spark.operators.aggregate import ALL
 from timely_spark.operators.rows import check_function
 
@@ -85,6 +94,7 @@ def _plain(made: Collection) -> Collection:
     return made.select(*(column for column in names if column != ALL)) if ALL in names else made
 
 
+@composed
 def count(
     collection: Collection, column: str = "count", *, keys: Columns = None, name: str | None = None
 ) -> Collection:
@@ -116,6 +126,7 @@ def count(
     )
 
 
+@composed
 def sum(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
     """The sum of a column per key: whole numbers as long, others as double or decimal. Nulls are left out.
 
@@ -158,6 +169,7 @@ def sum(collection: Collection, value: str, *, keys: Columns = None, name: str |
     return _plain(made)
 
 
+@composed
 def min(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
     """The least value of a column per key. Null and NaN are no values; a key without any has no row.
 
@@ -184,6 +196,7 @@ def min(collection: Collection, value: str, *, keys: Columns = None, name: str |
     return _extreme("min", collection, value, keys, name)
 
 
+@composed
 def max(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
     """The greatest value of a column per key. Null and NaN are no values; a key without any has no row.
 
@@ -219,6 +232,7 @@ def _extreme(
     return _plain(_reduced(operator, collection, logic, fields, name=name, detail=value, value=value))
 
 
+@composed
 def top_k(
     collection: Collection,
     k: int,
@@ -265,6 +279,7 @@ def top_k(
     return _plain(_reduced("top_k", collection, logic, fields, name=name, detail=f"{k} by {value}", **said))
 
 
+@composed
 def distinct(collection: Collection, *, name: str | None = None) -> Collection:
     """Each record that is there once, however often it is.
 
@@ -284,6 +299,7 @@ def distinct(collection: Collection, *, name: str | None = None) -> Collection:
     return _threshold("distinct", collection, present, name)
 
 
+@composed
 def threshold(
     collection: Collection, function: Callable[[Any], Any], *, name: str | None = None
 ) -> Collection:
@@ -321,6 +337,7 @@ def _threshold(
     return _reduced(operator, collection, Threshold(keys, function), [], name=name)
 
 
+@composed
 def reduce(
     collection: Collection,
     function: Callable[[Any, list[Any]], Iterable[Any]],
@@ -362,6 +379,7 @@ def reduce(
     return _reduced("reduce", collection, PerKey(listed, function, made), list(made), name=name)
 
 
+@composed
 def reduce_batches(
     collection: Collection,
     function: Callable[[pa.Table], Any],

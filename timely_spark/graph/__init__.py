@@ -15,6 +15,7 @@ from timely_spark.graph.graph import (
     check_columns,
     names,
 )
+from timely_spark.graph.naming import Name, composed
 from timely_spark.graph.schema import SchemaLike, as_schema, as_table, describe
 from timely_spark.graph.vertex import Context, Forward, Stateless, Vertex
 
@@ -24,6 +25,7 @@ __all__ = [
     "Forward",
     "Graph",
     "Kind",
+    "Name",
     "Partition",
     "Refines",
     "SchemaLike",
@@ -35,6 +37,7 @@ __all__ = [
     "as_table",
     "caller",
     "check_columns",
+    "composed",
     "describe",
     "frame_schema",
     "known",

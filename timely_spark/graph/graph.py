@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from timely_spark.errors import GraphError, SchemaError, Where
+from timely_spark.errors import SchemaError, Where
+from timely_spark.graph.naming import Name, Names, Owner
 from timely_spark.graph.schema import describe, is_key_type
 from timely_spark.graph.vertex import Stateless, Vertex
 from timely_spark.times import PRODUCT, PathSummary, Times
@@ -35,12 +36,18 @@ class Scope:
     `limit`: the largest value the counter may take, None for no limit.
     """
 
-    name: str
+    #: None: the root
+    title: Name | None
     parent: Scope | None
     limit: int | None
     where: Where
     #: what happens when the limit drops records: "warn", "raise" or, without a word, "return"
     on_limit: str = "return"
+
+    @property
+    def name(self) -> str:
+        """What the loop is called, with those around it; empty for the root."""
+        return self.title.full if self.title is not None else ""
 
     @property
     def depth(self) -> int:
@@ -132,7 +139,7 @@ class Stage:
     """A stage of the graph: it computes, with a vertex; or it routes, or is a source."""
 
     index: int
-    name: str
+    title: Name
     kind: Kind
     #: what it is called by people, who see it in `explain`; nothing is decided by it
     operator: str
@@ -154,14 +161,22 @@ class Stage:
     detail: str = ""
     #: what it was told that decides what it keeps and what that means, as plain JSON: a restart compares it
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    #: whether the user gave the name, and those of the loops around it, himself
-    named: bool = False
     #: of a source, whether the program itself sends
     handle: bool = False
     #: of a source: "clock", "manual", or the column that says
     epochs: str = ""
     #: of a source with epochs of a column: how far one may lie above the highest before
     max_jump: int = 0
+
+    @property
+    def name(self) -> str:
+        """What it is called, with the loops around it. A derived name may change while a flow is built."""
+        return self.title.full
+
+    @property
+    def named(self) -> bool:
+        """Whether the user gave the name, or that of what it is a part of; and those of the loops around."""
+        return self.title.is_known
 
     @property
     def is_source(self) -> bool:
@@ -201,40 +216,38 @@ class Graph:
 
     name: str
     times: Times = PRODUCT
-    root: Scope = field(default_factory=lambda: Scope("", None, None, caller()))
+    root: Scope = field(default_factory=lambda: Scope(None, None, None, caller()))
     stages: list[Stage] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
-    names: dict[str, Where] = field(default_factory=dict)
-    _derived: Counter[str] = field(default_factory=Counter)
-    #: names that no user gave
-    _made_up: set[str] = field(default_factory=set)
+    names: Names = field(default_factory=Names)
 
-    def name_in(self, scope: Scope, kind: str, name: str | None) -> str:
-        """A name that no other stage has: the given one, or one derived from its kind and its place."""
-        prefix = f"{scope.name}." if scope.name else ""
-        where = caller()
-        if name is None:
-            name = kind
-            while prefix + name in self.names:
-                self._derived[prefix + kind] += 1
-                name = f"{kind}_{self._derived[prefix + kind] + 1}"
-            self._made_up.add(prefix + name)
-        elif prefix + name in self.names:
-            made_up = prefix + name in self._made_up
-            msg = (
-                f"step {prefix + name!r} ({where}) has the name of the step at {self.names[prefix + name]}"
-                + (", which was given none and so is called after what it does. " if made_up else ". ")
-                + f"Hint: give {'that step a name (name=...)' if made_up else 'each step a name of its own'}."
-            )
-            raise GraphError(msg)
-        elif not name or set(name) & set("./\\\0\n"):
-            msg = (
-                f"step name {name!r} ({where}) is empty or has one of . / \\ in it. "
-                "Hint: use letters, digits, _ and -."
-            )
-            raise GraphError(msg)
-        self.names[prefix + name] = where
-        return prefix + name
+    def parts(self, scope: Scope, name: str | None) -> AbstractContextManager[Owner | None]:
+        """Let steps that are given no name be called after an operator that has one, while it makes them."""
+        return self.names.by(self.names.owned(scope.title, name))
+
+    def parts_of(self, stage: Stage) -> AbstractContextManager[Owner | None]:
+        """Let steps that are given no name be called after another one, if the user gave that a name."""
+        title = stage.title
+        owner = Owner(None, title.text, title.full, given=False, known=True) if title.known else None
+        return self.names.by(owner)
+
+    def copied(self) -> tuple[Graph, dict[Stage, Stage]]:
+        """The stages, with names that stay as they are, and no edges; and what has become of each stage."""
+        made = Graph(self.name, self.times)
+        made.names, titles = self.names.copied()
+        scopes: dict[Scope | None, Scope | None] = {None: None}
+        new: dict[Stage, Stage] = {}
+        for stage in self.stages:
+            for scope in stage.scope.path:
+                if scope not in scopes:
+                    scopes[scope] = replace(scope, title=titles[scope.title], parent=scopes[scope.parent])
+            title, within = titles[stage.title], scopes[stage.scope]
+            assert title is not None
+            assert within is not None
+            new[stage] = replace(stage, title=title, scope=within)
+        made.root = scopes.get(self.root) or made.root
+        made.stages.extend(new.values())
+        return made, new
 
     def stage(
         self,
@@ -264,14 +277,14 @@ class Graph:
             GraphError: the name is taken.
             SchemaError: a required column is missing or cannot be a key.
         """
-        full = self.name_in(scope, called or operator, name)
+        title = self.names.add(scope.title, called or operator, name, caller())
         needs = tuple(requires) if requires is not None else (None,) * max(1, len(inputs))
         for (source, port), need in zip(inputs, needs, strict=False):
             if need is not None:
-                check_columns(full, source.outputs[port], need.columns, keys=True)
+                check_columns(title.full, source.outputs[port], need.columns, keys=True)
         stage = Stage(
             index=len(self.stages),
-            name=full,
+            title=title,
             kind=kind,
             operator=operator,
             scope=scope,
@@ -285,7 +298,6 @@ class Graph:
             refines=refines,
             detail=detail,
             parameters=parameters or {},
-            named=not any(one in self._made_up for one in (full, *(loop.name for loop in scope.path))),
             handle=handle,
             epochs=epochs,
             max_jump=max_jump,

@@ -6,11 +6,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
+from timely_spark.graph import composed
 from timely_spark.graphs.edges import edges_of, ends_of, magnitude, reversed_of
 from timely_spark.graphs.forest import components, spanning_forest
 
 
-def connected_components(edges: Collection, *, src: str = "src", dst: str = "dst") -> Collection:
+@composed
+def connected_components(
+    edges: Collection, *, src: str = "src", dst: str = "dst", name: str | None = None
+) -> Collection:
     """For each node of an undirected graph the least node that it is connected with.
 
     A node is there while an edge touches it, a loop to itself included; parallel edges are as one.
@@ -23,6 +27,7 @@ def connected_components(edges: Collection, *, src: str = "src", dst: str = "dst
         edges: the edges, in either direction or both.
         src: the column of one end.
         dst: the column of the other end; of the same type.
+        name: the step's name; those of its parts begin with it.
 
     **Columns:** in: `src`, `dst`, any that can be keys; an edge with a null end is none. Out: ``node``,
     ``component``, of their type.
@@ -41,12 +46,15 @@ def connected_components(edges: Collection, *, src: str = "src", dst: str = "dst
     """
     graph = edges_of("connected_components", edges, src, dst)
     if graph.scope.graph_scope.parent is None:
-        return graph.like(components(spanning_forest(graph.stream)), once=True)
+        return graph.like(components(spanning_forest(graph.stream), name=name), once=True)
     links = graph.concat(reversed_of(graph)).distinct()
-    return least_reaching(ends_of(links), links)
+    return least_reaching(ends_of(links), links, name=name)
 
 
-def strongly_connected_components(edges: Collection, *, src: str = "src", dst: str = "dst") -> Collection:
+@composed
+def strongly_connected_components(
+    edges: Collection, *, src: str = "src", dst: str = "dst", name: str | None = None
+) -> Collection:
     """For each node of a directed graph the least node that it reaches and is reached from.
 
     Each node that an edge touches has a row; a node that is on no cycle is a component of its own.
@@ -62,6 +70,7 @@ def strongly_connected_components(edges: Collection, *, src: str = "src", dst: s
         edges: the edges.
         src: the column of the end where they begin.
         dst: the column of the end where they lead; of the same type.
+        name: the step's name; those of its parts begin with it.
 
     **Columns:** in: `src`, `dst`, any that can be keys; an edge with a null end is none. Out: ``node``,
     ``component``, of their type.
@@ -89,10 +98,10 @@ def strongly_connected_components(edges: Collection, *, src: str = "src", dst: s
     both = cyclic.join(labels, left="src", right="node").join(ends, left="dst", right="node")
     alike = (pc.field("first") == pc.field("first_there")) & (pc.field("last") == pc.field("last_there"))
     cyclic.set(both.where(alike).select("src", "dst"))
-    return last.leave()
+    return last.leave(name=name)
 
 
-def least_reaching(nodes: Collection, edges: Collection) -> Collection:
+def least_reaching(nodes: Collection, edges: Collection, *, name: str | None = None) -> Collection:
     """For each node the least one that reaches it, itself included."""
     own = nodes.select("node", component="node")
     links, loop = edges.arrange("src"), nodes.scope.inner()
@@ -100,7 +109,7 @@ def least_reaching(nodes: Collection, edges: Collection) -> Collection:
     labels = heard.concat(own.enter_at(loop, _lap(own))).min("component", keys="node")
     onward = labels.join(links, left="node", right="src").select(node="dst", component="component")
     heard.set(onward, consolidate=False)  # min adds it up, and nothing else reads it
-    return labels.leave()
+    return labels.leave(name=name)
 
 
 def _lap(labels: Collection) -> pc.Expression:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from timely_spark.differential.trace import DIFF, consolidate, numbers
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Partition, Vertex, caller, check_columns, describe
+from timely_spark.graph import Partition, Vertex, caller, check_columns, composed, describe
 from timely_spark.graphs.spanning import Rooted, along_paths, breadth_first, rooted_forest
 from timely_spark.graphs.touched import NOBODY, Touched, added_up, ordered, unique
 from timely_spark.operators.aggregate import ALL
@@ -446,6 +446,7 @@ def spanning_forest(stream: Stream, *, name: str | None = None) -> Stream:
     )[0]
 
 
+@composed
 def components(stream: Stream, *, name: str | None = None) -> Stream:
     """Tell for each node the least node of its connected component, as edges come and go.
 

@@ -9,12 +9,19 @@ import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
 from timely_spark.errors import SchemaError
-from timely_spark.graph import caller
+from timely_spark.graph import caller, composed
 from timely_spark.graphs.edges import edges_of, nodes_of
 
 
+@composed
 def bfs(
-    edges: Collection, roots: Collection, *, src: str = "src", dst: str = "dst", node: str = "node"
+    edges: Collection,
+    roots: Collection,
+    *,
+    src: str = "src",
+    dst: str = "dst",
+    node: str = "node",
+    name: str | None = None,
 ) -> Collection:
     """For each node that can be reached from a root, the least number of edges on the way.
 
@@ -28,6 +35,7 @@ def bfs(
         src: the column of the end where edges begin.
         dst: the column of the end where they lead; of the same type.
         node: the column of the roots; of the same type.
+        name: the loop's name; those of the parts begin with it.
 
     **Columns:** in: `src`, `dst`; `node`. Null is no node. Out: ``node``, ``distance`` long.
 
@@ -47,9 +55,10 @@ def bfs(
     """
     graph = edges_of("bfs", edges, src, dst)
     start = nodes_of("bfs", roots, node, graph.schema.field("src").type)
-    return _nearest("bfs", graph.select("src", "dst", weight=pc.scalar(1)), start)
+    return _nearest("bfs", graph.select("src", "dst", weight=pc.scalar(1)), start, name)
 
 
+@composed
 def sssp(
     edges: Collection,
     roots: Collection,
@@ -58,6 +67,7 @@ def sssp(
     dst: str = "dst",
     weight: str = "weight",
     node: str = "node",
+    name: str | None = None,
 ) -> Collection:
     """For each node that can be reached from a root, the least sum of weights on the way.
 
@@ -73,6 +83,7 @@ def sssp(
         dst: the column of the end where they lead; of the same type.
         weight: the column of weights: whole numbers or floating ones, finite and at least 0.
         node: the column of the roots; of the same type as the ends.
+        name: the loop's name; those of the parts begin with it.
 
     **Columns:** in: `src`, `dst`, `weight`; `node`. Null is no node. Out: ``node``, ``distance``: long, or
     double if the weights are floating.
@@ -103,10 +114,10 @@ def sssp(
         raise SchemaError(msg)
     wide = pa.int64() if pa.types.is_integer(kind) else pa.float64()
     weighed = graph.select("src", "dst", weight=pc.field("weight").cast(wide))
-    return _nearest("sssp", weighed.map_batches(_checked, weighed.schema), start)
+    return _nearest("sssp", weighed.map_batches(_checked, weighed.schema), start, name)
 
 
-def _nearest(algorithm: str, edges: Collection, roots: Collection) -> Collection:
+def _nearest(algorithm: str, edges: Collection, roots: Collection, name: str | None) -> Collection:
     """The least sums of weights from the roots."""
     edges, roots = edges.together(algorithm, roots)
     zero = pc.scalar(pa.scalar(0, edges.schema.field("weight").type))
@@ -118,7 +129,7 @@ def _nearest(algorithm: str, edges: Collection, roots: Collection) -> Collection
         further = onward.select(node="dst", distance=pc.add_checked(pc.field("distance"), pc.field("weight")))
         return further.concat(start).min("distance", keys="node")
 
-    return start.iterate(hop)
+    return start.iterate(hop, name=name)
 
 
 def _checked(edges: Any) -> Any:

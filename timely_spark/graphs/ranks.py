@@ -10,13 +10,14 @@ import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
 from timely_spark.errors import GraphError
-from timely_spark.graph import caller
+from timely_spark.graph import caller, composed
 from timely_spark.graphs.edges import edges_of, ends_of
 
 #: of a unit, so that ranks of many nodes together are still numbers
 _LARGEST = 10**9
 
 
+@composed
 def pagerank(
     edges: Collection,
     iterations: int | None = 20,
@@ -25,6 +26,7 @@ def pagerank(
     dst: str = "dst",
     damping: float = 0.85,
     unit: int = 1_000_000,
+    name: str | None = None,
 ) -> Collection:
     """The PageRank of each node of a directed graph, in whole numbers.
 
@@ -51,6 +53,7 @@ def pagerank(
         damping: which part of a rank goes on, below 1; taken as the nearest fraction with a denominator of
             at most 1000.
         unit: the average rank; at most a billion.
+        name: the loop's name; those of the parts begin with it.
 
     **Columns:** in: `src`, `dst`, any that can be keys; an edge with a null end is none. Out: ``node``,
     ``rank`` long.
@@ -87,7 +90,7 @@ def pagerank(
         onward = shares.join(links, left="node", right="src").select(node="dst", rank="rank")
         return onward.concat(base).sum("rank", keys="node")
 
-    return start.iterate(walk, max_iterations=iterations)
+    return start.iterate(walk, max_iterations=iterations, name=name)
 
 
 def _fraction(iterations: Any, damping: Any, unit: Any) -> Fraction:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
+from timely_spark.graph import composed
 from timely_spark.graphs.edges import edges_of, magnitude
 
 
-def triangles(edges: Collection, *, src: str = "src", dst: str = "dst") -> Collection:
+@composed
+def triangles(
+    edges: Collection, *, src: str = "src", dst: str = "dst", name: str | None = None
+) -> Collection:
     """All triangles of an undirected graph, each once; parallel edges are as one, loops none.
 
     Each edge is led from the node of fewer edges to that of more, by powers of two (then from the lesser
@@ -21,6 +25,7 @@ def triangles(edges: Collection, *, src: str = "src", dst: str = "dst") -> Colle
         edges: the edges, in either direction or both.
         src: the column of one end.
         dst: the column of the other end; of the same type.
+        name: the step's name; those of its parts begin with it.
 
     **Columns:** in: `src`, `dst`, any that can be keys; an edge with a null end is none. Out: ``a``, ``b``,
     ``c``, of their type, with a < b < c.
@@ -49,7 +54,7 @@ def triangles(edges: Collection, *, src: str = "src", dst: str = "dst") -> Colle
     pairs = _from_few_to_many(links).arrange("low")
     more = pairs.select("low", other="high")
     wedges = more.join(pairs, on="low").where(pc.field("other") < pc.field("high"))
-    closed = wedges.semijoin(links, left=["other", "high"], right=["a", "b"], unique=True)
+    closed = wedges.semijoin(links, left=["other", "high"], right=["a", "b"], unique=True, name=name)
     x, y, z = pc.field("low"), pc.field("other"), pc.field("high")
     return closed.select(
         a=pc.if_else(x < y, x, y), b=pc.if_else(x < y, y, pc.if_else(x < z, x, z)), c=pc.if_else(x < z, z, x)

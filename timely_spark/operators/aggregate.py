@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Partition, Vertex, caller, check_columns
+from timely_spark.graph import Partition, Vertex, caller, check_columns, composed
 from timely_spark.operators.expire import Runs, check_expire
 from timely_spark.operators.rows import check_name
 from timely_spark.times import only_epochs
@@ -317,6 +317,7 @@ def aggregate(
     return _aggregate(stream, (), {**(named or {}), **columns}, per, expire=expire, name=name)
 
 
+@composed
 def _aggregate(
     stream: Stream,
     keys: tuple[str, ...],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Kind, caller, check_columns, names
+from timely_spark.graph import Kind, Stage, caller, check_columns, names
 from timely_spark.operators.once import Once
 from timely_spark.operators.output import Output, Watch
 
@@ -26,11 +26,16 @@ Release = Literal["epoch", "arrival"]
 class OutputSpec:
     """An output as the user declared it."""
 
-    name: str
+    stage: Stage
     schema: pa.Schema
     kind: str
     release: Release
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The step's name."""
+        return self.stage.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +54,18 @@ class Probe:
     """
 
     flow: Dataflow
-    name: str
+    stage: Stage
+
+    @property
+    def name(self) -> str:
+        """The step's name."""
+        return self.stage.name
 
 
 def probe(stream: Stream, name: str | None = None) -> Probe:
     """A place at which to ask how far the flow is."""
-    return Probe(
-        stream.flow, stream.then("probe", [stream.schema], kind=Kind.PROBE, name=name, vertex=Watch())[0].name
-    )
+    made = stream.then("probe", [stream.schema], kind=Kind.PROBE, name=name, vertex=Watch())[0]
+    return Probe(stream.flow, made.stage)
 
 
 def inspect(stream: Stream, name: str | None = None, *, limit: int = 20) -> Stream:
@@ -307,5 +316,5 @@ def _output(
         parameters={"to": kind},
     )
     stage = stream.flow.graph.stages[-1]
-    stream.flow.outputs.append(OutputSpec(stage.name, schema, kind, release, options))
+    stream.flow.outputs.append(OutputSpec(stage, schema, kind, release, options))
     return stream

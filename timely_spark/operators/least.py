@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Partition, Refines, Vertex, caller, check_columns, names
+from timely_spark.graph import Partition, Refines, Vertex, caller, check_columns, composed, names
 from timely_spark.operators.expire import Runs, check_expire
 from timely_spark.worker.arrangement import Arrangement
 from timely_spark.worker.dealt import repartition
@@ -222,6 +222,7 @@ def max(
     return _extreme(stream, "max", value, keys, expire=expire, name=name)
 
 
+@composed
 def _extreme(
     stream: Stream,
     operator: str,

@@ -9,16 +9,21 @@ from timely_spark.errors import GraphError
 from timely_spark.graph import Kind, caller
 
 if TYPE_CHECKING:
-    from timely_spark.streams import Scope, Stream
+    from timely_spark.streams import Scope, Stream, Variable
 
 
-def enter(stream: Stream, scope: Scope) -> Stream:
-    """This stream inside a loop, at lap 0 of each time. The same as `scope.enter(stream)`."""
-    return scope.enter(stream)
+def enter(stream: Stream, scope: Scope, *, name: str | None = None) -> Stream:
+    """This stream inside a loop, at lap 0 of each time. The same as `scope.enter(stream)`.
+
+    **Columns:** out as in.
+    """
+    return scope.enter(stream, name=name)
 
 
-def leave(stream: Stream) -> Stream:
+def leave(stream: Stream, *, name: str | None = None) -> Stream:
     """This stream one loop further out: the lap is dropped from its times (Naiad's egress).
+
+    **Columns:** out as in.
 
     Raises:
         GraphError: it is in no loop.
@@ -31,7 +36,9 @@ def leave(stream: Stream) -> Stream:
         )
         raise GraphError(msg)
     summary = stream.flow.graph.times.leave(scope.depth)
-    return stream.then("leave", [stream.schema], kind=Kind.LEAVE, scope=scope.parent, summary=summary)[0]
+    return stream.then(
+        "leave", [stream.schema], kind=Kind.LEAVE, name=name, scope=scope.parent, summary=summary
+    )[0]
 
 
 OnLimit: TypeAlias = Literal["return", "warn", "raise"]
@@ -108,9 +115,17 @@ def loop(
         >>> ts.testing.run(flow, {"x": [[(6, 6), (7, 7)]]})["out"].rows()
         {0: [(6, 1), (7, 1)]}
     """
-    scope = stream.scope.inner(name=name, max_iterations=max_iterations, on_limit=on_limit)
-    variable = scope.variable(stream)
-    ends = step(variable)
+    graph = stream.flow.graph
+    with graph.parts(stream.stage.scope, name) as outside:
+        scope = stream.scope.inner(name=name, max_iterations=max_iterations, on_limit=on_limit)
+        variable = scope.variable(stream)
+        with graph.names.by(outside):  # what the user makes in it, he names
+            ends = step(variable)
+        return _closed(variable, ends)
+
+
+def _closed(variable: Variable, ends: Any) -> Any:
+    """Feeds back what a step has made, and lets it leave."""
     back, *out = ends if isinstance(ends, tuple | list) else (ends, ends)
     if not hasattr(back, "stage"):
         msg = (

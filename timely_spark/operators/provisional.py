@@ -47,9 +47,7 @@ def settle_graph(graph: Graph) -> Graph:
     by_epochs = only_epochs(graph.times)
     what, of_epochs = _provisional(graph), _provisional(graph, across_epochs=True)
     settled: dict[tuple[int, int], Stage] = {}
-    made = Graph(graph.name, graph.times, graph.root)
-    made.names = graph.names
-    new: dict[Stage, Stage] = {}
+    made, new = graph.copied()
     for stage in graph.stages:
         edges = graph.into(stage)
         kind = what[edges[0].source, edges[0].port] if edges else None
@@ -65,15 +63,11 @@ def settle_graph(graph: Graph) -> Graph:
                 )
                 raise GraphError(msg)
         if isinstance(stage.vertex, Output) and isinstance(kind, Refines) and by_epochs:
-            stage_ = replace(
-                stage,
+            new[stage] = made.stages[stage.index] = replace(
+                new[stage],
                 vertex=RefinedOutput(stage.vertex.schema, stage.vertex.diff, kind),
                 requires=(Partition(kind.keys),),
             )
-        else:
-            stage_ = stage
-        new[stage] = stage_
-        made.stages.append(stage_)
     for edge in graph.edges:
         kind = what[edge.source, edge.port]
         # an output settles for itself where an epoch is one time
@@ -95,19 +89,18 @@ def settle_graph(graph: Graph) -> Graph:
         if place not in settled:
             stage = Stage(
                 index=len(made.stages),
-                name=f"{edge.source.name}.settled"
-                if not edge.port
-                else f"{edge.source.name}.settled_{edge.port}",
+                title=made.names.part(
+                    new[edge.source].title, f"settled_{edge.port}" if edge.port else "settled"
+                ),
                 kind=Kind.VERTEX,
                 operator="settle",
-                scope=edge.source.scope,
+                scope=new[edge.source].scope,
                 where=edge.source.where,
                 summary=graph.times.identity(edge.source.scope.depth),
                 outputs=(edge.schema,),
                 vertex=Settled(kind),
                 requires=(Partition(kind.keys),),
                 guarantees=kind.keys,
-                named=edge.source.named,
             )
             made.stages.append(stage)
             made.connect(new[edge.source], edge.port, stage, 0)

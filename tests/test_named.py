@@ -1,0 +1,313 @@
+"""Every public operator takes a name, and names its parts after it: so any flow may be changed and go on."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import timely_spark as ts
+from timely_spark.differential import Variable as CollectionVariable
+from timely_spark.operators import Grouped
+from timely_spark.operators.provisional import settle_graph
+from timely_spark.testing import Simulation
+from timely_spark.worker.migrate import migrate
+
+Build = Callable[[Any, Any], Any]
+
+
+class Pass(ts.Vertex):
+    """Passes on what comes, and keeps how much it was."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        self.rows += batch.num_rows
+        self.send_by(0, time, batch)
+
+
+def same(time: Any, *batches: pa.Table) -> pa.Table:
+    return batches[0]
+
+
+def either(side: int, time: Any, batch: pa.Table) -> pa.Table:
+    return batch
+
+
+def scope_of(x: Any) -> ts.Scope:
+    return x.scope.inner(name="loop")  # type: ignore[no-any-return]
+
+
+def down(x: ts.Stream) -> ts.Stream:
+    """One less, as long as there is something."""
+    return x.select(k="k", v=pc.field("v") - 1, name="less").where(pc.field("v") >= 0, name="left")
+
+
+def fed(x: ts.Stream) -> ts.Stream:
+    variable = scope_of(x).variable(x, name="it")
+    variable.feed(down(variable))
+    return variable.leave(name="out-of-it")
+
+
+def less(x: ts.Collection) -> ts.Collection:
+    return x.select(k="k", v=pc.field("v") - 1, name="less").where(pc.field("v") >= 0, name="left")
+
+
+def around(x: ts.Collection) -> ts.Collection:
+    variable = x.variable(scope_of(x), name="it")
+    variable.set(less(variable).concat(x, name="all").distinct(name="once"))
+    return variable.leave(name="out-of-it")
+
+
+def hop(x: ts.Collection, y: ts.Collection) -> Callable[[ts.Collection], ts.Collection]:
+    """What uses a collection of outside, arranged there, and what the loop began with."""
+    links = y.arrange("k", name="links")
+
+    def step(near: ts.Collection) -> ts.Collection:
+        onward = near.join(links, left="v", right="k", name="onward").select(k="k", v="w", name="ends")
+        return onward.concat(x, name="with").distinct(name="near")
+
+    return step
+
+
+def nothing(*_: Any) -> None:
+    return None
+
+
+#: by class and method: what is made of two streams (k long, v long), or collections of (k, v) and (k, w)
+STREAMS: dict[str, Build] = {
+    "map": lambda x, _: x.map(lambda row: (row.k, row.v), "k long, v long", name="it"),
+    "select": lambda x, _: x.select("k", w="v", name="it"),
+    "where": lambda x, _: x.where(pc.field("v") > 0, name="it"),
+    "filter": lambda x, _: x.filter(lambda row: row.v > 0, name="it"),
+    "flat_map": lambda x, _: x.flat_map(lambda row: [row, row], "k long, v long", name="it"),
+    "select_many": lambda x, _: x.select_many(lambda row: [row], "k long, v long", name="it"),
+    "map_batches": lambda x, _: x.map_batches(lambda batch: batch, "k long, v long", name="it"),
+    "branch": lambda x, _: x.branch(pc.field("v") > 1, name="it").falses,
+    "exchange": lambda x, _: x.exchange("v", name="it"),
+    "broadcast": lambda x, _: x.broadcast(name="it"),
+    "concat": lambda x, y: x.concat(y, name="it"),
+    "delay": lambda x, _: x.delay(1, name="it"),
+    "expire": lambda x, _: x.expire(after=1, name="it"),
+    "distinct": lambda x, _: x.distinct(name="it"),
+    "min": lambda x, _: x.select("k", "v", w="v", name="wide").min("v", keys="k", name="it"),
+    "max": lambda x, _: x.max("k", keys="v", name="it"),
+    "settle": lambda x, _: x.distinct(name="d").settle(name="it"),
+    "aggregate": lambda x, _: x.aggregate(total=("sum", "v"), name="it"),
+    "join": lambda x, y: x.join(y.select("k", w="v", name="right"), on="k", name="it"),
+    "unary": lambda x, _: x.unary(same, "k long, v long", name="it"),
+    "binary": lambda x, y: x.binary(y, either, "k long, v long", name="it"),
+    "unary_notify": lambda x, _: x.unary_notify(same, "k long, v long", name="it"),
+    "binary_notify": lambda x, y: x.binary_notify(y, same, "k long, v long", name="it"),
+    "enter": lambda x, _: x.enter(scope_of(x).inner(name="inner"), name="it").leave(name="a").leave(name="b"),
+    "leave": lambda x, _: x.enter(scope_of(x), name="in").leave(name="it"),
+    "loop": lambda x, _: x.loop(lambda n: (down(n), n), name="it"),
+    "probe": lambda x, _: (x.probe(name="it"), x)[1],
+    "inspect": lambda x, _: x.inspect(name="it"),
+    "capture": lambda x, _: x.capture(name="it"),
+    "to_memory": lambda x, _: x.to_memory(name="it"),
+    "subscribe": lambda x, _: x.subscribe(nothing, name="it"),
+    "foreach_epoch": lambda x, _: x.foreach_epoch(nothing, name="it"),
+    "to_delta": lambda x, _: x.to_delta("/nowhere", name="it"),
+    "to_files": lambda x, _: x.to_files("/nowhere", name="it"),
+    "collection": lambda x, _: x.collection(diff="v", name="it").stream,
+}
+COLLECTIONS: dict[str, Build] = {
+    "select": lambda x, _: x.select("k", w="v", name="it"),
+    "where": lambda x, _: x.where(pc.field("v") > 0, name="it"),
+    "filter": lambda x, _: x.filter(lambda row: row.v > 0, name="it"),
+    "map": lambda x, _: x.map(lambda row: (row.k, row.v), "k long, v long", name="it"),
+    "map_batches": lambda x, _: x.map_batches(lambda batch: batch, "k long, v long", name="it"),
+    "flat_map": lambda x, _: x.flat_map(lambda row: [row, row], "k long, v long", name="it"),
+    "concat": lambda x, y: x.concat(y.select("k", v="w", name="same"), name="it"),
+    "negate": lambda x, _: x.negate(name="it"),
+    "consolidate": lambda x, _: x.consolidate(name="it"),
+    "join": lambda x, y: x.arrange("k", name="x-by-k").join(y.arrange("k", name="y-by-k"), on="k", name="it"),
+    "semijoin": lambda x, y: x.semijoin(y, on="k", name="it"),
+    "antijoin": lambda x, y: x.antijoin(y.enter(scope_of(x), name="in"), on="k", name="it").leave(
+        name="out-of-it"
+    ),
+    "reduce": lambda x, _: x.reduce(lambda _, rows: [len(rows)], "n long", keys="k", name="it"),
+    "reduce_batches": lambda x, _: x.reduce_batches(
+        lambda table: table.group_by("k").aggregate([("v", "max")]).rename_columns(["k", "m"]),
+        "m long",
+        keys="k",
+        name="it",
+    ),
+    "count": lambda x, _: x.count(name="it"),
+    "sum": lambda x, _: x.sum("v", name="it"),
+    "min": lambda x, _: x.min("v", name="it"),
+    "max": lambda x, _: x.max("v", keys="k", name="it"),
+    "top_k": lambda x, _: x.top_k(2, "v", name="it"),
+    "distinct": lambda x, _: x.distinct(name="it"),
+    "threshold": lambda x, _: x.threshold(lambda counts: counts > 1, name="it"),
+    "arrange": lambda x, _: x.arrange("k", name="it"),
+    "iterate": lambda x, y: x.iterate(hop(x, y), name="it"),
+    "enter_at": lambda x, _: x.enter_at(scope_of(x), "v", name="it").leave(name="out-of-it"),
+    "enter": lambda x, _: x.arrange("k", name="a").enter(scope_of(x), name="it").leave(name="out-of-it"),
+    "variable": lambda x, _: around(x),
+    "leave": lambda x, _: x.enter(scope_of(x), name="in").leave(name="it"),
+    "changes": lambda x, _: (x.changes(name="it"), x)[1],
+}
+GRAPHS: dict[str, Build] = {
+    "connected_components": lambda x, _: ts.graphs.connected_components(x, src="k", dst="v", name="it"),
+    "strongly_connected_components": lambda x, _: ts.graphs.strongly_connected_components(
+        edges=x, src="k", dst="v", name="it"
+    ),
+    "bfs": lambda x, y: ts.graphs.bfs(x, y, src="k", dst="v", node="w", name="it"),
+    "sssp": lambda x, y: ts.graphs.sssp(x, y, src="k", dst="v", weight="v", node="w", name="it"),
+    "pagerank": lambda x, _: ts.graphs.pagerank(x, 3, src="k", dst="v", unit=100, name="it"),
+    "triangles": lambda x, _: ts.graphs.triangles(x, src="k", dst="v", name="it"),
+}
+OTHERS: dict[str, Build] = {
+    "Grouped.aggregate": lambda x, _: x.group_by().aggregate(t=("sum", "v"), name="it"),
+    "Grouped.count": lambda x, _: x.group_by("k").count(name="it"),
+    "Dataflow.vertex": lambda x, y: x.flow.vertex(Pass(), [x, y], "k long, v long", name="it"),
+    "Scope.inner": lambda x, _: x.enter(x.scope.inner(name="it"), name="in").leave(name="out-of-it"),
+    "Scope.enter": lambda x, _: scope_of(x).enter(x, name="it").leave(name="out-of-it"),
+    "Scope.variable": lambda x, _: fed(x),
+    "components in a loop": lambda x, _: x.collection(name="edges").iterate(
+        lambda edges: ts.graphs.connected_components(edges, src="k", dst="v", name="it").select(
+            k="node", v="component", name="again"
+        ),
+        max_iterations=2,
+        name="laps",
+    ).stream,
+}  # fmt: skip
+#: what adds no step of its own, or always has a name, or is what operators are made of
+WITHOUT = {
+    "Stream": {"group_by", "then", "check_others"},
+    "Collection": {"like", "check", "together"},
+    "Variable": {"feed"},
+    "CollectionVariable": {"set"},
+    "Scope": set(),
+    "Grouped": set(),
+    "Input": {"send", "advance_to", "close"},
+    "Dataflow": {"input", "source", "handle", "compile", "start", "explain", "to_mermaid"},
+}
+
+
+def public(of: Any) -> Iterator[str]:
+    for name in dir(of):
+        if not name.startswith("_") and inspect.isfunction(getattr(of, name)):
+            yield name
+
+
+@pytest.mark.parametrize(
+    ("of", "covered"),
+    [
+        (ts.Stream, STREAMS), (ts.Collection, COLLECTIONS), (ts.Scope, OTHERS), (Grouped, OTHERS),
+        (ts.Dataflow, OTHERS), (ts.Variable, STREAMS), (ts.Input, STREAMS), (CollectionVariable, COLLECTIONS),
+    ],
+)  # fmt: skip
+def test_every_public_operator_takes_a_name_and_is_tried_here(of: Any, covered: Any) -> None:
+    name = "CollectionVariable" if of is CollectionVariable else of.__name__
+    without = {each for one in of.__mro__ for each in WITHOUT.get(one.__name__, ())} | WITHOUT[name]
+    for method in set(public(of)) - without:
+        assert "name" in inspect.signature(getattr(of, method)).parameters, f"{name}.{method} takes no name"
+        assert method in covered or f"{name}.{method}" in covered, f"{name}.{method} is not tried"
+
+
+def test_every_algorithm_takes_a_name_and_is_tried_here() -> None:
+    assert set(GRAPHS) == set(ts.graphs.__all__)
+    for name in ts.graphs.__all__:
+        assert "name" in inspect.signature(getattr(ts.graphs, name)).parameters
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is made of two streams, or of two collections."""
+
+    build: Build
+    collections: bool = False
+
+
+def built(case: Case, *, more: bool = False) -> ts.Dataflow:
+    """A flow with an output of what is made; `more`: with unnamed steps and outputs before it and behind."""
+    flow = ts.Dataflow("flow")
+    x, y = (flow.input(name, "k long, v long", epochs="manual") for name in "xy")
+    if more:
+        x.where(pc.field("v") > 0).select("k", "v").distinct().exchange("v").concat(y).capture()
+        x.collection().distinct().count(keys="k").join(y.collection(), on="k").changes().capture()
+        x.loop(lambda n: n.where(pc.field("v") < 0)).capture()
+    if case.collections:
+        made = case.build(x.collection(name="xs"), y.select("k", w="v", name="w").collection(name="ys"))
+        made = made.changes(name="changes")
+    else:
+        made = case.build(x, y)
+    made.capture("out")
+    if more:
+        made.select(made.schema.names[0]).capture("again")
+        made.exchange().capture("third")
+    return flow
+
+
+def plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def send(simulation: Simulation, epoch: int) -> None:
+    """Things come; and, to collections of which `v` says how many, some go."""
+    rows = {"x": [(1, 2), (2, 3), (3, 1), (4, 0), (3, 1)], "y": [(1, 1), (2, 4)]}
+    for name, some in rows.items():
+        simulation.send(name, [((k + epoch) % 5, v) for k, v in some], epoch=epoch)
+        simulation.advance_to(name, epoch + 1)
+    simulation.step()
+
+
+def gone_on(old: Simulation, flow: ts.Dataflow, workers: int) -> Simulation:
+    made = migrate(
+        plain(old.plan.described()),
+        flow.compile(workers),
+        plain(old.coordinator.encode()),
+        old.states,
+        pa.concat_tables(old.waiting),
+    )
+    new = Simulation(flow, workers=workers)
+    new.coordinator, new.turn, new.batch = made.coordinator, made.turn, old.batch
+    new.states = [worker.checkpoint("moved") for worker in made.workers]
+    new.waiting, new._stands = [made.turn.rows], dict(made.coordinator.inputs)
+    new._parts.update({key: parts for key, parts in old._parts.items() if key[0] in new.captured})
+    return new
+
+
+ALL = {
+    **{f"Stream.{name}": Case(build) for name, build in STREAMS.items()},
+    **{f"Collection.{name}": Case(build, collections=True) for name, build in COLLECTIONS.items()},
+    **{f"graphs.{name}": Case(build, collections=True) for name, build in GRAPHS.items()},
+    **{name: Case(build) for name, build in OTHERS.items()},
+}
+
+
+@pytest.mark.parametrize("case", ALL.values(), ids=ALL)
+def test_all_that_an_operator_makes_has_a_name_of_the_users(case: Case) -> None:
+    flow = built(case)
+
+    steps = settle_graph(flow.graph).stages
+    assert [stage.name for stage in steps if not stage.named] == []
+    assert any(stage.name.split(".")[-1] == "it" or "it" in stage.name.split(".") for stage in steps)
+    assert len({stage.name for stage in steps}) == len(steps)
+    changed = settle_graph(built(case, more=True).graph).stages
+    assert {stage.name for stage in steps} <= {stage.name for stage in changed}
+
+
+@pytest.mark.parametrize("case", ALL.values(), ids=ALL)
+def test_a_flow_whose_steps_are_named_goes_on_with_more_steps_and_outputs(case: Case) -> None:
+    old, kept = (Simulation(built(case), workers=2) for _ in range(2))
+    for simulation in (old, kept):
+        send(simulation, 0)
+        simulation.run()
+    new = gone_on(old, built(case, more=True), workers=2)
+    for simulation in (new, kept):
+        send(simulation, 1)
+        simulation.run()
+
+    assert {0, 1} <= set(kept.captured["out"].rows())
+    assert {**old.captured["out"].rows(), **new.captured["out"].rows()} == kept.captured["out"].rows()
