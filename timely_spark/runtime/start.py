@@ -227,9 +227,9 @@ def _temporary(plan: Plan, session: SparkSession, undo: ExitStack) -> str:
 def _locked(checkpoint: str, undo: ExitStack) -> tuple[RoundLog, Lock]:
     log = RoundLog(checkpoint)
     lock = Lock(log.files)
+    undo.callback(lock.release)  # even if an interrupt comes right after the next line
     if not lock.acquire():
         raise CheckpointInUse.by(log.checkpoint, log.owner())
-    undo.callback(lock.release)
     if not log.files.exclusive:
         _log.info("two starts on %s at the same instant may both win", log.files.root)
     return log, lock

@@ -1,0 +1,250 @@
+"""A start without a JVM: whatever goes wrong, wherever, nothing that was sent is lost, or there twice."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import timely_spark as ts
+from timely_spark.runtime import start
+from timely_spark.runtime.entries import read_entry
+from timely_spark.runtime.errors import CheckpointInUse, InputsInUse, NameTaken
+from timely_spark.runtime.files import Files
+from timely_spark.runtime.handle import Query, living
+from timely_spark.runtime.log import RoundLog
+
+
+@dataclass
+class Running:
+    """A streaming query of Spark's."""
+
+    name: str
+    session: Session
+    runId: str = ""  # noqa: N815 - Spark's names
+    isActive: bool = True  # noqa: N815
+    status: dict[str, str] = field(default_factory=lambda: {"message": "Waiting for next trigger"})
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.runId = f"{self.name}-{id(self)}"
+        self.session.all.append(self)
+
+    def stop(self) -> None:
+        self.isActive = False
+        self.ended.set()
+
+    def exception(self) -> None:
+        return None
+
+    def awaitTermination(self) -> None:  # noqa: N802
+        self.ended.wait()
+
+
+class Session:
+    """As much of a session as a start asks for, without its queries."""
+
+    readStream = None  # noqa: N815
+    sparkContext = SimpleNamespace(master="local[2]", defaultParallelism=2, pythonExec=sys.executable)  # noqa: N815
+    conf = SimpleNamespace(get=lambda _, default=None: default, set=lambda *_: None, unset=lambda *_: None)
+
+    def __init__(self) -> None:
+        self.all: list[Running] = []
+
+    @property
+    def streams(self) -> Any:
+        return SimpleNamespace(active=[query for query in self.all if query.isActive])
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    made = Session()
+    monkeypatch.setattr(start, "_run", lambda _s, _site, _f, _d, writing: Running(writing.name, made))
+    yield made
+    for query in made.all:
+        query.stop()
+
+
+def small() -> tuple[ts.Dataflow, ts.Input]:
+    flow = ts.Dataflow("small")
+    x = flow.input("x", "n long")
+    x.capture("out")
+    return flow, x
+
+
+def numbers(place: Path) -> list[int]:
+    log = RoundLog(str(place))
+    return [read_entry(log, "x", k).table.column("n")[0].as_py() for k in log.files.numbers("inputs/x")]
+
+
+def started(flow: ts.Dataflow, session: Session, place: Path | None, **more: Any) -> Query:
+    given = None if place is None else str(place)
+    return flow.start(session, checkpoint=given, workers=1, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_an_interrupt_anywhere_in_a_start_loses_nothing_and_leaves_no_query(
+    session: Session, tmp_path: Path
+) -> None:
+    done, line = False, 0
+    while not done:
+        line += 1
+        place = tmp_path / str(line)
+        flow, x = small()
+        x.send([1])
+        x.send([2])
+        done = _interrupted_at(line, lambda f=flow, p=place: started(f, session, p))
+        alive = [query for query in session.all if query.isActive]
+        bound = x.handle.query
+        assert [query.name for query in alive] == (["small"] if bound is not None else [])
+        if bound is None:
+            assert x.handle.sent == 0
+            assert numbers(place) == [], "it is as if nobody had started"
+            started(flow, session, place)
+        x.send([3])
+        assert numbers(place) == [1, 2, 3]
+        for query in session.all:
+            query.stop()
+        session.all.clear()
+    assert line > 80, "it did pass many lines"
+
+
+def _interrupted_at(line: int, call: Callable[[], object]) -> bool:
+    """Calls, and interrupts at the n-th line of what starts; whether there were fewer."""
+    seen = 0
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        nonlocal seen
+        if not frame.f_code.co_filename.endswith(("/start.py", "/handle.py", "/entries.py", "/inputs.py")):
+            return None
+        if event == "line":
+            seen += 1
+            if seen == line:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return False
+    finally:
+        sys.settrace(before)
+    return True
+
+
+def test_a_query_that_ran_before_the_interrupt_came_keeps_what_it_has_taken(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow, x = small()
+    x.send([1])
+
+    def interrupted(_s: Any, site: Any, _f: Any, _d: Any, writing: Any) -> None:
+        Running(writing.name, session)
+        taken = json.dumps({"round": -1, "inputs": {"x": 0}})
+        Files(site.checkpoint).write("offsets/0", f"v1\n{{}}\n{taken}".encode())
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(start, "_run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            started(flow, session, tmp_path / "here")
+    assert not session.streams.active
+    x.send([2])
+
+    started(flow, session, tmp_path / "here")
+
+    assert numbers(tmp_path / "here") == [1, 2]
+
+
+def test_a_second_start_is_refused_or_replaces(session: Session, tmp_path: Path) -> None:
+    flow, x = small()
+    first = started(flow, session, tmp_path / "a")
+    for place, name in ((tmp_path / "a", None), (tmp_path / "b", "other"), (None, None)):
+        with pytest.raises(
+            InputsInUse, match=r"(?s)\['x'\] .*'small'.*test_start\.py:\d+\)\nHint: .*replace=True"
+        ):
+            started(flow, session, place, name=name)
+    x.send([1])
+    assert numbers(tmp_path / "a") == [1]
+
+    second = started(flow, session, tmp_path / "a", replace=True)
+
+    assert (first.is_active, second.is_active) == (False, True)
+    assert x.handle.query is second
+    x.send([2])
+    assert numbers(tmp_path / "a") == [1, 2]
+
+
+def test_a_name_or_a_checkpoint_in_use_is_another_flows_too(session: Session, tmp_path: Path) -> None:
+    first = started(small()[0], session, tmp_path / "a")
+    with pytest.raises(NameTaken, match=r"(?s)'small'.*Hint: "):
+        started(small()[0], session, tmp_path / "b")
+    with pytest.raises(CheckpointInUse):
+        started(small()[0], session, tmp_path / "a", name="other")
+    assert first.is_active
+    other = started(small()[0], session, tmp_path / "b", name="other")
+
+    again = started(small()[0], session, tmp_path / "a", replace=True)  # the cell builds its flow anew
+
+    assert (first.is_active, other.is_active, again.is_active) == (False, True, True)
+
+
+def test_a_query_that_has_ended_frees_the_handles(session: Session, tmp_path: Path) -> None:
+    flow, x = small()
+    query = started(flow, session, tmp_path / "a")
+    session.all[0].stop()  # by itself, or because it failed
+    x.send([1])
+    assert numbers(tmp_path / "a") == [1], "durable, for the next start there"
+
+    assert started(flow, session, tmp_path / "b").is_active
+    assert not query.is_active
+    x.send([2])
+    assert (numbers(tmp_path / "a"), numbers(tmp_path / "b")) == ([1], [2])
+
+
+def test_a_temporary_checkpoint_goes_with_its_query(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    flow, x = small()
+    query = started(flow, session, None)
+    place = Path(query.checkpoint)
+    x.send([1])
+    assert numbers(place) == [1]
+    query.stop()
+
+    assert not place.exists()
+    assert "1 sends into 'x' that no micro-batch had read" in caplog.text
+    assert (query.captured("out").rows(), query.rounds, query.wait_for(3)) == ({}, 0, False)
+    assert query.exception() is None
+    assert query not in living()
+    query.stop()
+    x.send([2])
+    assert x.handle.sent == 0
+    again = started(flow, session, None)
+    assert numbers(Path(again.checkpoint)) == [2]
+    again.stop()
+
+
+def test_a_start_that_fails_leaves_no_temporary_checkpoint(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        msg = "no"
+        raise OSError(msg)
+
+    monkeypatch.setattr(start, "_run", refuse)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(OSError, match="no"):
+        started(small()[0], session, None)
+
+    assert list(tmp_path.iterdir()) == []
