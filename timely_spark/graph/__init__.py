@@ -17,6 +17,7 @@ from timely_spark.graph.graph import (
 )
 from timely_spark.graph.naming import Name, composed
 from timely_spark.graph.schema import SchemaLike, as_schema, as_table, describe
+from timely_spark.graph.suggest import Suggests
 from timely_spark.graph.vertex import Context, Forward, Stateless, Vertex
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Scope",
     "Stage",
     "Stateless",
+    "Suggests",
     "Vertex",
     "as_schema",
     "as_table",
