@@ -305,7 +305,7 @@ def test_with_epochs_from_a_column_too() -> None:
         return {name: it.rows() for name, it in moving.simulation.captured.items()}, moving.batches
 
     expected, batches = said(-1)
-    assert expected["out"] == {0: [(1, 1), (2, 1)], 1: [(1, 2), (2, 2)], 3: [(1, 3)]}
+    assert expected["out"] == {0: [(1, 1), (2, 1)], 1: [(1, 2), (2, 2)], 2: [], 3: [(1, 3)]}
     assert expected["late"][1] == [(0, 9, 9)]
     for stop in range(batches):
         assert said(stop) == (expected, batches)

@@ -351,6 +351,39 @@ def test_rows_that_come_with_the_end_are_in_time_and_what_waits_behind_late_rows
         assert counted == [[(n, 1) for n in range(4)], [(n, 2) for n in range(4)]]
 
 
+class Punctual(ts.Vertex):
+    """Asks for the next epoch, and receives nothing that it was told is over."""
+
+    def __init__(self) -> None:
+        self.over = -1
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        assert time.epoch > self.over, f"{time} after the notification of {self.over}"
+        self.notify_at(ts.Time(time.epoch + 1))
+        self.send_by(0, time, batch)
+
+    def on_notify(self, time: Any) -> None:
+        self.over = time.epoch
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_nobody_is_told_that_no_late_row_will_come_any_more(workers: int) -> None:
+    flow = ts.Dataflow("punctual")
+    source = flow.source("s", "at long, n long", epoch="at")
+    late = flow.vertex(Punctual(), source.late, "at long, n long", by="n", name="punctual")
+    late.capture("late")
+    simulation = Simulation(flow, workers=workers)
+    simulation.send("s", [(1, 1), (None, 2)])
+    simulation.close("s")
+    for n in range(4):
+        simulation.run()
+        simulation.send("s", [(5, n), (5, n + 1)])
+    simulation.run()
+
+    assert simulation.turn.late == {"s": 9}
+    assert len(rows(simulation, "late")) == 9
+
+
 def test_testing_run_closes_sources_with_an_epoch_column() -> None:
     flow = ts.Dataflow("run")
     flow.source("s", "at long, n long", epoch="at").capture("out")

@@ -28,6 +28,7 @@ from timely_spark.runtime.site import Site
 from timely_spark.runtime.states import States
 from timely_spark.runtime.within import further
 from timely_spark.worker import ROWS, Bound, Coordinator, Turn
+from timely_spark.worker.columns import by_column
 from timely_spark.worker.loops import worth_telling
 
 if TYPE_CHECKING:
@@ -63,7 +64,9 @@ class Driver:
         before, coordinator, states = last.manifest, last.coordinator, last.states
         rows = states.enter(rows)
         cancel = due(log, batch_id, before.kept_from) if coordinator.loops.loops else ()
-        turn = coordinator.turn(batch_id, rows, cancel=cancel)
+        columns = any(by_column(source.epochs) for source in self.site.plan.inputs)
+        ended = columns and log.at_the_end(batch_id)
+        turn = coordinator.turn(batch_id, rows, cancel=cancel, ended=ended)
         for name, refused in turn.refused.items():
             stage = self.site.plan.source(name).stage
             _log.warning("%s: %s", self.site.name, refused.text(name, stage.where, stage.max_jump))

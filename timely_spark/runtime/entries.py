@@ -7,6 +7,7 @@ earlier: a start that fails leaves the handle as it was.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from collections.abc import Sequence
@@ -197,6 +198,16 @@ class Durable:
 
     def _file(self, number: int) -> str:
         return _file(self.name, number)
+
+
+def close_source(log: RoundLog, name: str) -> None:
+    """Closes a source with epochs of a column, durably, from any process; closing again does nothing."""
+    if log.files.numbers(f"inputs/{quoted(name)}"):
+        return
+    head = {"kind": "close", "epoch": None, "stands": 0, "closed": True, "id": uuid.uuid4().hex}
+    table = pa.schema([]).with_metadata({HEAD: json.dumps(head).encode()}).empty_table()
+    with contextlib.suppress(FileExistsError):  # somebody else has closed it just now
+        log.files.write_table(_file(name, 0), table, durable=True, new=True)
 
 
 def read_entry(log: RoundLog, name: str, number: int) -> Entry:

@@ -25,6 +25,7 @@ from timely_spark.runtime.log import FIRST
 from timely_spark.runtime.rest import rest
 from timely_spark.runtime.site import Site
 from timely_spark.worker import pack_input
+from timely_spark.worker.columns import by_column
 
 Offset = dict[str, Any]
 
@@ -108,8 +109,8 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         rest(self.site)
         end = self._end(start)
-        if end == start and not self._to_the_end:
-            end = self._wait(start)
+        if end == start:
+            end = self._asked(start) if self._to_the_end else self._wait(start)
         with self.site.reporting():
             self.log.check_owner()
         if end == start:
@@ -165,11 +166,29 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
                 batch = self._newest
             else:
                 self._barren = self._newest
-        return {
+        return start | {
             "round": batch,
             # those of inputs that the flow has no longer stay: they may come back
             "inputs": start["inputs"] | {name: self._last(name, start) for name in sorted(self.site.inputs)},
         }
+
+    def _asked(self, start: Offset) -> Offset:
+        """Until nothing is left, and nothing is: asks the driver whether the sources have anything left.
+
+        Only Spark knows that. So the question is an offset of its own, which makes a batch: if that batch has
+        brought nothing from any source, all that is available has been read, and the driver ends the epochs
+        of columns that have begun. By Spark's log, so that the answer is the same when the batch runs again.
+        If it has brought something, the question comes again later.
+        """
+        columns = [source.name for source in self.site.plan.inputs if by_column(source.epochs)]
+        if not columns or start.get("asked") == self._newest:
+            return start
+        if (manifest := self.log.read(self._newest)) is None:
+            return start
+        stand, begun = manifest.coordinator["inputs"], manifest.coordinator["begun"]
+        if any(stand[name] is not None and stand[name] <= begun for name in columns):
+            return start | {"asked": self._newest}
+        return start
 
     def _last(self, name: str, start: Offset) -> int:
         last: int = start["inputs"].get(name, -1)

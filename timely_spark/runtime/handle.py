@@ -9,21 +9,23 @@ import re
 import shutil
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Number
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.errors import TimelyError
-from timely_spark.graph import caller
+from timely_spark.graph import caller, known
 from timely_spark.runtime.cancel import ask
-from timely_spark.runtime.entries import Durable
-from timely_spark.runtime.errors import LostOwnership, QueryFailed
+from timely_spark.runtime.entries import Durable, close_source
+from timely_spark.runtime.errors import EpochClosed, LostOwnership, QueryFailed
 from timely_spark.runtime.lock import Lock
 from timely_spark.runtime.rest import at_rest
 from timely_spark.runtime.site import Site
 from timely_spark.runtime.watch import BEAT, Completed, Progress, Watch
 from timely_spark.testing import Captured
 from timely_spark.times import as_epoch
+from timely_spark.worker.columns import by_column
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -120,11 +122,14 @@ class Query:
         unset: Sequence[str] = (),
         lock: Lock | None = None,
         temporary: bool = False,
+        closing: Mapping[str, Callable[[], None]] = MappingProxyType({}),
     ) -> None:
         self._query, self._site, self._watch, self._lock = query, site, Watch(site), lock
         #: The session that runs it.
         self.session = session
         self._inputs = tuple(inputs)
+        #: How the handles of inputs are closed.
+        self._closing = closing
         self._started_after = self._watch.newest().batch
         #: Deletes the checkpoint, if none was given: when this is garbage, and the query has ended (while it
         #: runs, `_living` holds this), or at `stop`, or when the process ends.
@@ -292,8 +297,7 @@ class Query:
         Args:
             target: a probe, an output's or probe's name, or an epoch; without one, all outputs and probes.
             epoch: which epoch; without one, all that was sent into the flow's handles so far (with manual
-            epochs: all
-                epochs that are closed).
+                epochs, and those of a column: all epochs that are closed by now).
             timeout: seconds; without one, as long as it takes.
 
         Returns:
@@ -346,6 +350,29 @@ class Query:
         """
         ask(self._site.log, as_epoch(epoch, "cancel", caller()))
 
+    def close(self, source: str) -> None:
+        """Ends an input: nothing more will come, so its last epoch is over. Closing again does nothing.
+
+        Durable when it returns, as what is sent into a handle; the query takes note with its next batch. For
+        a source with an epoch column, whose rows are late from then on, and for an input with manual epochs,
+        as its handle's `close`.
+
+        Args:
+            source: the input's name.
+
+        Raises:
+            UnknownName: there is none of that name.
+            EpochClosed: it goes by the clock, where an epoch ends with its micro-batch.
+        """
+        inputs = {each.name: each for each in self._site.plan.inputs}
+        epochs = known(inputs, source, kind="input", flow=self._site.name).epochs
+        if by_column(epochs):
+            close_source(self._site.log, source)
+        elif source in self._closing:
+            self._closing[source]()
+        else:
+            raise EpochClosed.by_the_clock(source, "close")
+
     def step(self, timeout: float | None = None) -> bool:
         """Waits until one more micro-batch has run; False when time is up, or the query has ended.
 
@@ -390,6 +417,11 @@ class Query:
             closed = min((stand.epoch for stand in manual if not stand.closed), default=None)
             last = max(stand.epoch for stand in manual) if closed is None else closed - 1
             return lambda: last
+        if any(by_column(source.epochs) for source in self._site.plan.inputs):
+            now = self._watch.newest().coordinator
+            open_ = [at for at in now["inputs"].values() if at is not None]
+            over = min(open_) - 1 if open_ else now["begun"]
+            return lambda: over
         sent = {end.name: end.stand.sent for end in self._inputs}
 
         def epoch() -> int | None:

@@ -373,6 +373,17 @@ class RoundLog:
             raise LogDamaged.no_file(self.files.root, f"{folder}/{min(missing)}.arrow")
         return numbers
 
+    def at_the_end(self, batch: int) -> bool:
+        """Whether the feedback source asked with this batch, in which no other has brought anything."""
+        now, before = self._read_by(batch), self._read_by(batch - 1)
+        if len(now) != len(before):
+            return False
+        changed = [(a, b) for a, b in zip(before, now, strict=True) if a != b]
+        if len(changed) != 1 or not all(line.startswith(b'{"') for line in changed[0]):
+            return False
+        old, new = map(json.loads, changed[0])
+        return "asked" in new and old.get("asked") != new["asked"]
+
     def _read_by(self, batch: int) -> list[bytes]:
         """Up to where each source was read by a batch and those before it, in Spark's words."""
         return (self._spark.read(f"offsets/{batch}") or b"").splitlines()[2:]

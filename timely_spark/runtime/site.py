@@ -45,7 +45,7 @@ class Site:
     digest: str
     #: Spark's grouping key of each worker.
     labels: tuple[int, ...]
-    #: Names of the inputs that handles feed.
+    #: Names of the inputs that have entries: those that handles feed, and sources that can be closed.
     inputs: tuple[str, ...]
     #: The flow.
     name: str

@@ -54,6 +54,7 @@ from timely_spark.runtime.site import Site, labels, packed
 from timely_spark.runtime.states import States
 from timely_spark.runtime.trigger import trigger_of
 from timely_spark.worker import Bound, Coordinator, Plan
+from timely_spark.worker.columns import by_column
 from timely_spark.worker.outline import outline
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def start(
         checkpoint="",
         **packed(plan),
         labels=(),
-        inputs=tuple(handle.name for handle in inputs),
+        inputs=(*(handle.name for handle in inputs), *(s.name for s in plan.inputs if by_column(s.epochs))),
         name=plan.name,
         run=uuid.uuid4().hex,
         keep=_retention(session),
@@ -162,8 +163,9 @@ def start(
         with applied(session, confs) as unset:
             running = _run(session, site, dataframes, Driver(site, tuple(outputs)), writing)
         query = Query(
-            running, site, session=session, inputs=ends, unset=unset, lock=lock, temporary=checkpoint is None
-        )
+            running, site, session=session, inputs=ends, unset=unset, lock=lock, temporary=checkpoint is None,
+            closing={handle.name: handle.close for handle in inputs},
+        )  # fmt: skip
         for handle, end in zip(inputs, ends, strict=True):
             undo.callback(handle.unbinding())
             handle.bind(end, query, forgotten=checkpoint is None)

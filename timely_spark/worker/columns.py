@@ -122,10 +122,8 @@ class InTime:
                 return cls(stands, NO_EPOCH, stands)
             _, high, _ = max(found, key=lambda span: (span[2], -span[0]))
             return cls(stands, high, max(stands, found[0][0]))
-        high = stands
-        for low, highest, _ in found:
-            if low - high <= jump:
-                high = highest
+        # between two spans there is more than a jump, so none is reached by way of another
+        high = max([stands, *(high for low, high, _ in found if low - stands <= jump)])
         return cls(stands, high, stands)
 
     def __contains__(self, epoch: int) -> bool:
