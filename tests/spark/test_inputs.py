@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from timely_spark.errors import InvalidTime, SchemaError
-from timely_spark.runtime.entries import read_entry
+from timely_spark.runtime.entries import close_source, read_entry
 from timely_spark.runtime.errors import EpochClosed, SentElsewhere
 from timely_spark.runtime.files import Files
 from timely_spark.runtime.inputs import InputHandle
@@ -340,3 +340,31 @@ def test_a_link_that_was_made_and_reported_as_there_is_ones_own(
     x.send([(1, "a")])
 
     assert x.sent == 1 == len(entries(log))
+
+
+def test_a_source_is_closed_by_one_entry_however_often_and_by_whomever(log: RoundLog) -> None:
+    close_source(log, "x")
+    close_source(RoundLog(log.checkpoint), "x")
+
+    assert log.entries("x") == [0]
+    entry = read_entry(log, "x", 0)
+    assert (entry.kind, entry.epoch, entry.table.num_rows) == ("close", None, 0)
+
+
+def offsets(log: RoundLog, batch: int, *sources: dict[str, Any]) -> None:
+    text = "\n".join(["v1", "{}", *(json.dumps(each) for each in sources)])
+    Files(log.checkpoint).write(f"offsets/{batch}", text.encode())
+
+
+def test_what_is_available_has_been_read_when_a_batch_only_asked(log: RoundLog) -> None:
+    """By Spark's own log, and so the same when the batch runs again."""
+    quiet: dict[str, Any] = {"round": 0, "inputs": {}}
+    offsets(log, 0, quiet, {"logOffset": 0})
+    offsets(log, 1, quiet | {"asked": 0}, {"logOffset": 1})
+    offsets(log, 2, quiet | {"asked": 1}, {"logOffset": 1})
+    offsets(log, 3, quiet | {"asked": 1, "round": 2}, {"logOffset": 1})
+    offsets(log, 4, quiet | {"asked": 1, "round": 2}, {"logOffset": 2})
+    offsets(log, 6, quiet | {"asked": 5, "round": 2}, {"logOffset": 2})
+
+    # a source brought something with 1 and 4, nobody asked with 3, and before 0 and 6 nothing is known
+    assert [batch for batch in range(7) if log.at_the_end(batch)] == [2]
