@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,11 +15,18 @@ from pyspark.sql import DataFrame, SparkSession
 import timely_spark as ts
 
 
-def arguments(description: str, source: str) -> argparse.ArgumentParser:
-    """A parser with the arguments that all jobs over files take; `source` names the input's."""
+def described(description: str | None) -> argparse.ArgumentParser:
+    """A parser with the argument that all jobs take."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--verbose", action="store_true", help="show what Spark logs, and its progress")
+    return parser
+
+
+def arguments(description: str, source: str) -> argparse.ArgumentParser:
+    """A parser with the arguments that all jobs over files take; `source` names the input's."""
+    parser = described(description)
     parser.add_argument(
         f"--{source}", required=True, type=directory, metavar="DIR", help="directory of input files"
     )
@@ -66,19 +73,20 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def session(name: str, *, delta: bool = True) -> SparkSession:
+def session(name: str, *, delta: bool = True, verbose: bool = False) -> SparkSession:
     """A tuned session; under spark-submit, the one that its properties made."""
     quiet = Path(__file__).resolve().parents[1] / "conf" / "log4j2.properties"
-    builder = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false")
-    if quiet.exists():
-        builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{quiet}")
-    if (
-        "SPARK_ENV_LOADED" not in os.environ
-    ):  # not by spark-submit: all runs on this machine, which needs no name then
-        builder = builder.config("spark.driver.host", "127.0.0.1").config(
-            "spark.driver.bindAddress", "127.0.0.1"
-        )
-    with quietly():
+    builder = SparkSession.builder.appName(name)
+    builder = builder.config("spark.ui.showConsoleProgress", str(verbose).lower())
+    if "SPARK_ENV_LOADED" in os.environ:  # by spark-submit, whose JVM has begun to log
+        builder = builder if verbose else builder.config("spark.log.level", "ERROR")
+    else:  # all runs on this machine, which needs no name then
+        builder = builder.config("spark.driver.host", "127.0.0.1")
+        builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+        if quiet.exists() and not verbose:
+            options = f"-Dlog4j2.configurationFile=file:{quiet}"
+            builder = builder.config("spark.driver.extraJavaOptions", options)
+    with nullcontext() if verbose else quietly():
         return ts.configure(builder, delta=delta).getOrCreate()
 
 

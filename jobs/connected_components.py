@@ -21,7 +21,7 @@ import timely_spark as ts
 def main() -> None:
     """Run the job."""
     args = arguments(__doc__).parse_args()
-    spark = cli.session("connected_components")
+    spark = cli.session("connected_components", verbose=args.verbose)
     flow = dataflow("connected_components", args)
     edges = edges_of(flow, read_edges(spark, args.edges, args.format, args.files_per_epoch))
     deliver(ts.graphs.connected_components(edges), args)

@@ -5,8 +5,6 @@ python jobs/hello.py [--workers N]
 
 from __future__ import annotations
 
-import argparse
-
 import cli
 
 import timely_spark as ts
@@ -14,18 +12,16 @@ import timely_spark as ts
 
 def main() -> None:
     """Run it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = cli.described(__doc__)
     parser.add_argument("--workers", type=int, default=2)
-    workers = parser.parse_args().workers
+    args = parser.parse_args()
 
     flow = ts.Dataflow("hello")
     numbers = flow.input("numbers", "number long", epochs="manual")
     probe = numbers.exchange("number").inspect("hello").probe("seen")
 
-    spark = cli.session("hello", delta=False)
-    with flow.start(spark, workers=workers) as query:
+    spark = cli.session("hello", delta=False, verbose=args.verbose)
+    with flow.start(spark, workers=args.workers) as query:
         for epoch in range(10):
             numbers.send([(epoch,)])
             numbers.advance_to(epoch + 1)

@@ -175,9 +175,7 @@ def passes(spark: SparkSession, args: argparse.Namespace) -> Iterator[dict[str, 
 
 def main() -> None:
     """Run the job."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = cli.described(__doc__)
     parser.add_argument(
         "--root", required=True, nargs="+", type=cli.directory, metavar="DIR", help="folders of Python files"
     )
@@ -189,7 +187,7 @@ def main() -> None:
         "--every", type=cli.positive, default=5, metavar="SECONDS", help="how often (default: %(default)s)"
     )
     args = parser.parse_args()
-    spark = cli.session("import_cycles")
+    spark = cli.session("import_cycles", verbose=args.verbose)
     seen: Mapping[str, Source] | None = None
     for files in passes(spark, args):
         if files != seen:

@@ -6,23 +6,37 @@ python jobs/look.py TABLE [--rows N]
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import cli
 from pyspark.sql import functions as f
 
+from timely_spark.graph import identifier
+
 
 def main() -> None:
     """Show it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("table", type=cli.directory)
+    parser = cli.described(__doc__)
+    parser.add_argument("table", type=delta_table)
     parser.add_argument("--rows", type=cli.positive, default=20, help="default: %(default)s")
     args = parser.parse_args()
-    table = cli.session("look").read.format("delta").load(args.table)
+    table = cli.session("look", verbose=args.verbose).read.format("delta").load(args.table)
     table.printSchema()
+    if "epoch" not in table.columns:
+        print("no job of these has written the table: it has no column epoch")
+        table.show(args.rows, truncate=60)
+        return
     table.groupBy("epoch").agg(f.count("*").alias("records")).orderBy("epoch").show(args.rows)
-    table.orderBy(f.desc("epoch"), *table.columns[1:]).show(args.rows, truncate=60)
+    rest = [identifier(name) for name in table.columns if name != "epoch"]
+    table.orderBy(f.desc("epoch"), *rest).show(args.rows, truncate=60)
+
+
+def delta_table(text: str) -> str:
+    """A Delta table: a directory with a log of Delta's."""
+    if "://" not in text and not (Path(text) / "_delta_log").is_dir():
+        message = f"{text!r} is no Delta table: there is no {Path(text) / '_delta_log'}"
+        raise argparse.ArgumentTypeError(message)
+    return text
 
 
 if __name__ == "__main__":

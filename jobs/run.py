@@ -9,7 +9,6 @@ networkx.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import sys
@@ -74,9 +73,7 @@ def hops(edges: ts.Stream, root: int) -> ts.Stream:
 
 def main() -> None:
     """Make the input, run the flow, check the result."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = cli.described(__doc__)
     parser.add_argument("--output", type=Path, default=Path("out/imports"), help="default: %(default)s")
     parser.add_argument("--workers", type=cli.positive, default=2, help="default: %(default)s")
     parser.add_argument("--epochs", type=cli.positive, default=6, help="default: %(default)s")
@@ -90,7 +87,7 @@ def main() -> None:
         f"{len(names)} modules, {table.num_rows} imports, as {args.epochs} epochs; root: {ROOT}", flush=True
     )
 
-    spark = cli.session("imports")
+    spark = cli.session("imports", verbose=args.verbose)
     flow = ts.Dataflow("imports")
     read = spark.readStream.schema(EDGES).option("maxFilesPerTrigger", 1).parquet(str(out / "edges"))
     edges = flow.source("edges", read)

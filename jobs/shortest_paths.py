@@ -53,7 +53,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.weight in {"src", "dst", "diff"}:
         parser.error(f"argument --weight: {args.weight!r} is another column's name")
-    spark = cli.session("shortest_paths")
+    spark = cli.session("shortest_paths", verbose=args.verbose)
     sources = sorted({*args.sources})
     flow = dataflow("shortest_paths", args, sources=sources, weight=args.weight)
     frame = read_edges(spark, args.edges, args.format, args.files_per_epoch, args.weight)

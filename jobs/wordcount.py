@@ -45,7 +45,7 @@ def word_count(lines: ts.Stream) -> ts.Stream:
 def main() -> None:
     """Run the job."""
     args = cli.arguments(__doc__, "input").parse_args()
-    spark = cli.session("wordcount")
+    spark = cli.session("wordcount", verbose=args.verbose)
     reader = spark.readStream.format("text")
     if args.files_per_epoch:
         reader = reader.option("maxFilesPerTrigger", args.files_per_epoch)

@@ -56,6 +56,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """The names of the API; modules that are imported on the way are no part of it."""
+    return [*__all__, "__version__"]
+
+
 def __getattr__(name: str) -> Any:
     """What needs Spark is imported when it is first used."""
     if name in {"configure", "tune"}:

@@ -18,6 +18,7 @@ from timely_spark.graph import as_schema, as_table, describe
         ("n long", [("n", pa.int64())]),
         ("a INT,b Bigint , c  double", [("a", pa.int32()), ("b", pa.int64()), ("c", pa.float64())]),
         ("a: string, `odd name` boolean", [("a", pa.string()), ("odd name", pa.bool_())]),
+        ("`a.b` int, `a``b` long, s struct<`a-b`: int, ````: long>", [("a.b", pa.int32()), ("a`b", pa.int64()), ("s", pa.struct([("a-b", pa.int32()), ("`", pa.int64())]))]),  # noqa: E501
         ("d decimal, e decimal(5), f decimal(12,3)", [("d", pa.decimal128(10)), ("e", pa.decimal128(5)), ("f", pa.decimal128(12, 3))]),  # noqa: E501
         ("t timestamp, u timestamp_ntz, v date", [("t", pa.timestamp("us", "UTC")), ("u", pa.timestamp("us")), ("v", pa.date32())]),  # noqa: E501
         ("l array<array<int>>", [("l", pa.list_(pa.field("element", pa.list_(pa.field("element", pa.int32())))))]),  # noqa: E501

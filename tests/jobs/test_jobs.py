@@ -292,6 +292,8 @@ def test_an_error_is_one_line_and_an_exit_code(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("name", "args", "says"),
     [
+        ("look", [str(ROOT)], "is no Delta table: there is no"),
+        ("look", ["/no/such/place"], "'/no/such/place' is no Delta table"),
         ("wordcount", ["--input", "/no/such/place"], "'/no/such/place' is no directory"),
         ("connected_components", ["--edges", "/no/such/place"], "'/no/such/place' is no directory"),
         ("wordcount", ["--input", "/tmp", "--workers", "0"], "'0' is not a number of at least 1"),

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from timely_spark.differential import arranged, joins, linear, loops, outputs, reductions
+from timely_spark.differential import arranged, joins, linear, loops, reductions
 from timely_spark.differential.trace import DIFF, SEQUENCE
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Suggests, caller, composed, describe
+from timely_spark.graph import caller, composed, describe
 from timely_spark.times import PRODUCT
 
 if TYPE_CHECKING:
     from timely_spark.streams import Scope, Stream
 
 
-class Collection(Suggests):
+class Collection:
     """A multiset of records that changes with time, as the stream of its changes.
 
     The law: at every time, what an operator's output has come to (the changes at times earlier than or equal
@@ -76,14 +76,6 @@ class Collection(Suggests):
     arrange = arranged.arrange
     iterate = loops.iterate
     enter_at = loops.enter_at
-    probe = outputs.probe
-    inspect = outputs.inspect
-    capture = outputs.capture
-    to_memory = outputs.to_memory
-    subscribe = outputs.subscribe
-    foreach_epoch = outputs.foreach_epoch
-    to_delta = outputs.to_delta
-    to_files = outputs.to_files
 
     @property
     def stream(self) -> Stream:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from timely_spark.differential.trace import DIFF, consolidate, numbers
 from timely_spark.errors import SchemaError
-from timely_spark.graph import caller
+from timely_spark.graph import caller, identifier
 from timely_spark.testing import Captured
 from timely_spark.times import as_epoch
 
@@ -61,9 +61,9 @@ def snapshot(
     _check([diff, epoch], changes.columns)
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-    records = [F.col(f"`{column}`") for column in changes.columns if column not in {diff, epoch}]
-    known = changes if at is None else changes.where(F.col(f"`{epoch}`") <= at)
-    counted = known.groupBy(*records).agg(F.sum(F.col(f"`{diff}`")).alias("__timely_count"))
+    records = [F.col(identifier(column)) for column in changes.columns if column not in {diff, epoch}]
+    known = changes if at is None else changes.where(F.col(identifier(epoch)) <= at)
+    counted = known.groupBy(*records).agg(F.sum(F.col(identifier(diff))).alias("__timely_count"))
     there = counted.where(F.col("__timely_count") > 0)
     return there.withColumn(
         "__timely_count", F.explode(F.array_repeat(F.lit(1), F.col("__timely_count").cast("int")))

@@ -16,8 +16,7 @@ from timely_spark.graph.graph import (
     names,
 )
 from timely_spark.graph.naming import Name, composed
-from timely_spark.graph.schema import SchemaLike, as_schema, as_table, describe
-from timely_spark.graph.suggest import Suggests
+from timely_spark.graph.schema import SchemaLike, as_schema, as_table, check_names, describe, identifier
 from timely_spark.graph.vertex import Context, Forward, Stateless, Vertex
 
 __all__ = [
@@ -33,15 +32,16 @@ __all__ = [
     "Scope",
     "Stage",
     "Stateless",
-    "Suggests",
     "Vertex",
     "as_schema",
     "as_table",
     "caller",
     "check_columns",
+    "check_names",
     "composed",
     "describe",
     "frame_schema",
+    "identifier",
     "known",
     "names",
     "whole",

@@ -51,7 +51,7 @@ def frame_schema(source: str, frame: Any, where: Where) -> pa.Schema:
     fields = []
     for column in frame.schema.fields:
         try:
-            fields += [*as_schema({column.name: column.dataType.simpleString()})]
+            fields += [*as_schema({column.name: column.dataType})]
         except SchemaError as error:  # noqa: PERF203 - the first one that fails is the last
             raise SchemaError.column(source, column.name, column.dataType.simpleString(), where) from error
     return as_schema(pa.schema(fields))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from timely_spark.errors import SchemaError, Where
 from timely_spark.graph.naming import Name, Names, Owner
-from timely_spark.graph.schema import describe, is_key_type
+from timely_spark.graph.schema import check_names, describe, is_key_type
 from timely_spark.graph.vertex import Stateless, Vertex
 from timely_spark.times import PRODUCT, PathSummary, Times
 
@@ -220,22 +220,10 @@ class Graph:
     stages: list[Stage] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
     names: Names = field(default_factory=Names)
-    #: the loop whose body is being written
-    inside: Scope | None = None
 
     def parts(self, scope: Scope, name: str | None) -> AbstractContextManager[Owner | None]:
         """Let steps that are given no name be called after an operator that has one, while it makes them."""
         return self.names.by(self.names.owned(scope.title, name))
-
-    @contextmanager
-    def body(self, scope: Scope, outside: Owner | None) -> Iterator[None]:
-        """Let a user's function say what a loop does: what he makes there, he names."""
-        before, self.inside = self.inside, scope
-        try:
-            with self.names.by(outside):
-                yield
-        finally:
-            self.inside = before
 
     def parts_of(self, stage: Stage) -> AbstractContextManager[Owner | None]:
         """Let steps that are given no name be called after another one, if the user gave that a name."""
@@ -294,13 +282,16 @@ class Graph:
         for (source, port), need in zip(inputs, needs, strict=False):
             if need is not None:
                 check_columns(title.full, source.outputs[port], need.columns, keys=True)
+        where = caller()
+        for schema in outputs:
+            check_names(title.full, where, schema, given=kind is Kind.SOURCE)
         stage = Stage(
             index=len(self.stages),
             title=title,
             kind=kind,
             operator=operator,
             scope=scope,
-            where=caller(),
+            where=where,
             summary=summary if summary is not None else self.times.identity(scope.depth),
             outputs=tuple(outputs),
             vertex=vertex,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn, TypeAlias
 
 import pyarrow as pa
 
-from timely_spark.errors import SchemaError, shorten
+from timely_spark.errors import SchemaError, Where
 
 _TYPES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -36,14 +35,19 @@ _TYPES: dict[str, pa.DataType] = {
 }
 #: texts with a length, which Arrow does not know
 _TEXTS = frozenset({"varchar", "char", "character"})
-_TOKEN = re.compile(r"""\s*(`[^`]+`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\w+|[<>(),:])""")
+_TOKEN = re.compile(r"""\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\w+|[<>(),:])""")
+
+#: How names begin that are the library's own, and the ones that its steps pass on to each other.
+RESERVED = "__timely_"
+_PASSED_ON = frozenset(RESERVED + name for name in ("diff", "sequence", "lap", "all"))
 
 SchemaLike: TypeAlias = pa.Schema | str | Mapping[str, Any]
-"""What a user may write: DDL as in Spark (``"node long, name string"``), an Arrow schema, or a mapping."""
+"""What a user may write: DDL as in Spark (``"node long, name string"``), an Arrow schema, or a mapping of
+names to types. A `StructType` of Spark is taken, too."""
 
 
 def as_schema(schema: SchemaLike) -> pa.Schema:
-    """Read a schema: Spark's DDL, an Arrow schema, or a mapping of names to types.
+    """Read a schema: Spark's DDL, an Arrow schema, a StructType, or a mapping of names to types.
 
     Metadata and nullability are dropped: two schemas are the same when names and types are.
 
@@ -62,10 +66,9 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
     elif isinstance(schema, str):
         fields = list(_parse_fields(_Tokens(schema), end=""))
     elif isinstance(schema, Mapping):
-        fields = [
-            (name, _whole_type(_Tokens(kind)) if isinstance(kind, str) else kind)
-            for name, kind in schema.items()
-        ]
+        fields = [(name, _as_type(kind, name)) for name, kind in schema.items()]
+    elif isinstance(described := _described(schema), Mapping) and described.get("type") == "struct":
+        fields = [(field["name"], _of_spark(field["type"], field["name"])) for field in described["fields"]]
     else:
         msg = (
             f"a schema cannot be read from {type(schema).__name__}. "
@@ -78,6 +81,107 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
         msg = f"the schema names {twice} more than once. Hint: rename columns before they meet."
         raise SchemaError(msg)
     return pa.schema([pa.field(name, kind) for name, kind in fields])
+
+
+def _described(kind: Any) -> Any:
+    """A type of Spark's as JSON, in which every name stands by itself; None if it is no such type."""
+    return kind.jsonValue() if hasattr(kind, "jsonValue") and not isinstance(kind, type) else None
+
+
+def _as_type(kind: Any, column: str) -> Any:
+    if isinstance(kind, str):
+        return _whole_type(_Tokens(kind))
+    described = _described(kind)
+    return kind if described is None else _of_spark(described, column)
+
+
+def _of_spark(kind: Any, column: str) -> pa.DataType:
+    """The Arrow type of what Spark describes as JSON."""
+    shape = kind["type"] if isinstance(kind, Mapping) else kind
+    if shape == "array":
+        return pa.list_(pa.field("element", _of_spark(kind["elementType"], f"{column}.element")))
+    if shape == "map":
+        return pa.map_(
+            _of_spark(kind["keyType"], f"{column}.key"), _of_spark(kind["valueType"], f"{column}.value")
+        )
+    if shape == "struct" and kind["fields"]:
+        return pa.struct(
+            [
+                pa.field(field["name"], _of_spark(field["type"], f"{column}.{field['name']}"))
+                for field in kind["fields"]
+            ]
+        )
+    try:
+        return _whole_type(_Tokens(shape if isinstance(kind, str) else "an object"))
+    except SchemaError:
+        msg = (
+            f"column {column!r} is of Spark's type {shape}, which a flow does not take. "
+            "Hint: cast the column, or drop it, in the DataFrame."
+        )
+        raise SchemaError(msg) from None
+
+
+def check_names(step: str, where: Where, schema: pa.Schema, *, given: bool = False) -> None:
+    """Check the names of columns: those that Spark, too, can tell apart, and none of the library's own.
+
+    Args:
+        step: that has them.
+        where: the user's line.
+        schema: the columns.
+        given: whether nobody but the user can have named them.
+
+    Raises:
+        SchemaError: a name begins with `__timely_`; or two names differ in case only.
+    """
+    passed_on: frozenset[str] = frozenset() if given else _PASSED_ON
+    own = [name for name in schema.names if name.startswith(RESERVED) and name not in passed_on]
+    if own:
+        msg = (
+            f"{step} ({where}) has columns {own}: names that begin with {RESERVED!r} are the library's. "
+            "Hint: rename them."
+        )
+        raise SchemaError(msg)
+    if alike := next(_alike("", list(schema)), None):
+        msg = (
+            f"{step} ({where}) has columns {alike[0]!r} and {alike[1]!r}, which Spark takes for one: it does "
+            "not tell upper and lower case apart. Hint: rename one of them."
+        )
+        raise SchemaError(msg)
+
+
+def every_name(fields: Iterable[pa.Field]) -> Iterator[str]:
+    """The names of columns, and of the fields in them."""
+    for field in fields:
+        yield field.name
+        yield from every_name(_fields_of(field.type))
+
+
+def _fields_of(kind: pa.DataType) -> list[pa.Field]:
+    return [kind.field(n) for n in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+
+
+def _alike(prefix: str, fields: Iterable[pa.Field]) -> Iterator[tuple[str, str]]:
+    """Pairs of names, of one level, that are the same but for case."""
+    met: dict[str, str] = {}
+    for field in fields:
+        if (same := _caseless(field.name)) in met:
+            yield prefix + met[same], prefix + field.name
+        met[same] = field.name
+        yield from _alike(f"{prefix}{field.name}.", _fields_of(field.type))
+
+
+def _caseless(name: str) -> str:
+    """What Java's `equalsIgnoreCase` compares: character by character."""
+    return "".join(big.lower() if len(big := one.upper()) == 1 else one.lower() for one in name)
+
+
+def identifier(name: str) -> str:
+    """A name as Spark's SQL takes it, whatever is in it.
+
+    >>> identifier("a.b"), identifier("`")
+    ('`a.b`', '````')
+    """
+    return "`" + name.replace("`", "``") + "`"
 
 
 class _Tokens:
@@ -105,7 +209,8 @@ class _Tokens:
 
 def _parse_fields(tokens: _Tokens, *, end: str) -> Iterator[tuple[str, pa.DataType]]:
     while True:
-        name = tokens.next().strip("`")
+        name = tokens.next()
+        name = name[1:-1].replace("``", "`") if name.startswith("`") else name
         if not name:
             tokens.fail("a column name is missing")
         if tokens.tokens[:1] == [":"]:
@@ -213,7 +318,7 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Ta
         rows = [_row(record, schema) for record in records]
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
         return pa.table(
-            [_column(column, field) for column, field in zip(columns, schema, strict=True)],
+            [_column(column, field.type) for column, field in zip(columns, schema, strict=True)],
             schema=schema,
         )
     except (KeyError, ValueError, TypeError, OverflowError, pa.ArrowException) as error:
@@ -235,44 +340,28 @@ def _from_columns(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
     if len({len(values) for values in listed.values()}) > 1:
         msg = f"the columns differ in length: { {name: len(values) for name, values in listed.items()} }"
         raise ValueError(msg)
-    return pa.table([_column(tuple(listed[field.name]), field) for field in schema], schema=schema)
+    return pa.table([_column(tuple(listed[field.name]), field.type) for field in schema], schema=schema)
 
 
-def _column(values: tuple[Any, ...], field: pa.Field) -> pa.Array:
-    if pa.types.is_integer(field.type):  # which Arrow would cut off
+def _column(values: tuple[Any, ...], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_integer(kind):  # which Arrow would cut off
         for value in values:
             if isinstance(value, float) and not value.is_integer():
-                msg = f"column {field.name!r}: {value!r} is no whole number"
+                msg = f"{value!r} is no whole number"
                 raise ValueError(msg)
-    try:
-        return pa.array(values, type=field.type)
-    except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
-        msg = f"column {field.name!r}: {_unfit(values, field.type)}: {error}"
-        raise ValueError(msg) from error
-
-
-def _unfit(values: tuple[Any, ...], kind: pa.DataType) -> str:
-    """The first of some values that is not of a type, in words."""
-    fits = 0
-    with contextlib.suppress(ValueError, TypeError, OverflowError, pa.ArrowException):
-        for value in values:
-            pa.array([value], type=kind)
-            fits += 1
-    return f"{shorten(values[fits])} is no {kind}" if fits < len(values) else f"the values are no {kind}"
+    return pa.array(values, type=kind)
 
 
 def _row(record: Any, schema: pa.Schema) -> tuple[Any, ...]:
     if isinstance(record, Mapping):
-        unknown, missing = set(record) - set(schema.names), [n for n in schema.names if n not in record]
-        if unknown or missing:
-            has = f"has no {', '.join(map(repr, missing))}" if missing else "has"
-            more = f" unknown columns {sorted(map(str, unknown))}" if unknown else ""
-            msg = f"{shorten(dict(record), 200)} {has}{' but' if missing and more else ''}{more}"
+        unknown = set(record) - set(schema.names)
+        if unknown:
+            msg = f"unknown columns {sorted(unknown)}"
             raise ValueError(msg)
         return tuple(record[name] for name in schema.names)
     row = record if isinstance(record, tuple | list) else (record,)
     if len(row) != len(schema):
-        msg = f"{shorten(record, 200)} has {len(row)} values for {len(schema)} columns"
+        msg = f"{record!r} has {len(row)} values for {len(schema)} columns"
         raise ValueError(msg)
     return tuple(row)
 

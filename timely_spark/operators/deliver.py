@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Kind, Stage, caller, check_columns, names
+from timely_spark.graph import Kind, Stage, caller, check_columns, check_names, names
 from timely_spark.operators.once import Once
 from timely_spark.operators.output import Output, Watch
 
@@ -303,6 +303,8 @@ def _output(
         msg = f"{operator} ({caller()}): release={release!r}. Hint: 'epoch' or 'arrival'."
         raise GraphError(msg)
     schema = stream.schema if made is None else stream.schema.append(pa.field(made, pa.int32()))
+    epoch = [pa.field("epoch", pa.int64())] if kind in {"memory", "delta", "files"} else []
+    check_names(operator, caller(), pa.schema([*epoch, *schema]))
     ends = Kind.INSPECT if kind == "inspect" else Kind.OUTPUT
     called = f"{operator}-{stream.name.rsplit('.', 1)[-1]}"
     stream.then(

@@ -80,7 +80,10 @@ class Lock:
         with _one_at_a_time:
             if (holder := _held.get(self.path)) is not None:
                 return holder.query is None or bool(holder.query.isActive)
-            file = os.open(self.path, os.O_RDONLY)
+            try:
+                file = os.open(self.path, os.O_RDONLY)
+            except OSError:  # it is another user's
+                return None
             try:
                 taken = _try(file, shared=True)
                 return None if taken is None else not taken

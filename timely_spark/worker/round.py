@@ -394,11 +394,10 @@ class Worker:
             key = self.plan.times.coarse(time, node.forget) if combines else time
             together[index, key, to].append((time, pa.concat_tables(tables)))
         for (index, _, to), parts in together.items():
-            channel = self.plan.channels[index]
-            combine = self.plan.nodes[channel.target].template.combine
+            combine = self.plan.nodes[self.plan.channels[index].target].template.combine
             table = pa.concat_tables([part for _, part in parts])
             latest = functools.reduce(lambda a, b: a.join(b), [time for time, _ in parts])
-            yield index, latest, to, table if combine is None else combine(channel.input, table)
+            yield index, latest, to, table if combine is None else combine(table)
 
     # -- state -----------------------------------------------------------------------------------------------
 
