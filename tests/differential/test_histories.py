@@ -14,7 +14,8 @@ import pytest
 import timely_spark as ts
 from timely_spark.differential import DIFF
 from timely_spark.differential.joins import Join
-from timely_spark.differential.reducers import Count, Reduce
+from timely_spark.differential.reduce import Reduce
+from timely_spark.differential.reducers import Count
 from timely_spark.differential.trace import by_time, insert, times_of
 from timely_spark.errors import StateError
 from timely_spark.testing import Simulation
