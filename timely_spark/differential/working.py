@@ -51,7 +51,7 @@ class Numbering:
         groups = group(table, self.columns, hashed)
         each, hashed = table.take(pa.array(groups.firsts)), hashed[groups.firsts]
         made = np.full(each.num_rows, -1, np.int64)
-        probe, found = self._index.lookup(each, self.columns, hashed)
+        probe, found = self._index.matches(each, self.columns, hashed, columns=[_NUMBER])
         if len(probe):
             made[probe] = numbers(found, _NUMBER)
         new = np.flatnonzero(made < 0)
@@ -301,7 +301,7 @@ class WorkingSet:
 
     def _read(self, side: Side, keys: pa.Table, which: Indices, at: int) -> list[Rows]:
         """What a history has of keys that are new here up to an iteration. What counts later is put off."""
-        probe, rows = side.trace.lookup(keys, self.logic.keys)
+        probe, rows = side.trace.matches(keys, self.logic.keys)
         if not len(probe):
             return []
         times, rows = times_of(rows, len(self.context) + 1)
