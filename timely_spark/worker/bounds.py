@@ -3,7 +3,7 @@
 Fewer times can come than before, so nothing that was said to be complete comes again, and no state changes
 its meaning. Nothing in flight is lost at once: records beyond the bound finish their iteration and leave;
 those that would go round again are dropped, counted and told of like all that a limit drops. A larger bound
-is another flow: what was dropped before is missing then.
+changes the flow as any change does: what was dropped before is missing then.
 """
 
 from __future__ import annotations
