@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks import figures
 from benchmarks.harness import QUICK, RESULTS, ROOT, markdown_table, times, yes_or_no
 
 #: Seconds after which a benchmark counts as failed.
@@ -53,6 +54,8 @@ def main() -> int:
     failed = [name for name in chosen if not _apart(name, quick=args.quick)]
     folder = QUICK if args.quick else RESULTS
     print(summary(folder, failed), flush=True)
+    if not args.quick:
+        figures.main()
     return len(failed)
 
 

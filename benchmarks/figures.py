@@ -1,0 +1,114 @@
+"""README's table of what things cost, made of the committed results: `python -m benchmarks.figures`.
+
+Each line names a case of a benchmark and a baseline of the same run; the table has nothing else in it, so it
+says what the results say (`tests/docs/test_figures.py`), and when and at which commit that was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import cache
+from typing import Any
+
+from benchmarks.harness import RESULTS, ROOT, markdown_table
+
+README = ROOT / "README.md"
+BEGIN, END = "<!-- measured -->\n", "<!-- /measured -->\n"
+
+_MILLION = "uniform 1,000,000 / 5,000,000"
+#: what is measured, as people say it; the benchmark, its case; the baselines, and how people call them
+LINES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
+    (
+        "an iteration of a loop with a barrier, 100 of them",
+        "loops",
+        "100 barriers, each",
+        {"foreachBatch": "the same loop by hand, in foreachBatch"},
+    ),
+    (
+        "a hop of an asynchronous loop, 60 of them",
+        "loops",
+        "60 hops, each",
+        {"foreachBatch": "the same loop by hand, in foreachBatch"},
+    ),
+    *(
+        (
+            f"counts, an epoch of a million rows, {keys} keys",
+            "exchange",
+            f"{keys} keys, 1,000,000 rows an epoch",
+            {"native": "`groupBy().count()`"},
+        )
+        for keys in ("10 million", "1 million", "10 thousand")
+    ),
+    (
+        "counts, an epoch of a thousand changes, 10 million keys",
+        "state",
+        "1,000 changes of 10,000,000 keys",
+        {"of 100,000 keys": "the same with 100 thousand keys"},
+    ),
+    *(
+        (
+            f"components of 1 M nodes, 5 M edges: {what}",
+            "graphs",
+            f"{_MILLION}, {case}",
+            {"GraphX": "GraphX, anew", "differential": "differential dataflow, Rust", "scipy": "scipy, anew"},
+        )
+        for what, case in (
+            ("all edges at once", "load"),
+            ("1,000 edges come, 1,000 go", "1,000 inserts + 1,000 deletes"),
+            ("one edge comes", "one insert"),
+        )
+    ),
+    (
+        "from arrival to the Delta commit, median",
+        "latency",
+        "latency, median",
+        {"plain streaming query": "a plain streaming query"},
+    ),
+    (
+        "counts, an epoch of a thousand changes, 1 million keys",
+        "durable",
+        "1,000 changes of 1,000,000 counts",
+        {"in memory": "the same with the checkpoint in memory"},
+    ),
+)
+
+
+def table() -> str:
+    """The table as Markdown."""
+    rows: list[list[str]] = []
+    for what, benchmark, case, baselines in LINES:
+        found = _results(benchmark)
+        measured = f"{found['date'][:10]}, {found['commit'].split('+')[0]}"
+        compared = {row["against"]: row for row in found["rows"] if row["case"] == case}
+        for number, (against, called) in enumerate(baselines.items()):
+            row = compared[against]
+            ours, baseline = (_figure(row[key], row["unit"]) for key in ("ours", "baseline"))
+            head = [what, ours] if not number else ["", ""]
+            rows.append([*head, baseline, called, "" if number else measured])
+    return markdown_table(["", "ours", "baseline", "of", "measured"], rows)
+
+
+@cache
+def _results(benchmark: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{benchmark}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _figure(value: float, unit: str) -> str:
+    """Two to three digits of a time, in the unit in which people say it."""
+    seconds = value / 1000 if unit == "ms" else value
+    scaled, unit = (seconds, "s") if seconds >= 1 else (1000 * seconds, "ms")
+    digits = max(0, 1 - math.floor(math.log10(scaled))) if scaled < 100 else 0
+    return f"{scaled:.{digits}f} {unit}"
+
+
+def main() -> None:
+    """Put the table into README."""
+    before, rest = README.read_text(encoding="utf-8").split(BEGIN)
+    after = rest.split(END)[1]
+    README.write_text(f"{before}{BEGIN}{table()}{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
