@@ -14,6 +14,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 import timely_spark as ts
+from timely_spark.graph import identifier
 
 ENDS = {"src": "long", "dst": "long"}
 DIFF = "diff"
@@ -72,7 +73,9 @@ def read_edges(
         | ({weight: "double" if fraction else "long"} if weight else {})
         | dict.fromkeys(optional, "long")
     )
-    return edges.selectExpr(*(f"cast(`{column}` as {kind}) `{column}`" for column, kind in types.items()))
+    return edges.select(
+        *(edges[identifier(column)].cast(kind).alias(column) for column, kind in types.items())
+    )
 
 
 def edges_of(flow: ts.Dataflow, frame: DataFrame) -> ts.Collection:
@@ -123,7 +126,7 @@ def _columns(weight: str | None) -> dict[str, str]:
 
 def _ddl(columns: dict[str, str]) -> str:
     return ", ".join(
-        f"{name if name.isidentifier() else f'`{name}`'} {kind}" for name, kind in columns.items()
+        f"{name if name.isidentifier() else identifier(name)} {kind}" for name, kind in columns.items()
     )
 
 

@@ -140,3 +140,9 @@ def test_names_and_arrivals_that_cannot_be(path: str) -> None:
     stream = ts.Dataflow("early").input("x", "n long")
     with pytest.raises(GraphError, match=r"release='arrival'\. Hint"):
         stream.subscribe(ts.once(partial(sqlite3.connect, path), "numbers", write), release="arrival")
+
+
+@pytest.mark.parametrize("checkpoint", ["x', 'y", "a b", "x" * 65])
+def test_what_is_no_id_of_a_checkpoint_reaches_no_sql(checkpoint: str) -> None:
+    with pytest.raises(ValueError, match="no id of a checkpoint"):
+        ts.once(lambda: None, "name", lambda *_: None).of(checkpoint)  # type: ignore[arg-type]

@@ -16,7 +16,8 @@ from timely_spark.graph.graph import (
     names,
 )
 from timely_spark.graph.naming import Name, composed
-from timely_spark.graph.schema import SchemaLike, as_schema, as_table, check_names, describe, identifier
+from timely_spark.graph.schema import SchemaLike, as_schema, as_table, check_names, describe
+from timely_spark.graph.sql import identifier
 from timely_spark.graph.vertex import Context, Forward, Stateless, Vertex
 
 __all__ = [

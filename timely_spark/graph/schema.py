@@ -175,15 +175,6 @@ def _caseless(name: str) -> str:
     return "".join(big.lower() if len(big := one.upper()) == 1 else one.lower() for one in name)
 
 
-def identifier(name: str) -> str:
-    """A name as Spark's SQL takes it, whatever is in it.
-
-    >>> identifier("a.b"), identifier("`")
-    ('`a.b`', '````')
-    """
-    return "`" + name.replace("`", "``") + "`"
-
-
 class _Tokens:
     def __init__(self, text: str) -> None:
         self.text, self.tokens = text, _TOKEN.findall(text)

@@ -87,6 +87,9 @@ class Once:
         if not re.fullmatch(r"[\w.-]{1,200}", self.name, re.ASCII):
             msg = f"once: name={self.name!r}. Hint: at most 200 letters, digits and '_', '.', '-'."
             raise ValueError(msg)
+        if not re.fullmatch(r"[\w-]{0,64}", self.checkpoint, re.ASCII):
+            msg = f"once: checkpoint={self.checkpoint!r} is no id of a checkpoint. Hint: leave it out."
+            raise ValueError(msg)
 
     def of(self, checkpoint: str) -> Once:
         """The same, for the epochs of this checkpoint."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, ClassVar
 
+from timely_spark.graph.sql import identifier, literal, table_name
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.session import DELTA, applied
 from timely_spark.runtime.sinks import EPOCH, Output, Parts, with_epoch
@@ -99,7 +100,7 @@ class DeltaSink:
         if self.keys:
             self._upsert(session, version, parts)
             return
-        frame = _stamped(session, parts).select(*(f"`{name}`" for name in [EPOCH, *self._columns]))
+        frame = _stamped(session, parts).select(*map(identifier, [EPOCH, *self._columns]))
         writer = frame.write.format("delta").mode("append")
         self._save(writer.option("txnAppId", self._app).option("txnVersion", version))
 
@@ -108,16 +109,16 @@ class DeltaSink:
 
     def _upsert(self, session: SparkSession, version: int, parts: Parts) -> None:
         frame = self._last_per_key(_stamped(session, parts, order=_PLACE))
-        same = " AND ".join(f"t.`{key}` <=> s.`{key}`" for key in self.keys)
-        values: dict[str, str | Column] = {f"`{name}`": f"s.`{name}`" for name in [EPOCH, *self._columns]}
+        same = " AND ".join(f"{identifier('t', key)} <=> {_s(key)}" for key in self.keys)
+        values: dict[str, str | Column] = {identifier(name): _s(name) for name in [EPOCH, *self._columns]}
         merge = self._table(session).alias("t").merge(frame.alias("s"), same)
         # released on arrival, an older epoch may come after a newer one
-        newer = f"s.`{EPOCH}` >= coalesce(t.`{EPOCH}`, s.`{EPOCH}`)"
+        newer = f"{_s(EPOCH)} >= coalesce({identifier('t', EPOCH)}, {_s(EPOCH)})"
         if self.diff is not None:
-            merge = merge.whenMatchedDelete(f"s.`{self.diff}` < 0 AND {newer}")
+            merge = merge.whenMatchedDelete(f"{_s(self.diff)} < 0 AND {newer}")
             merge = merge.whenMatchedUpdate(newer, values | self._epoch_unless_more_than(0))
             merge = merge.whenNotMatchedInsert(
-                f"s.`{self.diff}` > 0", values | self._epoch_unless_more_than(1)
+                f"{_s(self.diff)} > 0", values | self._epoch_unless_more_than(1)
             )
         else:
             merge = merge.whenMatchedUpdate(newer, values).whenNotMatchedInsert(values=values)
@@ -130,10 +131,10 @@ class DeltaSink:
 
     def _epoch_unless_more_than(self, most: int) -> dict[str, str | Column]:
         """The epoch of a row; an error where its key would come to have a second record."""
-        key = ", ".join(f"s.`{key}`" for key in self.keys)
+        key = ", ".join(map(_s, self.keys))
         hint = "Hint: keys that tell the records apart."
         two = f"raise_error(concat(to_json(struct({key})), ' are the keys of more than one record. {hint}'))"
-        return {f"`{EPOCH}`": f"CASE WHEN s.{_MORE} > {most} THEN {two} ELSE s.`{EPOCH}` END"}
+        return {identifier(EPOCH): f"CASE WHEN {_s(_MORE)} > {most} THEN {two} ELSE {_s(EPOCH)} END"}
 
     def _last_per_key(self, frame: DataFrame) -> DataFrame:
         """One row per key, the last; of a change, a -1 of the old and a +1 of the new record, the +1."""
@@ -141,10 +142,10 @@ class DeltaSink:
         from pyspark.sql.functions import col, row_number, sum
 
         ranked = [EPOCH, *([self.diff] if self.diff is not None else []), _PLACE]
-        keys = Window.partitionBy(*(f"`{key}`" for key in self.keys))
-        last = keys.orderBy(*(col(f"`{column}`").desc() for column in ranked))
+        keys = Window.partitionBy(*map(identifier, self.keys))
+        last = keys.orderBy(*(col(identifier(column)).desc() for column in ranked))
         if self.diff is not None:
-            frame = frame.withColumn(_MORE, sum(f"`{self.diff}`").over(keys))
+            frame = frame.withColumn(_MORE, sum(identifier(self.diff)).over(keys))
         return frame.withColumn(_RANK, row_number().over(last)).where(f"{_RANK} = 1")
 
     # -- the table -------------------------------------------------------------------------------------------
@@ -154,7 +155,7 @@ class DeltaSink:
 
     @property
     def _sql(self) -> str:
-        return f"delta.`{self.target}`" if self._is_path else self.target
+        return identifier("delta", self.target) if self._is_path else table_name(self.target)
 
     def _exists(self, session: SparkSession) -> bool:
         from delta.tables import DeltaTable
@@ -162,7 +163,7 @@ class DeltaSink:
         return (
             DeltaTable.isDeltaTable(session, self.target)
             if self._is_path
-            else session.catalog.tableExists(self.target)
+            else session.catalog.tableExists(self._sql)
         )
 
     def _table(self, session: SparkSession) -> DeltaTable:
@@ -171,22 +172,28 @@ class DeltaSink:
         return (
             DeltaTable.forPath(session, self.target)
             if self._is_path
-            else DeltaTable.forName(session, self.target)
+            else DeltaTable.forName(session, self._sql)
         )
 
     def _save(self, writer: DataFrameWriter) -> None:
         if self._is_path:
             writer.save(self.target)
         else:
-            writer.saveAsTable(self.target)
+            writer.saveAsTable(self._sql)
 
     def _make(self, session: SparkSession, schema: StructType, identity: str) -> None:
-        columns = ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in schema.fields)
-        owner = f"TBLPROPERTIES ('{_OWNER}' = '{identity}')"
+        columns = ", ".join(f"{identifier(f.name)} {f.dataType.simpleString()}" for f in schema.fields)
+        owner = f"TBLPROPERTIES ({literal(_OWNER)} = {literal(identity)})"
         session.sql(f"CREATE TABLE {self._sql} ({columns}) USING delta {owner}")
 
     def _own(self, session: SparkSession, identity: str) -> None:
-        session.sql(f"ALTER TABLE {self._sql} SET TBLPROPERTIES ('{_OWNER}' = '{identity}')")
+        owner = f"{literal(_OWNER)} = {literal(identity)}"
+        session.sql(f"ALTER TABLE {self._sql} SET TBLPROPERTIES ({owner})")
+
+
+def _s(column: str) -> str:
+    """A column of what is merged."""
+    return identifier("s", column)
 
 
 def _stamped(session: SparkSession, parts: Parts, *, order: str | None = None) -> DataFrame:

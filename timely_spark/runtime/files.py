@@ -281,7 +281,7 @@ class Files:
             LogDamaged: the file is not what was written.
         """
         found = self._unsealed(name)
-        return None if found is None else self._parsed(name, found.to_pybytes())
+        return None if found is None else self.parsed(name, found.to_pybytes())
 
     def write_table(self, name: str, table: pa.Table, *, durable: bool = False, new: bool = False) -> None:
         """An Arrow IPC stream."""
@@ -313,7 +313,7 @@ class Files:
         Raises:
             LogDamaged: there is none.
         """
-        return self._parsed(name, (schema.metadata or {}).get(HEAD, b""))
+        return self.parsed(name, (schema.metadata or {}).get(HEAD, b""))
 
     def _arrow(self, name: str, *, rows: bool) -> Any:
         found = self._unsealed(name)
@@ -333,7 +333,12 @@ class Files:
         found = self._content(name)
         return None if found is None else unsealed(self.root, name, found)
 
-    def _parsed(self, name: str, text: bytes) -> dict[str, Any]:
+    def parsed(self, name: str, text: bytes) -> dict[str, Any]:
+        """A text of a file as JSON.
+
+        Raises:
+            LogDamaged: it is none.
+        """
         try:
             return dict(json.loads(text))
         except (ValueError, TypeError) as error:

@@ -53,7 +53,7 @@ class FolderSink:
             raise OutputMismatch.nested(self.path, nested)
         files, mine = Files(self.path), {"checkpoint": identity, "output": output.name}
         found = files.read(_OWNER)
-        owner = None if found is None else json.loads(found)
+        owner = None if found is None else files.parsed(_OWNER, found)
         if owner == mine:
             files.tidy(".")
             return

@@ -1,0 +1,118 @@
+"""Tasks that outlive their batch: they write when the winner has committed, or its files were collected."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any, ClassVar
+from unittest import mock
+
+import engine
+import pyarrow as pa
+import pytest
+from engine import Process, World, difference, files
+
+import timely_spark as ts
+from timely_spark.runtime.blobs import Blobs
+from timely_spark.runtime.files import Files
+from timely_spark.runtime.log import RoundLog
+
+
+def looping(folder: Path, *, sends: int, keep: int) -> World:
+    """Paths that grow: messages, keyed state, outputs; a round is a micro-batch, and most lies in files."""
+    flow = ts.Dataflow("paths")
+    edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
+
+    def hop(near: ts.Stream) -> ts.Stream:
+        onward = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
+        return onward.concat(near).distinct(name="near")
+
+    roots.loop(hop, name="hops").capture("out")
+    draw = random.Random(sends)
+    said: dict[str, list[Any]] = {"edges": [], "roots": [("send", ([(0,)],))]}
+    for _ in range(sends):
+        said["edges"].append(("send", ([(draw.randint(0, 40), draw.randint(0, 40)) for _ in range(20)],)))
+    return World(flow, str(folder), said, rounds=1, keep=keep, workers=3)
+
+
+class Late(Process):
+    """A driver each of whose tasks has a second attempt, whose files arrive some batches later."""
+
+    lag = 0
+    count: ClassVar[Counter[str]] = Counter()
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        #: (batch, name, content) of what is on its way
+        self.waiting: list[tuple[int, str, bytes]] = []
+
+    def work(self, n: int, label: int, rows: pa.Table) -> Any:
+        won = super().work(n, label, rows)
+
+        def write(_: Files, name: str, content: bytes, **__: object) -> None:
+            self.waiting.append((n, name, content))
+
+        with mock.patch.object(Files, "write", write):
+            state, _ = super().work(n, label, rows)
+        assert state == won[0], "the same task, the same state"
+        return won
+
+    def batch(self) -> bool:
+        more = super().batch()
+        until = self.next - 1 - self.lag
+        for _, name, content in [each for each in self.waiting if each[0] <= until]:
+            there = self.site.log.files
+            self.count["late"] += 1
+            self.count["litter"] += not there.exists(name)
+            there.write(name, content)
+        self.waiting = [each for each in self.waiting if each[0] > until]
+        return more
+
+
+@pytest.mark.parametrize("lag", [0, 9], ids=["at once", "when its files were collected"])
+def test_a_task_that_writes_after_the_winner_committed_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lag: int
+) -> None:
+    monkeypatch.setattr(Late, "lag", lag)
+    monkeypatch.setattr(Late, "count", Counter())
+    monkeypatch.setattr(engine, "Process", Late)
+    world = looping(tmp_path, sends=25, keep=5)
+
+    world.live()
+
+    assert Late.count["late"] > 30
+    if lag > world.keep:
+        assert Late.count["litter"], "some wrote what had been removed already"
+    # a new start finds what a run that never failed says, and no file that nobody needs
+    assert difference(world) is None
+
+
+def test_what_a_late_task_of_the_run_before_leaves_goes_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver was killed, its executor was not: the task writes when the next run has swept already."""
+    world = looping(tmp_path, sends=10, keep=5)
+    world.live()
+    first = RoundLog(world.checkpoint)
+    with engine._points(world):
+        second = Process(world)
+        world.processes = [second]
+        second.start()
+    late = Blobs(first.files, 0).put("1-3-0", random.Random(0).randbytes(100_000))
+    assert late.startswith(b"blobfile")
+    live, gone, there = files(second.site.log)
+    (litter,) = there - live - gone
+    assert litter.startswith("blobs/0-1-3-0-"), "of the first term; nothing refers to it"
+
+    assert difference(world) is None
+    assert litter not in first.files.names("blobs")
+
+
+def test_attempts_that_differ_write_files_that_differ(tmp_path: Path) -> None:
+    """A user's function that draws at random: the reference that is kept finds its own attempt's bytes."""
+    blobs = Blobs(Files(str(tmp_path)), 0)
+    attempts = [random.Random(seed).randbytes(50_000) for seed in range(20)]
+    references = [blobs.put("0-7-0", data) for data in attempts]
+
+    assert [blobs.get(reference).to_pybytes() for reference in references] == attempts

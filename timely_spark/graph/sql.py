@@ -1,0 +1,52 @@
+"""Names and texts as SQL takes them: the one place where they are quoted."""
+
+from __future__ import annotations
+
+import re
+
+from timely_spark.errors import GraphError
+
+#: A part of a table's name: plain, or within backticks, of which one inside is doubled.
+_PART = r"(?:[^`.\s]+|`(?:[^`]|``)+`)"
+_NAME = re.compile(rf"{_PART}(?:\.{_PART})*")
+
+
+def identifier(*parts: str) -> str:
+    """A name of one or more parts.
+
+    >>> identifier("t", "a`b"), identifier("x; DROP TABLE y")
+    ('`t`.`a``b`', '`x; DROP TABLE y`')
+    """
+    return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
+
+
+def literal(text: str) -> str:
+    r"""A string.
+
+    >>> print(literal("it's"), literal("\\' OR 1 = 1"))
+    'it\'s' '\\\' OR 1 = 1'
+    """
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def table_name(text: str) -> str:
+    """A table's name as the user wrote it, each part quoted: `table`, `schema.table`, `catalog.schema.table`.
+
+    >>> table_name("main.graph.`near by`"), table_name("near")
+    ('`main`.`graph`.`near by`', '`near`')
+    >>> table_name("near (n long); --")
+    Traceback (most recent call last):
+    timely_spark.errors.GraphError: 'near (n long); --' is not the name of a table
+    Hint: ...
+
+    Raises:
+        GraphError: the text is not a name.
+    """
+    if _NAME.fullmatch(text) is None:
+        msg = f"{text!r} is not the name of a table"
+        raise GraphError(
+            msg, hint="catalog.schema.table, with `...` around a part that has a space or a dot."
+        )
+    parts = re.findall(_PART, text)
+    return identifier(*(part[1:-1].replace("``", "`") if part[0] == "`" else part for part in parts))
