@@ -248,3 +248,39 @@ def test_a_start_that_fails_leaves_no_temporary_checkpoint(
         started(small()[0], session, None)
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_others_do_with_the_handles_waits_for_the_start_that_is_under_way(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow, x = small()
+    x.send([1])
+    reached, go_on = threading.Event(), threading.Event()
+
+    def slow(_s: Any, _site: Any, _f: Any, _d: Any, writing: Any) -> Running:
+        reached.set()
+        assert go_on.wait(60)
+        return Running(writing.name, session)
+
+    def second() -> None:
+        with pytest.raises(InputsInUse):
+            started(flow, session, tmp_path / "b", name="other")
+        done.append("refused")
+
+    monkeypatch.setattr(start, "_run", slow)
+    done: list[str] = []
+    first = threading.Thread(target=lambda: started(flow, session, tmp_path / "a"))
+    first.start()
+    assert reached.wait(60)
+    others = [threading.Thread(target=lambda: x.send([2])), threading.Thread(target=second)]
+    for other in others:
+        other.start()
+        other.join(0.2)
+        assert other.is_alive(), "it waits"
+    go_on.set()
+    for thread in (first, *others):
+        thread.join(60)
+
+    assert numbers(tmp_path / "a") == [1, 2]
+    assert done == ["refused"]
+    assert [query.name for query in session.streams.active] == ["small"]
