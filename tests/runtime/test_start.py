@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -11,15 +12,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import timely_spark as ts
-from timely_spark.runtime import start
+from timely_spark.runtime import handle, start
+from timely_spark.runtime.captured import Deliveries
 from timely_spark.runtime.entries import read_entry
 from timely_spark.runtime.errors import CheckpointInUse, InputsInUse, NameTaken
 from timely_spark.runtime.files import Files
 from timely_spark.runtime.handle import Query, living
 from timely_spark.runtime.log import RoundLog
+from timely_spark.runtime.sinks import CaptureSink, MemorySink
 
 
 @dataclass
@@ -233,6 +237,24 @@ def test_a_temporary_checkpoint_goes_with_its_query(
     again = started(flow, session, None)
     assert numbers(Path(again.checkpoint)) == [2]
     again.stop()
+
+
+def test_what_views_show_of_a_temporary_checkpoint_stays(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow, _ = small()
+    flow.input("y", "n long").to_memory("shown")
+    monkeypatch.setattr(MemorySink, "prepare", CaptureSink.prepare)
+    query = started(flow, session, None)
+    deliveries = Deliveries(query.checkpoint, "shown")
+    deliveries.write(0, pa.table({"n": [1]}))
+    query.stop()
+
+    assert [table["n"].to_pylist() for _, table in deliveries.read()] == [[1]]
+    left = [place.name for place in Path(query.checkpoint).rglob("*")]
+    assert left == ["timely", "captured", "shown", "0.arrow"]
+    assert query.checkpoint in handle._shown, "deleted when the process ends"
+    shutil.rmtree(query.checkpoint)
 
 
 def test_a_start_that_fails_leaves_no_temporary_checkpoint(

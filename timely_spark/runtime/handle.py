@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Number
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,9 @@ _log = logging.getLogger(__name__)
 
 #: The queries that this process runs, by the ids of their runs.
 _living: dict[str, Query] = {}
+#: What is left of temporary checkpoints for the views of `to_memory`; and whether the process ends.
+_shown: set[str] = set()
+_ending: list[bool] = []
 
 
 def living() -> list[Query]:
@@ -58,14 +62,24 @@ def keep_until_it_ends(query: Query) -> None:
 
 
 def _stop_all() -> None:
+    _ending.append(True)
     for query in living():
         if not type(query.session).__module__.startswith("pyspark.sql.connect"):  # there, a server runs it
             with contextlib.suppress(Exception):  # the JVM is gone already
                 query.stop()
+    for folder in _shown:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _delete(folder: str) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
+def _delete(folder: str, views: bool) -> None:  # noqa: FBT001 - called by `finalize`
+    """Deletes a temporary checkpoint; what views show of it stays until the process ends, as they do."""
+    if not views or _ending:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for place in (*Path(folder).iterdir(), *Path(folder, "timely").iterdir()):
+        if place.name not in {"timely", "captured"}:
+            shutil.rmtree(place, ignore_errors=True) if place.is_dir() else place.unlink(missing_ok=True)
+    _shown.add(folder)
 
 
 class Probe:
@@ -122,6 +136,7 @@ class Query:
         unset: Sequence[str] = (),
         lock: Lock | None = None,
         temporary: bool = False,
+        views: bool = False,
         closing: Mapping[str, Callable[[], None]] = MappingProxyType({}),
     ) -> None:
         self._query, self._site, self._watch, self._lock = query, site, Watch(site), lock
@@ -133,7 +148,7 @@ class Query:
         self._started_after = self._watch.newest().batch
         #: Deletes the checkpoint, if none was given: when this is garbage, and the query has ended (while it
         #: runs, `_living` holds this), or at `stop`, or when the process ends.
-        self._deletes = weakref.finalize(self, _delete, site.checkpoint) if temporary else None
+        self._deletes = weakref.finalize(self, _delete, site.checkpoint, views) if temporary else None
         #: The error that ended the query, once its checkpoint is deleted.
         self._error: TimelyError | None = None
         #: Confs which the session did not let this query have, and why.

@@ -49,7 +49,7 @@ from timely_spark.runtime.session import (
     require_spark,
     same_python,
 )
-from timely_spark.runtime.sinks import Output
+from timely_spark.runtime.sinks import MemorySink, Output
 from timely_spark.runtime.site import Site, labels, packed
 from timely_spark.runtime.states import States
 from timely_spark.runtime.trigger import trigger_of
@@ -164,6 +164,7 @@ def start(
             running = _run(session, site, dataframes, Driver(site, tuple(outputs)), writing)
         query = Query(
             running, site, session=session, inputs=ends, unset=unset, lock=lock, temporary=checkpoint is None,
+            views=any(isinstance(output.sink, MemorySink) for output in outputs),
             closing={handle.name: handle.close for handle in inputs},
         )  # fmt: skip
         for handle, end in zip(inputs, ends, strict=True):
