@@ -19,6 +19,7 @@ _OWN = [
         "what_counts_epochs_is_refused",
     )
 ]
+_DEFINED = "tests/times/test_own.py::test_an_operator_says_what_it_is_defined_to_say[bitemporal]"
 _LOG = ["tests/spark/test_log.py", *_DRIVER]
 
 GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
@@ -295,7 +296,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
     # -- operators -------------------------------------------------------------------------------------------
     (
         "operators/aggregate.py",
-        ["tests/operators/test_aggregate.py", "tests/times/test_own.py"],
+        ["tests/operators/test_aggregate.py", _DEFINED],
         [
             ("later = time.join(other)", "later = time"),
             (
@@ -310,7 +311,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
     ),
     (
         "operators/join.py",
-        ["tests/operators/test_join.py", "tests/operators/test_expire.py", "tests/times/test_own.py"],
+        ["tests/operators/test_join.py", "tests/operators/test_expire.py", _DEFINED],
         [
             ("at = [time.join(before) for before in times]", "at = [time for before in times]"),
             (
@@ -323,7 +324,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
     ),
     (
         "operators/least.py",
-        ["tests/operators/test_least.py", "tests/times/test_own.py"],
+        ["tests/operators/test_least.py", _DEFINED],
         [
             ("lambda before: before.less_equal(at))", "lambda before: before == at)"),
             (

@@ -66,7 +66,10 @@ class Input(Stream):
         self.handle.send(table, epoch=epoch)
 
     def advance_to(self, epoch: int) -> None:
-        """Say that epochs before `epoch` are over."""
+        """Say that epochs before `epoch` are over: outputs hear of each of them, empty ones too.
+
+        But of more than 100 empty epochs in a row only of the last one.
+        """
         self.handle.advance_to(epoch)
 
     def close(self) -> None:

@@ -53,6 +53,7 @@ from timely_spark.captured import Captured, Result, renumbered, sorted_rows
 from timely_spark.dataflow import Dataflow
 from timely_spark.errors import TimelyError
 from timely_spark.graph import Kind, as_table, caller
+from timely_spark.graph.arguments import most_epochs
 from timely_spark.times import as_epoch
 from timely_spark.worker import Bound, Budget, Coordinator, Node, Plan, Turn, go_on, pack, pack_input, step
 from timely_spark.worker.codec import Blobs, unpack_parts
@@ -561,7 +562,7 @@ def run(
     """
     simulation = Simulation(flow, workers=workers, seed=seed, crashes=crashes, warn_after=warn_after)
     plan = simulation.plan
-    epochs = max((len(of) for of in inputs.values()), default=0)
+    epochs = most_epochs(inputs)
     clock = all(source.epochs == "clock" for source in plan.inputs)
     names: list[int] = []
     for epoch in range(epochs):

@@ -14,7 +14,8 @@ import pytest
 import timely_spark as ts
 from timely_spark.differential import DIFF
 from timely_spark.differential.joins import Join
-from timely_spark.differential.reducers import Count, Reduce
+from timely_spark.differential.reduce import Reduce
+from timely_spark.differential.reducers import Count
 from timely_spark.differential.trace import by_time, insert, times_of
 from timely_spark.errors import StateError
 from timely_spark.testing import Simulation
@@ -27,21 +28,26 @@ class Looked:
     """Counts the rows that histories give, and how many they hold at most."""
 
     def __init__(self) -> None:
-        self.rows = self.held = self.batches = 0
+        self.rows = self.held = self.batches = self.times = 0
+        #: by history, of those with a key of this name, the rows it has given
+        self.key, self.of = "", dict[Arrangement, int]()
 
 
 @pytest.fixture
 def looked(monkeypatch: pytest.MonkeyPatch) -> Looked:
-    counts, lookup = Looked(), Arrangement.lookup
+    counts, matches = Looked(), Arrangement.matches
 
     def counted(self: Arrangement, *args: Any, **how: Any) -> Any:
-        probe, rows = lookup(self, *args, **how)
+        probe, rows = matches(self, *args, **how)
         counts.rows += rows.num_rows
+        counts.times += 1
+        if self.keys == (counts.key,) and not set(rows.schema.names) <= {"__timely_number"}:
+            counts.of[self] = counts.of.get(self, 0) + rows.num_rows
         counts.held = max(counts.held, len(self))
         counts.batches = max(counts.batches, len(self.parts))
         return probe, rows
 
-    monkeypatch.setattr(Arrangement, "lookup", counted)
+    monkeypatch.setattr(Arrangement, "matches", counted)
     return counts
 
 
@@ -178,6 +184,38 @@ def test_counting_what_comes_at_very_many_times_at_once_is_linear(times: int, lo
         (times - 1, -1),
         (times, 1),
     ]
+
+
+@pytest.mark.parametrize("algorithm", ["sssp", "pagerank"])
+def test_a_loop_reads_the_history_of_a_key_once_in_an_epoch_and_not_in_every_iteration(
+    algorithm: str, looked: Looked
+) -> None:
+    flow = ts.Dataflow("once")
+    edges = flow.input("edges", "src long, dst long, weight long, diff long").collection(diff="diff")
+    roots = flow.input("roots", "node long").collection()
+    if algorithm == "sssp":
+        made = ts.graphs.sssp(edges, roots)
+    else:
+        made = ts.graphs.pagerank(edges.select("src", "dst"), 15)
+    made.changes().capture("out")
+    simulation = Simulation(flow)
+    draw = np.random.default_rng(0)
+    rows = np.column_stack([draw.integers(0, 400, (2000, 2)), draw.integers(1, 99, 2000), np.ones(2000)])
+    rows = rows.astype(np.int64)
+    simulation.send("roots", [rows[0, 0]])
+    simulation.send("edges", [tuple(row) for row in rows.tolist()])
+    simulation.run()
+    looked.rows, looked.key = 0, "node"
+    gone = rows[:20] * [1, 1, 1, -1]
+    simulation.send("edges", [tuple(row) for row in gone.tolist()])
+    simulation.run()
+
+    iterations = simulation.log[-1][1].stats["notifications"]
+    assert iterations > 15, "so many iterations, each of which touches keys that others touch"
+    assert looked.of, "the records' histories, and those of the results"
+    assert looked.times > iterations / 4, "keys are looked at in many of them"
+    for history, given in looked.of.items():
+        assert given <= 2 * len(history)
 
 
 # -- histories that stay small -------------------------------------------------------------------------------

@@ -156,3 +156,13 @@ def test_a_loop_that_never_ends_is_reported_by_the_simulator() -> None:
 
     with pytest.raises(ts.TimelyError, match=r"still runs after 20 rounds\. Hint"):
         simulation.run(limit=20)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("made", [lambda x: x.distinct(), lambda x: x.loop(lambda n: n.distinct())])
+def test_each_copy_of_what_may_be_bettered_counts_too(made: Any, workers: int) -> None:
+    flow = ts.Dataflow("copies")
+    made(flow.input("x", "n long")).broadcast().capture("out")
+
+    out = ts.testing.run(flow, {"x": [[1, 1, 2]]}, workers=workers)["out"].rows()
+    assert out == {0: [(n,) for n in (1, 2) for _ in range(workers)]}

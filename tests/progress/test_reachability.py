@@ -133,3 +133,12 @@ def test_deep_graphs_need_no_deep_stack() -> None:
         Reachability(n, [edge(i, (i + 1) % n) for i in range(n)])
 
     assert len(caught.value.locations) == n
+
+
+def test_what_leads_somewhere_may_lead_there_and_what_is_behind_may_not() -> None:
+    graph = Reachability(8, [*ring(SAME, SAME, NEXT), edge(6, 0), edge(5, 7)], identities=[SAME] * 8)
+
+    for target in range(8):
+        assert all(graph.may_lead(source, target) for source in graph.summaries(target))
+    assert not graph.may_lead(7, 0)
+    assert not graph.may_lead(0, 6)

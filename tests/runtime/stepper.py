@@ -52,6 +52,7 @@ class Stepper(engine.Process):
         done = 0
         while self.batch():
             done += 1
+            assert done < 200, "it does not come to rest"
         return done
 
 

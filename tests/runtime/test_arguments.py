@@ -72,6 +72,12 @@ def test_other_numbers_are_whole_too(argument: str, value: Any) -> None:
         flow().start(Session(), workers=1, **{argument: value})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("inputs", [[1], {"numbers": 5}, {"numbers": "12"}, {"numbers": {0: [1]}}, None])
+def test_inputs_of_a_simulation_are_lists_of_epochs(inputs: Any) -> None:
+    with pytest.raises(BadArgument, match=r"(?s)inputs.*test_arguments\.py:\d+\)\nHint: .*epoch 0"):
+        ts.testing.run(flow(), inputs)
+
+
 @pytest.mark.parametrize(
     ("argument", "value"),
     [

@@ -9,8 +9,9 @@ import pytest
 from stepper import Begin, Stepper
 
 import timely_spark as ts
+from timely_spark.errors import LogDamaged
 from timely_spark.runtime import feedback
-from timely_spark.runtime.errors import LogDamaged, LostOwnership
+from timely_spark.runtime.errors import LostOwnership
 from timely_spark.runtime.feedback import FeedbackReader
 from timely_spark.runtime.log import FIRST, RoundLog
 from timely_spark.worker import ROWS, read_rows

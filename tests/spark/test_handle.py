@@ -84,18 +84,18 @@ def test_a_second_start_of_a_flow_leaves_the_living_query_its_inputs(
             with pytest.raises(InputsInUse, match=refused):
                 flow.start(spark, workers=2, **options)  # type: ignore[arg-type]
         x.send([3])
-        assert query.wait_for(timeout=120)
+        assert query.wait_for(timeout=300)
         assert rows(query) == [1, 2, 3]
 
         again = flow.start(spark, checkpoint=checkpoint, workers=2, replace=True)
         assert (query.is_active, again.is_active) == (False, True)
         x.send([4])
-        assert again.wait_for(timeout=120)
+        assert again.wait_for(timeout=300)
         assert rows(again) == [1, 2, 3, 4]
         again.stop()
     x.send([5])  # durable in the checkpoint, for the next start there
     with flow.start(spark, checkpoint=checkpoint, workers=2, trigger="available_now") as third:
-        assert third.await_termination(120)
+        assert third.await_termination(300)
         assert rows(third) == [1, 2, 3, 4, 5]
 
 
@@ -121,10 +121,10 @@ def test_a_start_that_fails_loses_nothing_that_waits(
     x.send([2])
 
     with flow.start(spark, checkpoint=f"{checkpoint}-2", workers=1, trigger="available_now") as query:
-        assert query.await_termination(120)
+        assert query.await_termination(300)
         assert rows(query) == [1, 2]
     y.send([7])
-    assert first.wait_for(timeout=120)
+    assert first.wait_for(timeout=300)
     assert rows(first) == [7]
     first.stop()
 
@@ -133,7 +133,7 @@ def test_without_a_checkpoint_what_is_sent_after_the_end_is_for_the_next_start(s
     flow, x = counted()
     with flow.start(spark, workers=1) as query:
         x.send([1])
-        assert query.wait_for(timeout=120)
+        assert query.wait_for(timeout=300)
         assert Path(query.checkpoint).is_dir()
     assert not Path(query.checkpoint).exists(), "deleted at stop()"
     assert (rows(query), query.wait_for(0), query.wait_for(9), query.rounds) == ([1], True, False, 1)
@@ -143,7 +143,7 @@ def test_without_a_checkpoint_what_is_sent_after_the_end_is_for_the_next_start(s
     assert x.handle.sent == 0, "it waits"
 
     ended = flow.start(spark, workers=1, trigger="available_now")
-    assert ended.await_termination(120)
+    assert ended.await_termination(300)
     assert (ended.wait_for(timeout=10), rows(ended)) == (True, [2])
     assert (query.wait_for(timeout=1), rows(query)) == (True, [1]), "the first one speaks of its own inputs"
     place = ended.checkpoint

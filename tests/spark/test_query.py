@@ -163,7 +163,7 @@ def test_columns_as_epochs_with_timestamps_and_late_rows(
 
     assert query.exception() is None
     out = query.captured("out").rows()
-    assert sorted(epoch for rows in out.values() for epoch, *_ in rows) == [0, 1, 5]
+    assert sorted(epoch for rows in out.values() for epoch, *_ in rows) == [0, 1, 5, 6]
     row = out[0][0]
     assert row[1].timestamp() == datetime.fromisoformat("2026-01-01T00:00:00-05:00").timestamp()
     assert row[2] == datetime(2026, 1, 1)  # noqa: DTZ001 - a time without a zone

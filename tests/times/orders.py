@@ -36,7 +36,7 @@ class Bitemporal(NamedTuple):
 
 
 class Tupled(Bitemporal):
-    """The same with a tuple as its key."""
+    """The same with a tuple as its key, and texts for the loop counters."""
 
     def key(self) -> Any:
         return (self.valid, self.system)
@@ -135,7 +135,8 @@ class Moment:
         return Moment(self.outer.joined(other.outer), tuple(map(max, self.counters, other.counters)))
 
     def order_key(self) -> tuple[Any, ...]:
-        return (self.outer.key(), *self.counters)
+        texts = isinstance(self.outer, Versioned | Tupled)
+        return (self.outer.key(), *(f"{counter:09}" if texts else counter for counter in self.counters))
 
     def encode(self) -> list[Any]:
         return [list(self.outer), *self.counters]

@@ -121,8 +121,21 @@ def test_inserting_costs_what_is_inserted(monkeypatch: pytest.MonkeyPatch) -> No
     state = Arrangement(["k"])
     for i in range(512):
         state.insert(table([(str(i), i)]))
+        assert len(state) == i + 1
 
-    assert sum(moved) <= 512 * 10, "each row is moved about log2(n) times"
+    assert 512 < sum(moved) <= 512 * 10, "each row is moved about log2(n) times"
+
+
+def test_what_is_inserted_between_two_lookups_is_merged_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, merged = Arrangement(["k"]), []
+    real = arrangement._merged
+    monkeypatch.setattr(arrangement, "_merged", lambda *args: merged.append(1) or real(*args))
+    for i in range(512):
+        state.insert(table([(str(i % 10), i)]))
+
+    assert not merged
+    assert found(state, ["3"]) == [[i for i in range(512) if i % 10 == 3]]
+    assert len(merged) == 2
 
 
 @pytest.mark.slow
@@ -169,6 +182,7 @@ def test_a_key_with_half_of_all_rows_leaves_the_others_in_lanes(monkeypatch: pyt
     for _ in range(100):
         h = np.where(rng.random(20) < 0.6, 1, rng.integers(2, 2**63, 20)).astype(np.uint64)
         state.insert(table([(str(one), 0) for one in h]), h)
+        assert len(state), "what was inserted is merged when it is looked for"
 
     others = [lane for lane in state.lanes if any(part.hashes[-1] > 1 for part in lane)]
     assert len(others) > 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
@@ -95,3 +96,25 @@ def test_counts_add_up_over_the_rounds_and_what_is_open_does_not() -> None:
     assert later.stats["rows_in_flight"] == 0
     assert later.stats["pending_notifications"] == 0
     assert [epoch for _, epoch in later.released] == [0]
+
+
+def test_what_is_complete_in_an_early_round_and_what_is_in_a_late_one_are_both_released() -> None:
+    flow = ts.Dataflow("early and late")
+    given = flow.input("x", "n long")
+
+    def hop(each: ts.Stream) -> ts.Stream:
+        return each.where(pc.field("n") < 9).select(n=pc.add(pc.field("n"), 1)).concat(each).distinct()
+
+    given.capture("early")
+    given.loop(hop).capture("late")
+    simulation = ts.testing.Simulation(flow, workers=3, rounds_per_batch=100)
+    for n in (0, 20):
+        simulation.send("x", [n])
+        simulation.run()
+
+    assert [turn.released for _, turn in simulation.log] == [
+        [("early", epoch), ("late", epoch)] for epoch in (0, 1)
+    ]
+    assert simulation.log[0][1].stats["rounds"] > 3
+    assert simulation.captured["early"].rows() == {0: [(0,)], 1: [(20,)]}
+    assert simulation.captured["late"].rows() == {0: [(n,) for n in range(10)], 1: [(20,)]}

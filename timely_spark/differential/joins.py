@@ -13,6 +13,7 @@ from timely_spark.graph import Partition, Vertex, composed
 from timely_spark.operators.join import matching_keys, other_columns, with_keys
 from timely_spark.worker.arrangement import Arrangement
 from timely_spark.worker.dealt import repartition
+from timely_spark.worker.keys import Indices
 
 if TYPE_CHECKING:
     from timely_spark.differential.collections import Collection
@@ -48,9 +49,9 @@ class Join(Vertex):
             return
         other = 1 - edge
         history = index_of(self._context, other).state if other == self.shared else self.sides[other]
-        probe, found = history.lookup(batch, self.on[edge])
+        probe, found = history.matches(batch, self.on[edge])
         if len(probe):
-            self._send(edge, time, batch.take(probe), found)
+            self._send(edge, time, batch, probe, found)
         if edge == self.shared:
             return
         since = self._context.since_here()
@@ -60,19 +61,18 @@ class Join(Vertex):
             index = index_of(self._context, self.shared)
             insert(self.sides[edge], numbered(batch, index.sequence), time, since, index.settled(since))
 
-    def _send(self, edge: int, time: Any, mine: pa.Table, found: pa.Table) -> None:
+    def _send(self, edge: int, time: Any, mine: pa.Table, probe: Indices, found: pa.Table) -> None:
         if edge == self.shared:  # what met this change in the index when it came has been matched with it
-            unmet = numbers(found, SEQUENCE) < numbers(mine, SEQUENCE)
-            mine, found = mine.filter(unmet), found.filter(unmet)
+            unmet = numbers(found, SEQUENCE) < numbers(mine, SEQUENCE)[probe]
+            probe, found = probe[unmet], found.filter(pa.array(unmet))
         times, found = times_of(found, len(time.encode()))
-        diffs = numbers(mine, DIFF) * numbers(found, DIFF)
-        left, right = (mine, found) if edge == 0 else (found, mine)
-        pairs = pa.table(
-            {c: left.column(c) if c in left.schema.names else right.column(c) for c in self.columns}
-            | {DIFF: diffs}
-        )
+        diffs = numbers(mine, DIFF)[probe] * numbers(found, DIFF)
+        named = [column for column in self.columns if edge == 0 or column not in found.schema.names]
+        named = [column for column in named if column in mine.schema.names]
+        mine = mine.select(named).take(pa.array(probe))
+        pairs = pa.table({c: (mine if c in named else found).column(c) for c in self.columns} | {DIFF: diffs})
         for moment, members in by_time(times, time):
-            part = pairs if members is None else pairs.take(members)
+            part = pairs if members is None else pairs.take(pa.array(members))
             self.send_by(0, self._context.times.decode(moment), part)
 
 

@@ -1,8 +1,8 @@
-"""What reductions compute: the vertex that keeps the histories, and what is made of each key's records."""
+"""What reductions compute: what is made of each key's records."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,23 +11,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.differential.arranged import index_of
-from timely_spark.differential.trace import (
-    DIFF,
-    by_time,
-    consolidate,
-    insert,
-    numbers,
-    replaced,
-    times_of,
-    up_to,
-)
+from timely_spark.differential.trace import DIFF, consolidate, numbers, replaced
 from timely_spark.errors import RecordError, SchemaError
-from timely_spark.graph import Vertex, as_table
+from timely_spark.graph import as_table
 from timely_spark.operators.rows import records
 from timely_spark.worker.arrangement import Arrangement
-from timely_spark.worker.dealt import repartition
-from timely_spark.worker.keys import flat, group
+from timely_spark.worker.keys import flat
 
 GROUP = "__timely_group"
 """A number for each key that is looked at: rows of one key stand together, in the order of the keys."""
@@ -50,100 +39,6 @@ class Logic:
         then what `partial` gives without the keys, consolidated. Out: `GROUP`, the results, `DIFF`.
         """
         raise NotImplementedError
-
-
-class Reduce(Vertex):
-    """Keep each key's history and that of its results; when a time is complete, send how results change.
-
-    A key's result may change at a time at which nothing of it came: where two times meet that are ordered
-    neither way, what came at both counts together for the first time.
-    """
-
-    repartition = repartition
-
-    def __init__(self, logic: Logic, *, shared: bool) -> None:
-        self.logic, self.shared = logic, shared
-        self.state, self.said = Arrangement(logic.keys), Arrangement(logic.keys)
-        #: by time, what came at it
-        self.waiting: dict[Any, list[pa.Table]] = {}
-        #: by time, keys whose result may change there though nothing of them came
-        self.meeting: dict[Any, list[pa.Table]] = {}
-
-    @property
-    def before_exchange(self) -> Callable[[pa.Table], pa.Table] | None:  # type: ignore[override]
-        """What is added up where it is read need not travel; readers of an index get all of it."""
-        return None if self.shared else self._partial
-
-    def _partial(self, batch: pa.Table) -> pa.Table:
-        return consolidate(self.logic.partial(batch))
-
-    def combine(self, batch: pa.Table) -> pa.Table:
-        """Changes add up."""
-        return consolidate(batch)
-
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Wait until no more comes."""
-        self.waiting.setdefault(time, []).append(batch)
-        self.notify_at(time)
-
-    def on_notify(self, time: Any) -> None:
-        """Say what is new at a complete time."""
-        since, names = self._context.since_here(), list(self.logic.keys)
-        came = self.waiting.pop(time, [])
-        if came and not self.shared:
-            insert(self.state, consolidate(pa.concat_tables(came)), time, since)
-        touched = [table.select(names) for table in (*came, *self.meeting.pop(time, []))]
-        if not touched:
-            return
-        keys = pa.concat_tables(touched)
-        keys = keys.take(group(keys, names).firsts)
-        new = self._now(keys, time, self._held(keys, time))
-        if new.num_rows:
-            insert(self.said, new, time, since)
-            self.send_by(0, time, new)
-
-    def _held(self, keys: pa.Table, time: Any) -> pa.Table:
-        """What the keys hold at a time; where they hold something at a time beside it, both meet later."""
-        history = index_of(self._context, 0).state if self.shared else self.state
-        probe, rows = history.lookup(keys, self.logic.keys)
-        times, rows = times_of(rows, len(time.encode()))
-        counts = up_to(times, time)
-        if not counts.all():
-            for moment, members in by_time(times[~counts], time):
-                later = self._context.times.decode(moment)
-                who = probe[~counts] if members is None else probe[~counts][members]
-                self.meeting.setdefault(later, []).append(keys.take(np.unique(who)))
-                self.notify_at(later)
-            probe, rows = probe[counts], rows.filter(counts)
-        if self.shared and rows.num_rows:
-            rows = self.logic.partial(rows)
-        return _held(rows, self.logic.keys, probe)
-
-    def _now(self, keys: pa.Table, time: Any, held: pa.Table) -> pa.Table:
-        """How the results of what is held differ from those that were said before."""
-        probe, rows = self.said.lookup(keys, self.logic.keys)
-        times, rows = times_of(rows, len(time.encode()))
-        counts = up_to(times, time)
-        before = _held(rows.filter(counts), self.logic.keys, probe[counts])
-        both = [self.logic.results(keys, held)] if held.num_rows else []
-        if before.num_rows:
-            both.append(replaced(before, DIFF, -numbers(before, DIFF)))
-        if not both:
-            return keys.slice(0, 0)
-        changes = consolidate(pa.concat_tables(both)) if len(both) > 1 else both[0]
-        rows = keys.take(changes.column(GROUP))
-        for field in changes.schema:
-            if field.name != GROUP:
-                rows = rows.append_column(field, changes.column(field.name))
-        return rows
-
-
-def _held(rows: pa.Table, keys: Sequence[str], probe: npt.NDArray[np.int64]) -> pa.Table:
-    """What groups have come to: rows of a history, with the number of their group instead of the key."""
-    rest = [column for column in rows.schema.names if column not in keys]
-    rows = rows.select(rest).add_column(0, GROUP, pa.array(probe))
-    rows = consolidate(rows)
-    return rows.take(np.argsort(numbers(rows, GROUP), kind="stable"))
 
 
 def _starts(held: pa.Table) -> npt.NDArray[np.int64]:

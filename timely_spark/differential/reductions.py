@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential.arranged import key_columns
+from timely_spark.differential.reduce import Reduce
 from timely_spark.differential.reducers import (
     Batches,
     Count,
     Extreme,
     Logic,
     PerKey,
-    Reduce,
     Sum,
     SumOfFractions,
     Threshold,

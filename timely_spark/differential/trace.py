@@ -17,7 +17,7 @@ import pyarrow as pa
 from timely_spark.errors import StateError
 from timely_spark.worker.arrangement import Arrangement
 from timely_spark.worker.codes import Runs, numbers_of, runs
-from timely_spark.worker.keys import Hashes, Indices, Mask, flat
+from timely_spark.worker.keys import Hashes, Indices, flat
 
 DIFF = "__timely_diff"
 """The column that says how many of a record there are more (or less) from a time on."""
@@ -83,15 +83,24 @@ def insert(state: Arrangement, changes: pa.Table, time: Any, since: int, settled
     Raises:
         StateError: `time` is before `since`, where what was held is not told apart any more.
     """
+    state.insert(stamped(changes, time, since), compact=partial(compact, since, settled))
+
+
+def stamped(changes: pa.Table, time: Any, since: int) -> pa.Table:
+    """Changes with their time, as a history has them.
+
+    Raises:
+        StateError: `time` is before `since`.
+    """
     if time.epoch < since:
         msg = f"a change at {time} comes into a history of which all before epoch {since} has become one"
         raise StateError(msg, hint="this is a defect of timely_spark: please report it, with the flow")
     for i, value in enumerate(time.encode()):
         changes = changes.append_column(f"{_TIME}{i}", pa.array(np.full(changes.num_rows, value, np.int64)))
-    state.insert(changes, compact=partial(_compact, since, settled))
+    return changes
 
 
-def _compact(since: int, settled: int, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
+def compact(since: int, settled: int, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
     """Epochs before `since` become `since`, from where on both mean the same; what cancels out is dropped."""
     table = replaced(table, f"{_TIME}0", np.maximum(numbers(table, f"{_TIME}0"), since))
     if SEQUENCE in table.schema.names:
@@ -126,11 +135,6 @@ def times_of(table: pa.Table, depth: int) -> tuple[Coordinates, pa.Table]:
     for i, column in enumerate(names):
         times[:, i] = numbers(table, column)
     return times, table.drop_columns(names)
-
-
-def up_to(times: Coordinates, time: Any) -> Mask:
-    """Which of the times are earlier than or equal to `time`, in the product order."""
-    return np.asarray((times <= np.array(time.encode(), np.int64)).all(axis=1), np.bool_)
 
 
 def by_time(times: Coordinates, time: Any) -> Iterator[tuple[list[int], Indices | None]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -55,3 +55,22 @@ def frame_schema(source: str, frame: Any, where: Where) -> pa.Schema:
         except SchemaError as error:  # noqa: PERF203 - the first one that fails is the last
             raise SchemaError.column(source, column.name, column.dataType.simpleString(), where) from error
     return as_schema(pa.schema(fields))
+
+
+def most_epochs(inputs: Any) -> int:
+    """How many epochs the longest of some inputs has, each of which lists what comes in epoch 0, 1, ....
+
+    >>> most_epochs({"x": [[1], [2, 3]], "y": [[]]})
+    2
+
+    Raises:
+        BadArgument: they are no such lists.
+    """
+    hint = '{"x": [[1, 2], [3]]}: records 1 and 2 in epoch 0, and 3 in epoch 1.'
+    if not isinstance(inputs, Mapping):
+        raise BadArgument.kind(inputs, what="inputs", expected="a mapping", where=caller(), hint=hint)
+    for name, of in inputs.items():
+        if not isinstance(of, Sequence) or isinstance(of, str | bytes):
+            expected, what = "a list with the records of each epoch", f"inputs[{name!r}]"
+            raise BadArgument.kind(of, what=what, expected=expected, where=caller(), hint=hint)
+    return max(map(len, inputs.values()), default=0)

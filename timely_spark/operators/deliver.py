@@ -111,6 +111,9 @@ def subscribe(
 ) -> Stream:
     """Call `on_epoch(epoch, table)` on the driver for each complete epoch, in order; also if it is empty.
 
+    By the clock, epochs are the micro-batches that bring input. Manual epochs, and those of a column, are all
+    numbers from the first on; of more than 100 empty ones in a row only the last is called for.
+
     At least once: after a crash an epoch may come again, with the same number and the same records; one at
     which `on_epoch` failed does, when the flow is started again. `timely_spark.once` makes a subscriber that
     writes to a database do so exactly once. The table is all of the epoch, in the driver: for large epochs

@@ -139,7 +139,7 @@ def _exact(stage: Stage) -> bool:
     """Whether the stage must be given final records."""
     if stage.refines is not None or isinstance(stage.vertex, Settled | Output | Watch):
         return False
-    if stage.is_routing and stage.kind is not Kind.CONCAT:
+    if stage.is_routing and stage.kind not in {Kind.CONCAT, Kind.BROADCAST}:
         return False
     if stage.kind is Kind.SELECT and stage.keeps is not None and len(stage.keeps) == len(stage.outputs[0]):
         return False
@@ -182,8 +182,9 @@ def _transfer(stage: Stage, inputs: list[tuple[Stage, Provisional]], fresh: set[
     if not kinds or _exact(stage) or isinstance(stage.vertex, Settled):
         return None
     source, kind = kinds[0]
-    if isinstance(kind, Derived):
-        return kind
+    if isinstance(kind, Derived) or stage.kind is Kind.BROADCAST:
+        # each copy counts: the last word on a key would be one of them
+        return kind if isinstance(kind, Derived) else Derived(source, kind)
     if stage.is_routing and (
         len(inputs) == 1 or (stage.kind is Kind.VARIABLE and all(other == kind for _, other in inputs))
     ):

@@ -92,6 +92,10 @@ def _tell(name: str, made: Migration) -> None:
     old, new = made.renumbered
     if old != new:
         _log.warning("%s: goes on with %d workers instead of %d", name, new, old)
+    for loop, (before, after) in made.bounded.items():
+        was = "" if before is None else f" instead of {before}"
+        at = made.coordinator.loops.reached.get(loop, 0) + 1
+        _log.warning("%s: loop %s ends after %d iterations%s; it has come to %d", name, loop, after, was, at)
     if made.added:
         _log.warning("%s: new steps, which start empty: %s", name, ", ".join(made.added))
     for step, dropped in made.removed.items():

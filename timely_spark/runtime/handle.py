@@ -342,9 +342,11 @@ class Query:
 
         Each of these loops gets a bound: the iteration that it has come to, in any epoch so far. From then on
         nothing goes round beyond it, in no epoch, as if the loop had been made with such a `max_iterations`
-        from the beginning. That is also the guarantee: all outputs and all states, of this epoch and of later
-        ones, are those of the bounded loop, so what later epochs take back is taken back exactly. The
-        epoch is released with what it has come to. What the bound drops is counted (`last_progress.cut_off`)
+        from the beginning. That is also the guarantee for collections: all outputs and all states, of this
+        epoch and of later ones, are those of the bounded loop, so what later epochs take back is taken back
+        exactly. Loops of streams keep what they know: what `distinct`, `min` or `max` has seen before the
+        bound is not followed again, should a later epoch come to it sooner. The epoch is released with what
+        it has come to. What the bound drops is counted (`last_progress.cut_off`)
         and logged. The bound stays over restarts. A loop in which the epoch is not, has no bound; an epoch
         that is over, or has not begun, changes nothing.
 

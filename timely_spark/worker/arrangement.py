@@ -96,10 +96,19 @@ class Arrangement:
         #: what came before: in each lane the rows with hashes from one of the cuts (or 0) to below the next
         self.lanes: list[list[Batch]] = [[]]
         self.cuts: list[int] = []
+        #: what was inserted since rows were last looked for, with its hashes; and how to combine rows
+        self._inserted: list[tuple[Hashes | None, pa.Table]] = []
+        self._compact: Compact | None = None
+
+    def rows_of_batches(self) -> list[list[Batch]]:
+        """What came last, and the lanes."""
+        self._merge()
+        return [self.recent, *self.lanes]
 
     @property
     def parts(self) -> list[Batch]:
         """All batches, in the order of insertion as far as one key is concerned."""
+        self._merge()
         return [*chain.from_iterable(self.lanes), *self.recent]
 
     def __len__(self) -> int:
@@ -119,13 +128,28 @@ class Arrangement:
         return paired(h, hashes(table, within)) if within else h
 
     def insert(self, table: pa.Table, hashed: Hashes | None = None, compact: Compact | None = None) -> None:
-        """Add rows. `compact` may drop or combine rows whenever batches are merged."""
-        if table.num_rows == 0:
+        """Add rows. `compact` may drop or combine rows whenever batches are merged.
+
+        Rows are sorted, and merged with those there are, when rows are looked for: so many insertions cost
+        what one does.
+        """
+        if table.num_rows:
+            self._inserted.append((hashed, table))
+            self._compact = compact
+
+    def _merge(self) -> None:
+        """Put what was inserted where it is found."""
+        if not self._inserted:
             return
-        h = self.hashes(table) if hashed is None else hashed
+        inserted, compact = self._inserted, self._compact
+        self._inserted = []
+        table = _concat([table for _, table in inserted]) if len(inserted) > 1 else inserted[0][1]
+        h = np.concatenate([self.hashes(rows) if known is None else known for known, rows in inserted])
         if (h[1:] < h[:-1]).any():
             order = in_order(h)
-            h, table = h[order], table.take(order)
+            h, table = h[order], table.take(pa.array(order))
+        if compact is not None and len(inserted) > 1:
+            h, table = compact(h, table)
         self.recent.append(Batch.of(h, table.combine_chunks()))
         left = _merged(self.recent, compact, 2 * LIMIT + _LEVELS * len(h))
         while self.recent and len(self.recent[0].hashes) >= _LARGE:
@@ -168,6 +192,7 @@ class Arrangement:
         What lies in the rest is dropped in its turn, so no more than half of the rows have ended; and to drop
         a row costs what it cost to insert it (amortised), however large the state is.
         """
+        self._merge()
         self.recent = list(_unended(self.recent, before))
         self.lanes = [list(_unended(lane, before)) for lane in self.lanes]
 
@@ -181,6 +206,26 @@ class Arrangement:
             on: its columns: for the keys alone, or also for those within.
             hashed: of each probe row, as `hashes` has it; of keys alone H.
         """
+        at, rows = self.matches(probe, on, hashed)
+        order = in_order(at.view(np.uint64) << np.uint64(64 - probe.num_rows.bit_length()))
+        return at[order], rows.take(pa.array(order))
+
+    def matches(
+        self,
+        probe: pa.Table,
+        on: Sequence[str],
+        hashed: Hashes | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+    ) -> tuple[Indices, pa.Table]:
+        """As `lookup`, in an order of its own, in which rows of one key stand as they were inserted.
+
+        Args:
+            probe: what to look for.
+            on: its columns.
+            hashed: of each probe row.
+            columns: which are wanted, by default all.
+        """
         keys = (*self.keys, *self.within)[: len(on)]
         rest = _REST if self.within and len(on) == len(self.keys) else _U(0)
         h = (self._hashes(probe, on) if hashed is None else hashed) & ~rest
@@ -188,34 +233,39 @@ class Arrangement:
         by_hash = in_order(h)
         ordered = h[by_hash]
         found: list[tuple[Indices, pa.Table]] = []
+        empty = pa.table({})
         for part in self.parts:
-            batch_hash, table = part.hashes, part.table
-            if not len(batch_hash):  # all of it was dropped when batches were merged
+            table = part.table if columns is None else part.table.select(list(columns))
+            empty = table.slice(0, 0)
+            if not len(part.hashes):  # all of it was dropped when batches were merged
                 continue
-            first = np.searchsorted(ordered, batch_hash[0] & ~rest, "left")
-            asked = ordered[first : np.searchsorted(ordered, batch_hash[-1], "right")]
-            who = by_hash[first : first + len(asked)]
-            low = np.searchsorted(batch_hash, asked, "left")
-            if part.distinct and not rest:  # none or one for each: half the work
-                hit = batch_hash[low] == asked
-                rows, at = low[hit], who[hit]
-            else:
-                counts = np.searchsorted(batch_hash, asked | rest, "right") - low
-                within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-                rows, at = np.repeat(low, counts) + within, np.repeat(who, counts)
-            if not len(rows):
+            low, who = _runs(part, ordered, by_hash, rest)
+            if not len(low):
                 continue
-            rows = table.take(rows)
-            if self.within or not (exact(probe, on) and exact(table, keys)):
-                equal = same(rows, probe.select(list(dict.fromkeys(on))).take(at), keys, on)
+            rows, at = table.take(pa.array(low)), who
+            if self.within or not (exact(probe, on) and exact(part.table, keys)):
+                known = part.table.select(list(keys)).take(pa.array(low))
+                equal = same(known, probe.select(list(dict.fromkeys(on))).take(pa.array(at)), keys, on)
                 if not equal.all():
-                    rows, at = rows.filter(equal), at[equal]
+                    rows, at = rows.filter(pa.array(equal)), at[equal]
             found.append((at, rows))
-        if not found:
-            return np.zeros(0, np.int64), next(iter(self.batches()), pa.table({})).slice(0, 0)
-        at, rows = np.concatenate([at for at, _ in found]), _concat(rows for _, rows in found)
-        order = in_order(at.view(np.uint64) << np.uint64(64 - len(h).bit_length()))
-        return at[order], rows.take(order)
+        if len(found) <= 1:
+            return found[0] if found else (np.zeros(0, np.int64), empty)
+        return np.concatenate([at for at, _ in found]), _concat(rows for _, rows in found)
+
+
+def _runs(part: Batch, ordered: Hashes, by_hash: Indices, rest: np.uint64) -> tuple[Indices, Indices]:
+    """The rows of a batch that have one of some hashes, and which of these it is."""
+    first = np.searchsorted(ordered, part.hashes[0] & ~rest, "left")
+    asked = ordered[first : np.searchsorted(ordered, part.hashes[-1], "right")]
+    who = by_hash[first : first + len(asked)]
+    low = np.searchsorted(part.hashes, asked, "left")
+    if part.distinct and not rest:  # none or one for each: half the work
+        hit = part.hashes[low] == asked
+        return low[hit], who[hit]
+    counts = np.searchsorted(part.hashes, asked | rest, "right") - low
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(low, counts) + within, np.repeat(who, counts)
 
 
 def paired(keys: Hashes, within: Hashes) -> Hashes:

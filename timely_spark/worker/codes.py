@@ -134,6 +134,8 @@ def _ranks(codes: Codes) -> tuple[Codes, int]:
 
 def _sorted(codes: Codes, bits: int) -> Runs:
     n = len(codes)
+    if not bits:
+        return Runs(np.arange(n), np.zeros(1, np.int64))
     low = (n - 1).bit_length()
     if bits + low <= _WIDTH:  # sorting values is five times as fast as sorting rows by value
         ordered = codes << _U(low) | np.arange(n, dtype=_U)

@@ -24,6 +24,7 @@ import pyarrow as pa
 from timely_spark.errors import TimelyError
 from timely_spark.graph import Kind, Partition, Stage, Vertex
 from timely_spark.progress import Tracker
+from timely_spark.worker.bounds import narrowed, rebounded
 from timely_spark.worker.codec import Blobs, Codec, pack_parts, unpack_parts
 from timely_spark.worker.context import at_fault
 from timely_spark.worker.coordinator import Coordinator, Turn
@@ -81,6 +82,7 @@ def compare(before: Mapping[str, Any], plan: Plan) -> Differences:
         ('distinct', 'exchange')
     """
     now = plan.described()
+    before = rebounded(before, now)
     old, new = before["stages"], now["stages"]
     both = [(step, said, new[step]) for step, said in old.items() if step in new]
     return Differences(
@@ -117,6 +119,8 @@ class Migration:
     removed: Mapping[str, Sequence[str]]
     #: how many workers there were, and are
     renumbered: tuple[int, int]
+    #: loops that end sooner from now on: after how many iterations they did (None: never), and do
+    bounded: Mapping[str, tuple[int | None, int]]
 
 
 def migrate(  # noqa: PLR0917 - all of a checkpoint's parts, none of them optional
@@ -176,6 +180,7 @@ class _Move:
     ) -> None:
         self.before, self.plan, self.snapshot, self.blobs = before, plan, snapshot, blobs
         self.now, self.differ = plan.described(), compare(before, plan)
+        self.before, self.bounded = rebounded(before, self.now), narrowed(before, self.now)
         self.stages: dict[str, Stage] = {stage.name: stage for stage in plan.stages}
         self.heads = [self._head(worker, state) for worker, state in enumerate(states)]
         rows = (row for row in read_rows(messages) if row[1] == "message")
@@ -236,6 +241,7 @@ class _Move:
             added=self.differ.added,
             removed=removed,
             renumbered=self.differ.workers,
+            bounded=self.bounded,
         )
 
     # -- what is refused -------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from timely_spark.worker.plan import Channel, Node, Plan
 from timely_spark.worker.rows import Row, as_rows, read_rows
 from timely_spark.worker.saved import Called, Saved, changed, decode_piece, encode_piece, instance
 
-FORMAT = 5
+FORMAT = 6
 """Version of the state's form."""
 
 
