@@ -158,12 +158,11 @@ class Durable:
         self._waiting.begun.pop(self.log.checkpoint, None)
 
     def say(self, entry: Entry) -> None:
-        """Writes an entry.
+        """Writes an entry; after one that was interrupted, `settle` comes first.
 
         Raises:
             SentElsewhere: another process has written one of this number.
         """
-        self.settle()
         stand = self.stand.after(entry)
         # Where the handle stands is in every entry, so that the newest alone is enough for a restart.
         head = {"kind": entry.kind, "epoch": entry.epoch, "stands": stand.epoch, "closed": stand.closed}
