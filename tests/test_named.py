@@ -155,6 +155,14 @@ COLLECTIONS: dict[str, Build] = {
     "variable": lambda x, _: around(x),
     "leave": lambda x, _: x.enter(scope_of(x), name="in").leave(name="it"),
     "changes": lambda x, _: (x.changes(name="it"), x)[1],
+    "probe": lambda x, _: (x.probe(name="it"), x)[1],
+    "inspect": lambda x, _: x.inspect(name="it"),
+    "capture": lambda x, _: x.capture(name="it"),
+    "to_memory": lambda x, _: x.to_memory(name="it"),
+    "subscribe": lambda x, _: x.subscribe(nothing, name="it"),
+    "foreach_epoch": lambda x, _: x.foreach_epoch(nothing, name="it"),
+    "to_delta": lambda x, _: x.to_delta("/nowhere", keys=["k", "v"], name="it"),
+    "to_files": lambda x, _: x.to_files("/nowhere", name="it"),
 }
 GRAPHS: dict[str, Build] = {
     "connected_components": lambda x, _: ts.graphs.connected_components(x, src="k", dst="v", name="it"),

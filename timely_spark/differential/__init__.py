@@ -5,6 +5,7 @@
 - `joins`, `reductions`, `reducers`: what keeps a history, at partially ordered times.
 - `arranged`: a history that many operators share.
 - `loops`: iteration.
+- `outputs`: how changes leave the flow.
 - `snapshots`: a collection as it was, out of its changes.
 - `trace`: changes and histories as columns.
 """

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from timely_spark.differential import arranged, joins, linear, loops, reductions
+from timely_spark.differential import arranged, joins, linear, loops, outputs, reductions
 from timely_spark.differential.trace import DIFF, SEQUENCE
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import caller, composed, describe
@@ -76,6 +76,14 @@ class Collection:
     arrange = arranged.arrange
     iterate = loops.iterate
     enter_at = loops.enter_at
+    probe = outputs.probe
+    inspect = outputs.inspect
+    capture = outputs.capture
+    to_memory = outputs.to_memory
+    subscribe = outputs.subscribe
+    foreach_epoch = outputs.foreach_epoch
+    to_delta = outputs.to_delta
+    to_files = outputs.to_files
 
     @property
     def stream(self) -> Stream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -108,8 +109,9 @@ def iterate(
 
     The law: at every time the result is what a batch program gets that starts with what this collection has
     come to and applies `step` until it gives what it got. Where no such point is ever reached the loop runs
-    for ever: give `max_iterations`. What `step` uses from outside is entered by the operators themselves. A
-    change of the input goes through the laps it matters to, and costs what it changes there.
+    for ever: give `max_iterations`. What `step` uses from outside is entered by the operators themselves; so
+    is this collection, where it is of a scope around the loop whose body is being written. A change of the
+    input goes through the laps it matters to, and costs what it changes there.
 
     Args:
         collection: what to begin with.
@@ -148,10 +150,14 @@ def iterate(
     """
     check_function("iterate", step)
     graph = collection.index.flow.graph
-    with graph.parts(collection.scope.graph_scope, name) as outside:
+    inside = graph.inside or graph.root
+    around = collection.scope.graph_scope is not inside and collection.scope.graph_scope in inside.path
+    with graph.parts(inside if around else collection.scope.graph_scope, name) as outside:
+        if around:  # written in the body of a loop, whose variable `step` may use
+            collection = collection.enter(replace(collection.scope, graph_scope=inside))
         scope = collection.scope.inner(name=name, max_iterations=max_iterations, on_limit=on_limit)
         variable = collection.variable(scope)
-        with graph.names.by(outside):  # what the user makes in it, he names
+        with graph.body(scope.graph_scope, outside):
             result = step(variable)
         variable.set(result, consolidate=consolidate)
         if result.scope != scope:  # it did not look at the variable

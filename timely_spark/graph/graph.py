@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -220,10 +220,22 @@ class Graph:
     stages: list[Stage] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
     names: Names = field(default_factory=Names)
+    #: the loop whose body is being written
+    inside: Scope | None = None
 
     def parts(self, scope: Scope, name: str | None) -> AbstractContextManager[Owner | None]:
         """Let steps that are given no name be called after an operator that has one, while it makes them."""
         return self.names.by(self.names.owned(scope.title, name))
+
+    @contextmanager
+    def body(self, scope: Scope, outside: Owner | None) -> Iterator[None]:
+        """Let a user's function say what a loop does: what he makes there, he names."""
+        before, self.inside = self.inside, scope
+        try:
+            with self.names.by(outside):
+                yield
+        finally:
+            self.inside = before
 
     def parts_of(self, stage: Stage) -> AbstractContextManager[Owner | None]:
         """Let steps that are given no name be called after another one, if the user gave that a name."""

@@ -119,7 +119,7 @@ def loop(
     with graph.parts(stream.stage.scope, name) as outside:
         scope = stream.scope.inner(name=name, max_iterations=max_iterations, on_limit=on_limit)
         variable = scope.variable(stream)
-        with graph.names.by(outside):  # what the user makes in it, he names
+        with graph.body(scope.graph_scope, outside):
             ends = step(variable)
         return _closed(variable, ends)
 

@@ -1,0 +1,262 @@
+"""How collections leave the flow: their changes, by the outputs that streams have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+
+from timely_spark import operators
+from timely_spark.operators.deliver import Probe, Release
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from timely_spark.differential.collections import Collection
+    from timely_spark.streams import Stream
+
+
+def _told(collection: Collection, diff: str, name: str | None) -> Stream:
+    """The changes, made by steps that are called after the output."""
+    with collection.index.flow.graph.parts(collection.scope.graph_scope, name):
+        return collection.changes(diff)
+
+
+def probe(collection: Collection, name: str | None = None) -> Probe:
+    """A place at which to ask how far the flow is: as `Stream.probe`.
+
+    **Columns:** in: any.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("watched")
+        >>> flow.input("x", "n long").collection().distinct().probe("seen").name
+        'seen'
+
+    Raises:
+        GraphError: another step has the name.
+    """
+    return operators.probe(collection.index, name)
+
+
+def inspect(
+    collection: Collection, name: str | None = None, *, limit: int = 20, diff: str = "diff"
+) -> Collection:
+    """Print changes as they come, on the driver, in loops too: as `Stream.inspect` of `changes(diff)`.
+
+    Args:
+        collection: any.
+        name: the step's name.
+        limit: how many are printed of a micro-batch, at most.
+        diff: what the column of differences is called.
+
+    **Columns:** printed: the records', then `diff` long.
+
+    Returns:
+        The collection.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("shown")
+        >>> flow.input("x", "n long").collection().distinct().inspect("shown")
+        Collection(distinct: n int64)
+
+    Raises:
+        SchemaError: the records have a column `diff`, or nested ones.
+    """
+    operators.inspect(_told(collection, diff, name), name, limit=limit)
+    return collection
+
+
+def capture(collection: Collection, name: str | None = None, *, diff: str = "diff") -> Collection:
+    """Keep each epoch's changes: as `Stream.capture` of `changes(diff)`. `snapshot` adds them up.
+
+    **Columns:** kept: the records', then `diff` long.
+
+    Returns:
+        The collection.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("kept")
+        >>> words = flow.input("words", "word string, diff int").collection(diff="diff")
+        >>> _ = words.count("n", keys="word").capture("counts")
+        >>> made = ts.testing.run(flow, {"words": [[("to", 1), ("be", 1)], [("to", 1), ("be", -1)]]})
+        >>> made["counts"].rows()
+        {0: [('be', 1, 1), ('to', 1, 1)], 1: [('be', 1, -1), ('to', 1, -1), ('to', 2, 1)]}
+        >>> ts.snapshot(made["counts"]).to_pylist()
+        [{'word': 'to', 'n': 2}]
+
+    Raises:
+        GraphError: the collection is in a loop, or another step has the name.
+        SchemaError: the records have a column `diff`, or nested ones.
+    """
+    operators.capture(_told(collection, diff, name), name)
+    return collection
+
+
+def to_memory(
+    collection: Collection, name: str, *, release: Release = "epoch", diff: str = "diff"
+) -> Collection:
+    """Show all changes so far as a temporary view: as `Stream.to_memory` of `changes(diff)`.
+
+    **Columns:** epoch long, then the records', then `diff` long.
+
+    Returns:
+        The collection.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("viewed")
+        >>> flow.input("x", "n long").collection().distinct().to_memory("numbers")
+        Collection(distinct: n int64)
+
+    Raises:
+        GraphError: the collection is in a loop, or another step has the name.
+        SchemaError: the records have a column `diff`, or nested ones.
+    """
+    operators.to_memory(_told(collection, diff, name), name, release=release)
+    return collection
+
+
+def subscribe(
+    collection: Collection,
+    on_epoch: Callable[[int, pa.Table], object],
+    on_complete: Callable[[], object] | None = None,
+    *,
+    release: Release = "epoch",
+    diff: str = "diff",
+    name: str | None = None,
+) -> Collection:
+    """Call `on_epoch(epoch, changes)` for each complete epoch: as `Stream.subscribe` of `changes(diff)`.
+
+    **Columns:** the function gets the records', then `diff` long.
+
+    Returns:
+        The collection.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("told")
+        >>> numbers = flow.input("x", "n long").collection().distinct()
+        >>> numbers.subscribe(lambda epoch, changes: print(epoch, changes.num_rows), name="told")
+        Collection(distinct: n int64)
+
+    Raises:
+        GraphError: the collection is in a loop, or another step has the name.
+        SchemaError: the records have a column `diff`, or nested ones.
+    """
+    changes = _told(collection, diff, name)
+    operators.subscribe(changes, on_epoch, on_complete, release=release, name=name)
+    return collection
+
+
+def foreach_epoch(
+    collection: Collection,
+    function: Callable[[DataFrame, int], object],
+    *,
+    release: Release = "epoch",
+    diff: str = "diff",
+    name: str | None = None,
+) -> Collection:
+    """Call `function(DataFrame, epoch)` for each epoch: as `Stream.foreach_epoch` of `changes(diff)`.
+
+    **Columns:** the function gets the records', then `diff` long.
+
+    Returns:
+        The collection.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> def write(changes, epoch):
+        ...     changes.write.mode("overwrite").parquet(f"/data/changes/{epoch}")
+        >>> flow = ts.Dataflow("archive")
+        >>> flow.input("x", "n long").collection().distinct().foreach_epoch(write, name="archive")
+        Collection(distinct: n int64)
+
+    Raises:
+        GraphError: the collection is in a loop, or another step has the name.
+        SchemaError: the records have a column `diff`, or nested ones.
+    """
+    operators.foreach_epoch(_told(collection, diff, name), function, release=release, name=name)
+    return collection
+
+
+def to_delta(
+    collection: Collection,
+    table: str,
+    *,
+    keys: str | Sequence[str] | None = None,
+    diff: str = "diff",
+    overwrite: bool = False,
+    release: Release = "epoch",
+    name: str | None = None,
+) -> Collection:
+    """Write to a Delta table, each epoch exactly once: as `Stream.to_delta` of `changes(diff)`.
+
+    Args:
+        collection: any outside loops.
+        table: a path, or catalog.schema.table.
+        keys: none: a log of the changes, with their epoch. Else the collection as it is now, a row per key:
+            they must tell its records apart.
+        diff: what the column of differences is called.
+        overwrite: take over a table that another checkpoint wrote, and write it anew.
+        release: "epoch", or, for a log, "arrival".
+        name: the step's name.
+
+    **Columns:** epoch long (with keys: of the last change), then the records'; without keys `diff` long, too.
+
+    Returns:
+        The collection.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("words")
+        >>> counts = flow.input("words", "word string").collection().count("n", keys="word")
+        >>> _ = counts.to_delta("main.texts.changes").to_delta("main.texts.now", keys="word")
+
+    Raises:
+        GraphError: the collection is in a loop; or `keys` are combined with `release` "arrival".
+        SchemaError: a key is no column; the records have a column `diff`, or nested ones.
+    """
+    operators.to_delta(
+        _told(collection, diff, name),
+        table,
+        keys=keys,
+        diff=diff if keys else None,
+        overwrite=overwrite,
+        release=release,
+        name=name,
+    )
+    return collection
+
+
+def to_files(
+    collection: Collection,
+    path: str,
+    format: Literal["parquet", "arrow", "csv"] = "parquet",
+    *,
+    diff: str = "diff",
+    overwrite: bool = False,
+    name: str | None = None,
+) -> Collection:
+    """Write each epoch's changes to a file of its own: as `Stream.to_files` of `changes(diff)`.
+
+    **Columns:** epoch long, then the records', then `diff` long.
+
+    Returns:
+        The collection.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("archive")
+        >>> flow.input("x", "n long").collection().distinct().to_files("/data/archive", name="files")
+        Collection(distinct: n int64)
+
+    Raises:
+        GraphError: the collection is in a loop, or there is no such format.
+        SchemaError: the records have a column `diff`, or nested ones.
+    """
+    operators.to_files(_told(collection, diff, name), path, format, overwrite=overwrite, name=name)
+    return collection
