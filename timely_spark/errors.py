@@ -24,6 +24,7 @@ __all__ = (
     "InvalidTime",
     "LimitReached",
     "LogDamaged",
+    "NoSuchMethod",
     "RecordError",
     "SchemaError",
     "StateError",
@@ -195,6 +196,22 @@ class CycleError(GraphError):
     """A cycle of steps does not advance time; the message names them with the user's lines."""
 
     condition = "CYCLE"
+
+
+class NoSuchMethod(TimelyError, AttributeError):
+    """Something has no method or property of this name.
+
+    >>> isinstance(NoSuchMethod.of("Stream", "agg", None, "aggregate"), AttributeError)
+    True
+    """
+
+    condition = "NO_SUCH_METHOD"
+
+    @classmethod
+    def of(cls, kind: str, name: str, where: Where | None, meant: str) -> Self:
+        """The error for one name, with what may have been meant."""
+        msg = f"a {kind} has no {name!r}"
+        return cls(msg, where=where, hint=f"did you mean {meant}?")
 
 
 class SchemaError(TimelyError, TypeError):

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from timely_spark import operators
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Kind, SchemaLike, Stage, as_schema, caller, describe
+from timely_spark.graph import Kind, SchemaLike, Stage, Suggests, as_schema, caller, describe
 from timely_spark.graph import Scope as GraphScope
 from timely_spark.operators.loop import OnLimit
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stream:
+class Stream(Suggests):
     """Records that flow: an output of a stage. All operators are methods of it, and return new streams.
 
     Example:

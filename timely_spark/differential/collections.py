@@ -9,14 +9,14 @@ import pyarrow as pa
 from timely_spark.differential import arranged, joins, linear, loops, outputs, reductions
 from timely_spark.differential.trace import DIFF, SEQUENCE
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import caller, composed, describe
+from timely_spark.graph import Suggests, caller, composed, describe
 from timely_spark.times import PRODUCT
 
 if TYPE_CHECKING:
     from timely_spark.streams import Scope, Stream
 
 
-class Collection:
+class Collection(Suggests):
     """A multiset of records that changes with time, as the stream of its changes.
 
     The law: at every time, what an operator's output has come to (the changes at times earlier than or equal

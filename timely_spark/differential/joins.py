@@ -38,7 +38,7 @@ class Join(Vertex):
         self.shared = shared
         self.sides = [Arrangement(keys) for keys in on]
 
-    def combine(self, batch: pa.Table) -> pa.Table:
+    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Changes add up."""
         return consolidate(batch)
 

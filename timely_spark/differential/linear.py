@@ -91,7 +91,7 @@ class Consolidate(Vertex):
     def __init__(self) -> None:
         self.waiting: dict[Any, list[pa.Table]] = {}
 
-    def combine(self, batch: pa.Table) -> pa.Table:
+    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Changes add up."""
         return added_up(batch)
 

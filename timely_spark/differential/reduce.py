@@ -49,7 +49,7 @@ class Reduce(Vertex):
     def _partial(self, batch: pa.Table) -> pa.Table:
         return consolidate(self.logic.partial(batch))
 
-    def combine(self, batch: pa.Table) -> pa.Table:
+    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Changes add up."""
         return consolidate(batch)
 

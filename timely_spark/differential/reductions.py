@@ -348,11 +348,13 @@ def reduce(
 ) -> Collection:
     """Make records of each key's records, by a function of one key: handy, and slower than `reduce_batches`.
 
+    The function gets each *distinct* record of the key once, with how often it is there as `count`: the
+    number of records is ``sum(row.count for row in rows)``, not ``len(rows)``.
+
     Args:
         collection: any.
-        function: gets the key, a named row, and its records, named rows of the other columns and `count`, how
-            often the record is there (more than 0), in no order; returns rows, without the key. It must
-            depend on nothing else.
+        function: gets the key, a named row, and its distinct records, named rows of the other columns and
+            `count` (more than 0), in no order; returns rows, without the key. It must depend on nothing else.
         schema: of what the function returns.
         keys: the key columns.
         name: the step's name.
@@ -392,9 +394,9 @@ def reduce_batches(
 
     Args:
         collection: any.
-        function: gets an Arrow table with all records of some keys, those of a key together; returns a table
-            (or pandas frame) of results, each with its key. A key's results must depend on its records
-            alone.
+        function: gets an Arrow table with all distinct records of some keys, those of a key together, each
+            with its `count`; returns a table (or pandas frame) of results, each with its key. A key's results
+            must depend on its records alone.
         schema: of the results, without the key.
         keys: the key columns.
         name: the step's name.

@@ -18,6 +18,7 @@ from timely_spark.graph.graph import (
 from timely_spark.graph.naming import Name, composed
 from timely_spark.graph.schema import SchemaLike, as_schema, as_table, check_names, describe
 from timely_spark.graph.sql import identifier
+from timely_spark.graph.suggest import Suggests
 from timely_spark.graph.vertex import Context, Forward, Stateless, Vertex
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "Scope",
     "Stage",
     "Stateless",
+    "Suggests",
     "Vertex",
     "as_schema",
     "as_table",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn, TypeAlias
 
 import pyarrow as pa
 
-from timely_spark.errors import SchemaError, Where
+from timely_spark.errors import SchemaError, Where, shorten
 
 _TYPES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -309,7 +310,7 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Ta
         rows = [_row(record, schema) for record in records]
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
         return pa.table(
-            [_column(column, field.type) for column, field in zip(columns, schema, strict=True)],
+            [_column(column, field) for column, field in zip(columns, schema, strict=True)],
             schema=schema,
         )
     except (KeyError, ValueError, TypeError, OverflowError, pa.ArrowException) as error:
@@ -331,28 +332,44 @@ def _from_columns(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
     if len({len(values) for values in listed.values()}) > 1:
         msg = f"the columns differ in length: { {name: len(values) for name, values in listed.items()} }"
         raise ValueError(msg)
-    return pa.table([_column(tuple(listed[field.name]), field.type) for field in schema], schema=schema)
+    return pa.table([_column(tuple(listed[field.name]), field) for field in schema], schema=schema)
 
 
-def _column(values: tuple[Any, ...], kind: pa.DataType) -> pa.Array:
-    if pa.types.is_integer(kind):  # which Arrow would cut off
+def _column(values: tuple[Any, ...], field: pa.Field) -> pa.Array:
+    if pa.types.is_integer(field.type):  # which Arrow would cut off
         for value in values:
             if isinstance(value, float) and not value.is_integer():
-                msg = f"{value!r} is no whole number"
+                msg = f"column {field.name!r}: {value!r} is no whole number"
                 raise ValueError(msg)
-    return pa.array(values, type=kind)
+    try:
+        return pa.array(values, type=field.type)
+    except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
+        msg = f"column {field.name!r}: {_unfit(values, field.type)}: {error}"
+        raise ValueError(msg) from error
+
+
+def _unfit(values: tuple[Any, ...], kind: pa.DataType) -> str:
+    """The first of some values that is not of a type, in words."""
+    fits = 0
+    with contextlib.suppress(ValueError, TypeError, OverflowError, pa.ArrowException):
+        for value in values:
+            pa.array([value], type=kind)
+            fits += 1
+    return f"{shorten(values[fits])} is no {kind}" if fits < len(values) else f"the values are no {kind}"
 
 
 def _row(record: Any, schema: pa.Schema) -> tuple[Any, ...]:
     if isinstance(record, Mapping):
-        unknown = set(record) - set(schema.names)
-        if unknown:
-            msg = f"unknown columns {sorted(unknown)}"
+        unknown, missing = set(record) - set(schema.names), [n for n in schema.names if n not in record]
+        if unknown or missing:
+            has = f"has no {', '.join(map(repr, missing))}" if missing else "has"
+            more = f" unknown columns {sorted(map(str, unknown))}" if unknown else ""
+            msg = f"{shorten(dict(record), 200)} {has}{' but' if missing and more else ''}{more}"
             raise ValueError(msg)
         return tuple(record[name] for name in schema.names)
     row = record if isinstance(record, tuple | list) else (record,)
     if len(row) != len(schema):
-        msg = f"{record!r} has {len(row)} values for {len(schema)} columns"
+        msg = f"{shorten(record, 200)} has {len(row)} values for {len(schema)} columns"
         raise ValueError(msg)
     return tuple(row)
 

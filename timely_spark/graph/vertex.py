@@ -76,8 +76,12 @@ class Vertex:
     initial: Iterable[int] = ()
     """Epochs to be notified of from the start, before anything is received, on every worker."""
 
-    combine: Callable[[pa.Table], pa.Table] | None = None
-    """May reduce what a worker sends here in one round, before the exchange. None: every record must come."""
+    combine: Callable[[int, pa.Table], pa.Table] | None = None
+    """May reduce what a worker sends here in one round, before the exchange. None: every record must come.
+
+    A method ``combine(self, edge, batch)``: it gets the number of the input, as `on_recv` does, and some of
+    the records that are for one worker; what it returns has the same columns, and is received instead.
+    """
 
     before_exchange: Callable[[pa.Table], pa.Table] | None = None
     """Makes of each batch, where it is sent from, what is received instead: with the columns by which it is

@@ -118,7 +118,7 @@ class Aggregate(Vertex):
         """What is added up where it is read need not travel, nor be sorted here."""
         return self.what.partial(batch)
 
-    def combine(self, batch: pa.Table) -> pa.Table:
+    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Partial aggregates add up."""
         return self.what.combine(batch, group(batch, self.what.keys))
 
@@ -130,7 +130,7 @@ class Aggregate(Vertex):
     def on_notify(self, time: Any) -> None:
         """Send what changed at `time`."""
         came = self.waiting.pop(time, [])
-        new = self.combine(pa.concat_tables(came)) if came else None
+        new = self.combine(0, pa.concat_tables(came)) if came else None
         if not self.accumulate:
             if new is not None:
                 self.send_by(0, time, new)
@@ -151,7 +151,7 @@ class Aggregate(Vertex):
                 self.meeting.setdefault(later, []).append(rows.filter(which == i).select(keys))
                 self.notify_at(later)
         total = (rows if counts.all() else rows.filter(counts[which])).drop_columns([AT])
-        self.send_by(0, time, self.combine(total))
+        self.send_by(0, time, self.combine(0, total))
 
     def _settled(self, time: Any) -> int:
         """Epochs before it are one to all that is still to come, when `time` is complete."""
@@ -187,7 +187,7 @@ class AggregateRuns(Runs):
         """As `Aggregate` does."""
         return self.what.partial(batch)
 
-    def combine(self, batch: pa.Table) -> pa.Table:
+    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Partial aggregates add up."""
         return self.what.combine(batch, group(batch, self.keys))
 

@@ -93,7 +93,7 @@ class Runs(Vertex):
         #: by time, what came at it
         self.waiting: dict[Any, list[pa.Table]] = {}
 
-    def combine(self, batch: pa.Table) -> pa.Table:
+    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """What records, or what they have come to, come to together: one row per key."""
         raise NotImplementedError
 
@@ -110,14 +110,14 @@ class Runs(Vertex):
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Keep until the epoch is complete."""
-        self.waiting.setdefault(time, []).append(self.combine(batch))
+        self.waiting.setdefault(time, []).append(self.combine(0, batch))
         self.notify_at(time)
 
     def on_notify(self, time: Any) -> None:
         """Go on with the runs of the keys that an epoch touched, or begin new ones."""
         if not (came := self.waiting.pop(time, None)):
             return
-        new = came[0] if len(came) == 1 else self.combine(pa.concat_tables(came))
+        new = came[0] if len(came) == 1 else self.combine(0, pa.concat_tables(came))
         if not new.num_rows:
             return
         probe, known = self.state.lookup(new, self.keys)
@@ -127,7 +127,7 @@ class Runs(Vertex):
             last = order[np.append(np.diff(probe[order]) != 0, [True])]
             last = last[epochs[last] >= time.epoch - self.expire]
             probe, known = probe[last], known.take(last).select(new.schema.names)
-        total = self.combine(pa.concat_tables([known, new])) if len(probe) else new
+        total = self.combine(0, pa.concat_tables([known, new])) if len(probe) else new
         self.state.expire(time.epoch + 1 - self.expire)
         self.state.insert(in_epoch(total, time.epoch), compact=self._compact)
         self.send_by(0, time, self.news(total, new, probe, known))

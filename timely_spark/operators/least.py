@@ -54,7 +54,7 @@ class Least(Vertex):
             self.state.insert(stamp(best, at), hashed, self._compact)
             self.send_by(0, time, best)
 
-    def combine(self, batch: pa.Table) -> pa.Table:
+    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """The best of each key alone is of use."""
         return least(batch, self.refines)
 
@@ -101,7 +101,7 @@ class LeastRuns(Runs):
         super().__init__(refines.keys, expire)
         self.refines = refines
 
-    def combine(self, batch: pa.Table) -> pa.Table:
+    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """The best of each key alone is of use."""
         return least(batch, self.refines)
 

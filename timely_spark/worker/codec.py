@@ -10,7 +10,7 @@ import json
 import pickle
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any, Protocol, TypeAlias
@@ -242,11 +242,11 @@ class Codec:
     def _pickled(self, value: Any) -> bytes:
         kind = type(value).__name__
         if not self._pickles:
-            plain = (
-                "tuple(value)"
-                if isinstance(value, tuple)
-                else "plain values, times, numpy arrays or Arrow tables"
-            )
+            plain = "plain values, times, numpy arrays or Arrow tables"
+            if isinstance(value, tuple):
+                plain = "tuple(value)"
+            elif is_dataclass(value):
+                plain = "dataclasses.astuple(value)"
             msg = (
                 f"a value of type {kind} cannot be kept as state. "
                 f"Hint: keep {plain}, or write checkpoint() and restore() for the vertex; or say in its "

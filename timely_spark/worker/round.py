@@ -394,10 +394,11 @@ class Worker:
             key = self.plan.times.coarse(time, node.forget) if combines else time
             together[index, key, to].append((time, pa.concat_tables(tables)))
         for (index, _, to), parts in together.items():
-            combine = self.plan.nodes[self.plan.channels[index].target].template.combine
+            channel = self.plan.channels[index]
+            combine = self.plan.nodes[channel.target].template.combine
             table = pa.concat_tables([part for _, part in parts])
             latest = functools.reduce(lambda a, b: a.join(b), [time for time, _ in parts])
-            yield index, latest, to, table if combine is None else combine(table)
+            yield index, latest, to, table if combine is None else combine(channel.input, table)
 
     # -- state -----------------------------------------------------------------------------------------------
 

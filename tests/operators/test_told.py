@@ -1,0 +1,169 @@
+"""What a user is told: of a record that failed, a name from elsewhere, a value that does not fit."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import timely_spark as ts
+from timely_spark.errors import GraphError, NoSuchMethod, SchemaError, VertexError
+from timely_spark.testing import run
+
+LINES = Path(__file__).read_text(encoding="utf-8").splitlines()
+
+
+def line_of(text: str) -> int:
+    (number,) = (number for number, line in enumerate(LINES, 1) if line.strip() == text)
+    return number
+
+
+def inverse(row: Any) -> float:
+    return 1 / row.n  # fails
+
+
+FLOWS = {
+    "map": lambda x: x.map(inverse, "n double"),
+    "map behind an exchange": lambda x: x.exchange("n").map(inverse, "n double"),
+    "flat_map": lambda x: x.flat_map(lambda row: (inverse(row),), "n double"),
+    "a generator": lambda x: x.flat_map(lambda row: (inverse(one) for one in [row]), "n double"),
+    "where": lambda x: x.where(inverse),
+    "branch": lambda x: x.branch(inverse).trues,
+    "map of a collection": lambda x: x.collection().map(inverse, "n double").changes(),
+    "flat_map of one": lambda x: x.collection().flat_map(lambda row: [inverse(row)], "n double").changes(),
+    "where of one": lambda x: x.collection().where(inverse).changes(),
+    "in a loop": lambda x: x.loop(lambda y: y.where(inverse)),
+    "reduce": lambda x: (
+        x.collection().reduce(lambda key, rows: [inverse(key)], "m double", keys="n").changes()
+    ),
+}
+
+
+@pytest.mark.parametrize("build", FLOWS.values(), ids=FLOWS)
+def test_an_error_shows_the_record_and_the_function_s_own_line(build: Any) -> None:
+    flow = ts.Dataflow("bad")
+    build(flow.input("x", "n long, s string")).capture("out")
+    with pytest.raises(VertexError, match=r"ZeroDivisionError") as caught:
+        run(flow, {"x": [[(5, "a" * 300), (0, "b" * 300), (7, "c")]]}, workers=2)
+    text = str(caught.value)
+    assert f"test_told.py:{line_of('return 1 / row.n  # fails')})" in text or "<" in text
+    assert "test_told.py:" in text.split("failed")[1]
+    assert "'b" in text or "n=0" in text
+    assert "'a" not in text
+    assert "b" * 100 not in text
+    assert str(pickle.loads(pickle.dumps(caught.value))) == text
+
+
+def test_an_error_in_a_function_of_batches_shows_some_of_the_records() -> None:
+    def fails(batch: pa.Table) -> pa.Table:
+        return batch.column("nothing")
+
+    flow = ts.Dataflow("bad")
+    flow.input("x", "n long").map_batches(fails, "n long").capture("out")
+    with pytest.raises(VertexError, match=r"in fails \(.*test_told\.py:\d+\), with \{'n': 0\}.* and 2 more"):
+        run(flow, {"x": [list(range(5))]})
+
+
+def test_a_vertex_of_one_s_own_is_told_in_the_same_way() -> None:
+    class Picky(ts.Vertex):
+        def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+            raise LookupError(edge)
+
+    flow = ts.Dataflow("bad")
+    flow.vertex(Picky(), flow.input("x", "n long"), "n long", name="picky").capture("out")
+    with pytest.raises(
+        VertexError, match=r"step 'picky' .* in on_recv \(.*test_told\.py:\d+\), with \{'n': 4"
+    ):
+        run(flow, {"x": [[4]]})
+
+
+# -- names from elsewhere ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("groupBy", "group_by"), ("agg", "aggregate"), ("withColumn", "select"), ("union", "concat"),
+        ("drop", "select"), ("orderBy", "top_k"), ("collect", "capture"), ("show", "inspect"),
+        ("distnct", "distinct"),
+    ],
+)  # fmt: skip
+def test_a_name_from_elsewhere_is_told_with_what_is_meant(name: str, meant: str) -> None:
+    x = ts.Dataflow("names").input("x", "n long")
+    for one in (x, x.distinct(), x.collection(), x.collection().variable(x.scope.inner(name="loop"))):
+        with pytest.raises(NoSuchMethod, match=rf"test_told\.py:\d+\)\nHint: did you mean .*{meant}"):
+            getattr(one, name)
+        assert not hasattr(one, name)
+
+
+def test_protocols_find_no_more_than_there_is() -> None:
+    x = ts.Dataflow("names").input("x", "n long").distinct()
+    assert copy.copy(x).name == x.name
+    assert dataclasses.replace(x, port=0).schema == x.schema
+    for protocol in ("__deepcopy__", "__array__", "_repr_html_", "__arrow_c_stream__"):
+        assert not hasattr(x, protocol)
+        assert not hasattr(x.collection(), protocol)
+
+
+# -- values that do not fit ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("records", "told"),
+    [
+        ([{"id": 1, "name": "a"}, {"name": "b"}], r"\{'name': 'b'\} has no 'id'"),
+        ([{"id": 1, "nam": "a"}], r"has no 'name' but unknown columns \['nam'\]"),
+        ([{"id": 1, "name": "a", 3: 4}], r"has unknown columns \['3'\]"),
+        ([(1, "a"), ("x", "b")], r"column 'id': 'x' is no int64"),
+        ([(1, "a"), (2, 7)], r"column 'name': 7 is no string"),
+        ([(1.5, "a")], r"column 'id': 1\.5 is no whole number"),
+        ([(2**70, "a")], r"column 'id': 1180591620717411303424 is no int64"),
+        ({"id": [1, None, "q"], "name": ["a", "b", "c"]}, r"column 'id': 'q' is no int64"),
+    ],
+)
+def test_what_does_not_fit_is_told_with_input_column_and_value(records: Any, told: str) -> None:
+    x = ts.Dataflow("values").input("x", "id long, name string")
+    with pytest.raises(SchemaError, match=rf"input 'x' \(.*test_told\.py:\d+\): .*{told}.*Hint: "):
+        x.send(records)
+
+
+# -- combine -------------------------------------------------------------------------------------------------
+
+
+class Both(ts.Vertex):
+    """Adds up what comes on its first input, before it is exchanged, and takes the greatest of the second."""
+
+    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
+        how = ("n", "max") if edge else ("n", "sum")
+        return batch.group_by("k").aggregate([how]).rename_columns(["k", "n"])
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        self.send_by(0, time, batch.append_column("edge", pa.array([edge] * batch.num_rows)))
+
+
+def test_combine_is_told_which_input_it_combines() -> None:
+    flow = ts.Dataflow("both")
+    a, b = (flow.input(name, "k long, n long").distinct() for name in "ab")
+    flow.vertex(Both(), [a, b], "k long, n long, edge long", by=["k", "k"]).capture("out")
+    rows = [(k, n) for k in range(4) for n in range(1, 30)]
+    out = run(flow, {"a": [rows], "b": [rows]}, workers=3)["out"].rows()[0]
+    best = {k: max(n for key, n, edge in out if key == k and edge) for k in range(4)}
+    total = {k: sum(n for key, n, edge in out if key == k and not edge) for k in range(4)}
+    assert best == dict.fromkeys(range(4), 29)
+    assert total == dict.fromkeys(range(4), sum(range(1, 30)))
+
+
+def test_a_combine_that_takes_no_input_s_number_is_refused_when_the_graph_is_built() -> None:
+    class Old(ts.Vertex):
+        def combine(self, batch: pa.Table) -> pa.Table:  # type: ignore[override]
+            return batch
+
+    flow = ts.Dataflow("old")
+    x = flow.input("x", "n long")
+    with pytest.raises(GraphError, match=r"Old\.combine does not take \(edge, batch\).*Hint: .*edge, batch"):
+        flow.vertex(Old(), x, "n long", by="n")
