@@ -34,6 +34,7 @@ __all__ = (
     "Where",
     "excerpt",
     "shorten",
+    "user_line",
 )
 
 
@@ -313,7 +314,7 @@ class VertexError(TimelyError, RuntimeError):
         """The error for an exception that a step raised; `rows`: some of what it was given."""
         if isinstance(error, RecordError) and (cause := error.__cause__) is not None:
             rows, error = _fields(error.record), cause
-        line = _line(error)
+        line = user_line(error)
         return cls.decode(
             {
                 "step": step,
@@ -432,7 +433,7 @@ def _fields(record: Any) -> str:
     return f"{{{_items(zip(names, tuple(record), strict=True))}}}" if names else shorten(record)
 
 
-def _line(error: BaseException) -> str:
+def user_line(error: BaseException) -> str:
     """The line of the user's own function that raised, or called what did; empty: there is none."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     numbers = [number for _, number in traceback.walk_tb(error.__traceback__)]

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from timely_spark import operators
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Kind, SchemaLike, Stage, Suggests, as_schema, caller, describe
+from timely_spark.graph import Kind, SchemaLike, Stage, Suggests, as_schema, caller, describe, told
 from timely_spark.graph import Scope as GraphScope
 from timely_spark.operators.loop import OnLimit
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from timely_spark.differential import Collection
 
 
+@told
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream(Suggests):
     """Records that flow: an output of a stage. All operators are methods of it, and return new streams.
@@ -175,6 +176,7 @@ class Stream(Suggests):
                 raise GraphError(msg)
 
 
+@told
 class Variable(Stream):
     """A loop variable: a stream that is read before what feeds it is known.
 
@@ -225,6 +227,7 @@ class Variable(Stream):
         graph.connect(stream.stage, stream.port, feedback, 0)
 
 
+@told
 @dataclass(frozen=True, slots=True)
 class Scope:
     """A loop context, or the outermost scope. Times inside a loop count its laps (Naiad section 2.1).

@@ -9,13 +9,14 @@ import pyarrow as pa
 from timely_spark.differential import arranged, joins, linear, loops, outputs, reductions
 from timely_spark.differential.trace import DIFF, SEQUENCE
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Suggests, caller, composed, describe
+from timely_spark.graph import Suggests, caller, composed, describe, told
 from timely_spark.times import PRODUCT
 
 if TYPE_CHECKING:
     from timely_spark.streams import Scope, Stream
 
 
+@told
 class Collection(Suggests):
     """A multiset of records that changes with time, as the stream of its changes.
 
@@ -257,6 +258,7 @@ class Collection(Suggests):
         return f"Collection({self.index.name}: {describe(self.schema)})"
 
 
+@told
 class Variable(Collection):
     """A collection in a loop that is read before what it becomes is known; `set` says what.
 

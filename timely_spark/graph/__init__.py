@@ -19,6 +19,7 @@ from timely_spark.graph.naming import Name, composed
 from timely_spark.graph.schema import SchemaLike, as_schema, as_table, check_names, describe
 from timely_spark.graph.sql import identifier
 from timely_spark.graph.suggest import Suggests
+from timely_spark.graph.told import told
 from timely_spark.graph.vertex import Context, Forward, Stateless, Vertex
 
 __all__ = [
@@ -47,5 +48,6 @@ __all__ = [
     "identifier",
     "known",
     "names",
+    "told",
     "whole",
 ]

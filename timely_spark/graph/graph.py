@@ -18,13 +18,13 @@ from timely_spark.graph.schema import check_names, describe, is_key_type
 from timely_spark.graph.vertex import Stateless, Vertex
 from timely_spark.times import PRODUCT, PathSummary, Times
 
-_PACKAGE = str(Path(__file__).resolve().parents[1])
+PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
 def caller() -> Where:
     """The line of the user's code that is now calling into the package."""
     frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() reads every source file on the way
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back
     return Where(frame.f_code.co_filename, frame.f_lineno)
 
