@@ -3,11 +3,13 @@
 A sliding window of edges keeps its size: each epoch adds some and withdraws as many of the oldest ones. The
 flow keeps the window's connected components and, of a second input, running counts of a fixed number of keys.
 What must not grow is looked at every second; slopes are of all epochs after the first 500, in percent of the
-level there per 1,000 epochs, so that growth which would matter after a week shows in an hour.
+level there per 1,000 epochs, so that growth which would matter after a week shows in an hour. Interrupted, it
+reports the epochs there were.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -89,7 +91,6 @@ class Run:
 def run(quick: bool) -> Report:
     """Measure, and write the report."""
     epochs, warm = (60, 20) if quick else (EPOCHS, WARM)
-    report = Report("endurance", f"{epochs:,} epochs of one query: what grows", quick=quick)
     session = harness.spark("endurance", confs=MAINTAINED)
     checkpoint = harness.folder() / "checkpoint"
     running = Run(session, checkpoint)
@@ -99,12 +100,13 @@ def run(quick: bool) -> Report:
         "files": lambda: files(checkpoint),
         "MB on disk": lambda: size(checkpoint) / 2**20,
     }
-    with Resources(counts) as resources:
+    with Resources(counts) as resources, contextlib.suppress(KeyboardInterrupt):
         for number in range(epochs):
             seconds.append(running.epoch())
             if number % 500 == 499:
                 print(f"  {number + 1} epochs", flush=True)
     running.query.stop()
+    report = Report("endurance", f"{len(seconds):,} epochs of one query: what grows", quick=quick)
     _report(report, resources, seconds, warm)
     report.plot("growth", lambda axes: _draw(axes, resources, seconds), size=(7, 8))
     report.write()
