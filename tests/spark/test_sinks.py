@@ -178,3 +178,17 @@ def test_on_arrival_nobody_waits_for_the_epoch(spark: SparkSession, checkpoint: 
         x.advance_to(1)
         assert query.wait_for("out", epoch=0, timeout=60)
         assert query.captured("out").rows() == {0: [(1,), (2,)]}
+
+
+# -- names that are SQL, too ---------------------------------------------------------------------------------
+@pytest.mark.parametrize("identity", ["x', 'delta.appendOnly' = 'true", "\\", "'"])
+def test_an_id_is_one_property_whatever_it_holds(spark: SparkSession, tmp_path: Path, identity: str) -> None:
+    path = str(tmp_path / "table")
+    for owner in ("one", identity):
+        prepared(spark, DeltaSink(path, overwrite=True), identity=owner)
+
+    from delta.tables import DeltaTable
+
+    properties = DeltaTable.forPath(spark, path).detail().collect()[0]["properties"]
+    assert properties["timely_spark.checkpoint"] == identity
+    assert "delta.appendOnly" not in properties
