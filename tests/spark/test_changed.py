@@ -1,0 +1,93 @@
+"""Flows that were changed between two runs, on Spark: what is only called otherwise, and what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import timely_spark as ts
+
+EDGES = [(1, 2), (2, 3), (3, 1), (4, 5)]
+#: what (5, 4) and (3, 4) change
+CHANGES = {
+    "connected_components": [(4, 1, 1), (4, 4, -1), (5, 1, 1), (5, 4, -1)],
+    "strongly_connected_components": [(5, 4, 1), (5, 5, -1)],
+}
+
+
+def answered(spark: SparkSession, flow: ts.Dataflow, checkpoint: str, rows: dict[str, Any]) -> Any:
+    """What outputs have kept, when some rows are answered."""
+    with flow.start(spark, checkpoint=checkpoint, workers=2) as query:
+        for name, some in rows.items():
+            flow.handle(name).send(some)
+        assert query.wait_for(timeout=300)
+        return {
+            spec.name: query.captured(spec.name).rows() for spec in flow.outputs if spec.kind == "capture"
+        }
+
+
+def test_a_function_may_be_renamed(spark: SparkSession, checkpoint: str) -> None:
+    def half(row: Any) -> Any:
+        return row.n // 2
+
+    def by_two(row: Any) -> Any:
+        return row.n // 2
+
+    def flow(function: Callable[[Any], Any]) -> ts.Dataflow:
+        made = ts.Dataflow("halves")
+        halves = made.input("x", "n long").exchange("n").map(function, "n long")
+        halves.collection().count("times", keys="n").capture("counts")
+        return made
+
+    answered(spark, flow(half), checkpoint, {"x": [2, 3, 4]})
+    for function, times in ((by_two, 3), (lambda row: row.n // 2, 4)):
+        made = answered(spark, flow(function), checkpoint, {"x": [2]})["counts"]
+        assert list(made.values())[-1] == [(1, times - 1, -1), (1, times, 1)]
+
+
+@pytest.mark.parametrize("algorithm", CHANGES)
+def test_a_named_flow_goes_on_with_another_output(
+    spark: SparkSession, checkpoint: str, algorithm: str
+) -> None:
+    def flow(*, more: bool) -> ts.Dataflow:
+        made = ts.Dataflow("graph")
+        edges = made.input("edges", "src long, dst long").collection(name="links")
+        if more:
+            edges.count("degree", keys="src").capture("count")
+        found = getattr(ts.graphs, algorithm)(edges, name="parts")
+        found.capture("out")
+        if more:
+            found.count("size", keys="component").capture("sizes")
+        return made
+
+    answered(spark, flow(more=False), checkpoint, {"edges": EDGES})
+    made = answered(spark, flow(more=True), checkpoint, {"edges": [(5, 4), (3, 4)]})
+
+    last = {name: [part for part in epochs.values() if part][-1] for name, epochs in made.items()}
+    assert last["out"] == CHANGES[algorithm]
+    assert last["count"] == [(3, 1, 1), (5, 1, 1)], "what is new starts empty"
+
+
+def test_a_collection_is_a_delta_table(spark: SparkSession, checkpoint: str, tmp_path: Path) -> None:
+    flow = ts.Dataflow("words")
+    words = flow.input("words", "word string, diff int").collection(diff="diff")
+    counts = words.count("n", keys="word").to_delta(str(tmp_path / "log"), name="log")
+    counts.to_delta(str(tmp_path / "now"), keys="word", name="now").to_memory("shown")
+    epochs: list[Any] = []
+    counts.subscribe(lambda _, changes: epochs.append(changes.to_pylist()), name="told")
+    with flow.start(spark, checkpoint=checkpoint, workers=2) as query:
+        for sent in ([("to", 1), ("be", 1)], [("to", 1), ("be", -1)]):
+            flow.handle("words").send(sent)
+            assert query.wait_for(timeout=300)
+        log = spark.read.format("delta").load(str(tmp_path / "log")).drop("epoch")
+        assert sorted(map(tuple, log.collect())) == [
+            ("be", 1, -1), ("be", 1, 1), ("to", 1, -1), ("to", 1, 1), ("to", 2, 1),
+        ]  # fmt: skip
+        now = spark.read.format("delta").load(str(tmp_path / "now")).drop("epoch")
+        assert list(map(tuple, now.collect())) == [("to", 2)]
+        assert list(map(tuple, ts.snapshot(spark.table("shown")).collect())) == [("to", 2)]
+        assert [rows for rows in epochs if rows][-1][-1]["diff"] in {-1, 1}
