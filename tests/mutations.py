@@ -19,7 +19,7 @@ _OWN = [
         "what_counts_epochs_is_refused",
     )
 ]
-_DEFINED = "tests/times/test_own.py::test_an_operator_says_what_it_is_defined_to_say[bitemporal]"
+_DEFINED = "tests/times/test_own.py::test_operators_at_times_of_two_coordinates"
 _LOG = ["tests/spark/test_log.py", *_DRIVER]
 
 GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
@@ -485,7 +485,10 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
                 "self._pause = min(max(2 * self._pause, SHORTEST_PAUSE), LONGEST_PAUSE)",
                 "self._pause = max(2 * self._pause, SHORTEST_PAUSE)",
             ),
-            ("if end == start and not self._to_the_end:", "if end == start:"),
+            (
+                "end = self._asked(start) if self._to_the_end else self._wait(start)",
+                "end = self._wait(start)",
+            ),
             ("> MAX_BYTES and number > first):", "> MAX_BYTES):"),
             ('start["inputs"] | {name: self._last', "{name: self._last"),
             ("if self.site.inputs and (end := self._end(start)) != start:", "if False:"),
@@ -532,7 +535,10 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ["tests/runtime/test_taken.py", "tests/runtime/test_arguments.py", *_DRIVER],
         [
             ("self.first = numbers[-1] + 1 if numbers else 0", "self.first = numbers[-1] if numbers else 0"),
-            ("durable=True, new=True)", "durable=True, new=False)"),
+            (
+                "self._file(stand.sent - 1), table, durable=True, new=True)",
+                "self._file(stand.sent - 1), table, durable=True)",
+            ),
         ],
     ),
     # -- for users' tests ------------------------------------------------------------------------------------

@@ -195,3 +195,14 @@ def test_a_wide_vertex_is_not_quadratic() -> None:
     tracker.update([(0, Time(0), -1)])
     assert tracker.propagate() == [(0, Time(0), -1)]
     assert CALLS[0] == 2 * n + 1
+
+
+def test_the_oldest_epoch_is_that_of_pointstamps_and_of_no_open_input() -> None:
+    tracker = Tracker(chain(3, 1))
+    tracker.input_at(0, None, Time(0))
+    assert tracker.oldest() is None
+    tracker.update([(1, Time(4), 1), (2, Time(3), 2)])
+
+    assert tracker.oldest() == 3
+    tracker.update([(2, Time(3), -2)])
+    assert tracker.oldest() == 4

@@ -353,6 +353,12 @@ def test_so_do_operators_one_behind_the_other(name: str, programs: Any, epochs: 
     agree(ALL[name], programs, epochs, schedule)
 
 
+def test_operators_at_times_of_two_coordinates() -> None:
+    epochs = [[(0, 1, 0), (0, 3, 3), (1, 2, 1)], [(0, 2, 1), (0, 0, 2)], [(0, 4, 0)]]
+    names = ["distinct", "min", "max", "sum", "count", "sum per time", "join", "join per time"]
+    agree(ALL["bitemporal"], [[("plain", name)] for name in names], epochs, {"workers": 2, "seed": 1})
+
+
 def test_what_these_tests_build_is_not_refused() -> None:
     refused = {
         (name, program)
