@@ -229,14 +229,14 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ["tests/worker/test_arrangement.py"],
         [
             (
-                'counts = np.searchsorted(batch_hash, asked | rest, "right") - low',
-                'counts = np.searchsorted(batch_hash, asked, "right") - low',
+                'counts = np.searchsorted(part.hashes, asked | rest, "right") - low',
+                'counts = np.searchsorted(part.hashes, asked, "right") - low',
             ),
             (
                 'order = np.argsort(h, kind="stable")  # two sorted runs: linear',
                 "order = np.argsort(h[::-1])",
             ),
-            ("rows, at = rows.filter(equal), at[equal]", "rows, at = rows, at"),
+            ("if not equal.all():", "if False:"),
             (
                 "if low < high:\n                lane.append",
                 "if low + 1 < high:\n                lane.append",
@@ -391,8 +391,8 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ],
         [
             (
-                "(times <= np.array(time.encode(), np.int64)).all(axis=1)",
-                "(times <= np.array(time.encode(), np.int64)).any(axis=1)",
+                'np.maximum(numbers(table, f"{_TIME}0"), since)',
+                'np.maximum(numbers(table, f"{_TIME}0"), since + 1)',
             ),
             (
                 "joined = np.maximum(times, np.array(time.encode(), np.int64))",
