@@ -19,7 +19,7 @@ import timely_spark as ts
 from timely_spark.runtime import handle, start
 from timely_spark.runtime.captured import Deliveries
 from timely_spark.runtime.entries import read_entry
-from timely_spark.runtime.errors import CheckpointInUse, InputsInUse, NameTaken
+from timely_spark.runtime.errors import CheckpointInUse, InputsInUse, NameTaken, QueryFailed
 from timely_spark.runtime.files import Files
 from timely_spark.runtime.handle import Query, living
 from timely_spark.runtime.log import RoundLog
@@ -36,6 +36,7 @@ class Running:
     isActive: bool = True  # noqa: N815
     status: dict[str, str] = field(default_factory=lambda: {"message": "Waiting for next trigger"})
     ended: threading.Event = field(default_factory=threading.Event)
+    failure: Exception | None = None
 
     def __post_init__(self) -> None:
         self.runId = f"{self.name}-{id(self)}"
@@ -45,8 +46,8 @@ class Running:
         self.isActive = False
         self.ended.set()
 
-    def exception(self) -> None:
-        return None
+    def exception(self) -> Exception | None:
+        return self.failure
 
     def awaitTermination(self) -> None:  # noqa: N802
         self.ended.wait()
@@ -214,6 +215,18 @@ def test_a_query_that_has_ended_frees_the_handles(session: Session, tmp_path: Pa
     assert not query.is_active
     x.send([2])
     assert (numbers(tmp_path / "a"), numbers(tmp_path / "b")) == ([1], [2])
+
+
+def test_nothing_is_complete_for_a_query_that_failed(session: Session) -> None:
+    flow, x = small()
+    query = started(flow, session, None)
+    running = session.all[-1]
+    running.failure = RuntimeError("a task was lost")
+    running.stop()
+    x.send([(1,)])  # waits for the next start
+
+    with pytest.raises(QueryFailed, match="a task was lost"):
+        query.wait_for()
 
 
 def test_a_temporary_checkpoint_goes_with_its_query(

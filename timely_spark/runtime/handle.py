@@ -329,6 +329,8 @@ class Query:
         names = self._watch.names() if target is None else [getattr(target, "name", target)]
         for name in names:
             self._watch.frontier(name)  # a wrong name is an error now, not a wait for ever
+        if epoch is None and not self.is_active and (error := self.exception()) is not None:
+            raise error  # what has been sent since then waits for another start
         wanted = (lambda: epoch) if epoch is not None else self._sent_by()
 
         def reached() -> bool:
