@@ -232,3 +232,23 @@ def test_components_from_an_archive_while_a_worker_is_killed(
             if row["epoch"] <= epoch:
                 answer[row["node"], row["component"]] += row["diff"]
         assert {record: times for record, times in answer.items() if times} == expected
+
+
+def test_a_task_that_is_run_twice_by_speculation_counts_once(
+    submit: Any, package: Path, tmp_path: Path
+) -> None:
+    confs = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.quantile": "0.5",
+    }
+    shipped = [option for name, value in confs.items() for option in ("--conf", f"{name}={value}")]
+    (attempts := tmp_path / "attempts").mkdir()
+    job = Path(__file__).with_name("speculated.py")
+
+    printed = finished(submit(job, attempts, shipped=["--py-files", package, *shipped]), tmp_path)
+
+    assert printed.splitlines() == ["captured True"]
+    second = [file.name for file in attempts.iterdir() if not file.name.endswith("-0")]
+    assert second, "no task was run twice"
