@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from timely_spark.worker.codes import numbers_of, runs
@@ -17,6 +17,7 @@ FAR = 2**63 - 1
 NUMBERS = st.integers(-3, 3) | st.sampled_from([-FAR - 1, -FAR, FAR, 2**40, -(2**40)])
 
 
+@example([(2**40, -1), (1, -FAR), (-FAR - 1, -2), (-FAR - 1, -2)]).via("a rank beside 63 bits")
 @given(st.integers(0, 4).flatmap(lambda n: st.lists(st.tuples(*[NUMBERS] * n), max_size=30)))
 def test_rows_are_sorted_as_tuples_are(rows: list[tuple[int, ...]]) -> None:
     columns = [np.array(column, np.int64) for column in zip(*rows, strict=True)]

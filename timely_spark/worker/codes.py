@@ -120,6 +120,8 @@ def _packed(numbers: Sequence[Indices], rows: int) -> tuple[Codes, int]:
             part, more = _ranks(part)
         if bits + more > _WIDTH:
             codes, bits = _ranks(codes)
+        if bits + more > _WIDTH:  # the narrower of the two alone was too wide beside ranks
+            part, more = _ranks(part)
         codes = codes << _U(more) | part if bits else part
         bits += more
     return codes, bits
