@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pyarrow as pa
@@ -118,3 +119,22 @@ def test_what_is_complete_in_an_early_round_and_what_is_in_a_late_one_are_both_r
     assert simulation.log[0][1].stats["rounds"] > 3
     assert simulation.captured["early"].rows() == {0: [(0,)], 1: [(20,)]}
     assert simulation.captured["late"].rows() == {0: [(n,) for n in range(10)], 1: [(20,)]}
+
+
+def test_a_bound_is_met_exactly_and_a_flow_is_complete_when_nothing_is_in_flight() -> None:
+    flow = ts.Dataflow("hops")
+    moved = flow.input("x", "n long").exchange("n").select(n=pc.add(pc.field("n"), 1)).exchange("n")
+    moved.select(n=pc.multiply(pc.field("n"), 3)).exchange("n").capture("out")
+    simulation = Simulation(flow, workers=2)
+    simulation.send("x", list(range(9)))
+    simulation.close("x")
+    simulation.run()
+    turns = [turn for _, turn in simulation.log]
+
+    assert [turn.complete for turn in turns] == [False] * (len(turns) - 1) + [True]
+    turn = dataclasses.replace(turns[0], stats={"rounds": 3, "bytes_in_flight": 50, "bytes": 70})
+    bound = Bound(rounds=4, exchanged=50, delivered=70)
+    assert turn.rows.num_rows
+    assert bound.allows(turn)
+    for tighter in ({"rounds": 3}, {"exchanged": 49}, {"delivered": 69}):
+        assert not dataclasses.replace(bound, **tighter).allows(turn)
