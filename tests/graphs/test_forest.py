@@ -31,7 +31,8 @@ Changes = list[tuple[Any, Any, int]]
 
 def graph_flow(kind: str = "long") -> ts.Dataflow:
     flow = ts.Dataflow("graph")
-    forest = spanning_forest(flow.input("edges", f"a {kind}, b {kind}, {DIFF} long"), name="leaf")
+    edges = flow.input("edges", f"a {kind}, b {kind}, diff long").collection(diff="diff")
+    forest = spanning_forest(edges.stream, name="leaf")
     forest.capture("forest")
     components(forest, name="least").capture("components")
     return flow
@@ -263,7 +264,7 @@ def test_long_paths_take_no_more_rounds_than_short_ones(shape: str) -> None:
 
     def send(a: Any, b: Any, diff: int) -> int:
         before = simulation.rounds
-        simulation.send("edges", pa.table({"a": a, "b": b, DIFF: np.full(len(a), diff)}))
+        simulation.send("edges", pa.table({"a": a, "b": b, "diff": np.full(len(a), diff)}))
         simulation.run()
         return simulation.rounds - before
 
@@ -344,15 +345,16 @@ def test_after_another_number_of_workers_those_that_get_nothing_speak_too(
 
 
 def test_inside_a_loop_it_is_refused() -> None:
-    edges = ts.Dataflow("graph").input("edges", f"a long, b long, {DIFF} long")
+    edges = ts.Dataflow("graph").input("edges", "a long, b long, diff long").collection(diff="diff").stream
 
     with pytest.raises(GraphError, match="outermost"):
         edges.loop(spanning_forest)
 
 
-@pytest.mark.parametrize("schema", ["a long, b int, {} long", "a long, b long, {} int", "a long, {} long"])
+@pytest.mark.parametrize("schema", ["a long, b int, n long", "a long, b long, n int", "a long, n long"])
 def test_edges_have_two_ends_of_one_type_and_a_count(schema: str) -> None:
-    edges = ts.Dataflow("graph").input("edges", schema.format(DIFF))
+    given = ts.Dataflow("graph").input("edges", schema)
+    edges = given.select(*given.schema.names[:-1], **{DIFF: "n"})
 
     for step in (spanning_forest, components):
         with pytest.raises(SchemaError, match="two columns of one type"):

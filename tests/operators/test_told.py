@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
@@ -158,12 +159,31 @@ def test_combine_is_told_which_input_it_combines() -> None:
     assert total == dict.fromkeys(range(4), sum(range(1, 30)))
 
 
-def test_a_combine_that_takes_no_input_s_number_is_refused_when_the_graph_is_built() -> None:
-    class Old(ts.Vertex):
-        def combine(self, batch: pa.Table) -> pa.Table:  # type: ignore[override]
-            return batch
+class Negated(ts.Vertex):
+    """Negates what comes on its second input, where it is sent from."""
 
+    def before_exchange(self, edge: int, batch: pa.Table) -> pa.Table:
+        if edge == 0:
+            return batch
+        return batch.set_column(1, "n", pc.negate(batch.column("n")))
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        self.send_by(0, time, batch.append_column("edge", pa.array([edge] * batch.num_rows)))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_before_exchange_is_told_which_input_the_batch_is_sent_to(workers: int) -> None:
+    flow = ts.Dataflow("negated")
+    x = flow.input("x", "k long, n long")
+    flow.vertex(Negated(), [x, x], "k long, n long, edge long", by=["k", "k"]).capture("out")
+    out = run(flow, {"x": [[(k, 7) for k in range(9)]]}, workers=workers)["out"].rows()[0]
+    assert sorted(out) == sorted((k, 7 - 14 * edge, edge) for k in range(9) for edge in (0, 1))
+
+
+@pytest.mark.parametrize("method", ["combine", "before_exchange"])
+def test_a_method_that_takes_no_input_s_number_is_refused_when_the_graph_is_built(method: str) -> None:
+    old = type("Old", (ts.Vertex,), {method: lambda self, batch: batch})
     flow = ts.Dataflow("old")
     x = flow.input("x", "n long")
-    with pytest.raises(GraphError, match=r"Old\.combine does not take \(edge, batch\).*Hint: .*edge, batch"):
-        flow.vertex(Old(), x, "n long", by="n")
+    with pytest.raises(GraphError, match=rf"Old\.{method} does not take \(edge, batch\).*Hint: .*edge, batch"):
+        flow.vertex(old(), x, "n long", by="n")

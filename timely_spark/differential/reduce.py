@@ -42,11 +42,11 @@ class Reduce(Vertex):
         self._since = 0
 
     @property
-    def before_exchange(self) -> Callable[[pa.Table], pa.Table] | None:  # type: ignore[override]
+    def before_exchange(self) -> Callable[[int, pa.Table], pa.Table] | None:  # type: ignore[override]
         """What is added up where it is read need not travel; readers of an index get all of it."""
         return None if self.shared else self._partial
 
-    def _partial(self, batch: pa.Table) -> pa.Table:
+    def _partial(self, edge: int, batch: pa.Table) -> pa.Table:
         return consolidate(self.logic.partial(batch))
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:

@@ -83,9 +83,13 @@ class Vertex:
     the records that are for one worker; what it returns has the same columns, and is received instead.
     """
 
-    before_exchange: Callable[[pa.Table], pa.Table] | None = None
-    """Makes of each batch, where it is sent from, what is received instead: with the columns by which it is
-    dealt, and without a state. None: the batch itself."""
+    before_exchange: Callable[[int, pa.Table], pa.Table] | None = None
+    """May change each batch where it is sent from, before the exchange. None: the batch is sent as it is.
+
+    A method ``before_exchange(self, edge, batch)``: it gets the number of the input, as `on_recv` does. What
+    it returns has the columns by which the input is partitioned, and is received instead of the batch. It
+    runs on the template, so it must not read or write state.
+    """
 
     reads_time: ClassVar[bool] = True
     """Whether the code may look at the lap of a loop around it: laps are counted there, then."""

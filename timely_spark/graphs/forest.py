@@ -54,7 +54,7 @@ class _Forest(Vertex):
         #: for each label the nodes that have it
         self.members = Arrangement(("label",), within=("node",))
 
-    def before_exchange(self, batch: pa.Table) -> pa.Table:
+    def before_exchange(self, edge: int, batch: pa.Table) -> pa.Table:
         """Edges with their ends in order, so that both directions of an edge are one."""
         a, b = (flat(batch.column(end)) for end in self.ends)
         if pa.types.is_floating(self.kind):  # -0.0 is 0.0

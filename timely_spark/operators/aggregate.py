@@ -114,7 +114,7 @@ class Aggregate(Vertex):
         #: by time, keys whose value changes there though nothing came at it: the join of two times that met
         self.meeting: dict[Any, list[pa.Table]] = {}
 
-    def before_exchange(self, batch: pa.Table) -> pa.Table:
+    def before_exchange(self, edge: int, batch: pa.Table) -> pa.Table:
         """What is added up where it is read need not travel, nor be sorted here."""
         return self.what.partial(batch)
 
@@ -183,7 +183,7 @@ class AggregateRuns(Runs):
         super().__init__(what.keys, expire)
         self.what = what
 
-    def before_exchange(self, batch: pa.Table) -> pa.Table:
+    def before_exchange(self, edge: int, batch: pa.Table) -> pa.Table:
         """As `Aggregate` does."""
         return self.what.partial(batch)
 

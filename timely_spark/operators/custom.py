@@ -206,22 +206,23 @@ def _custom(
     )[0]
 
 
-def _check_combine(vertex: Vertex) -> None:
-    """Refuse a `combine` that does not take the input's number and a batch.
+def _check_methods(vertex: Vertex) -> None:
+    """Refuse a `combine` or `before_exchange` that does not take the input's number and a batch.
 
     Raises:
         GraphError: it does not.
     """
-    if vertex.combine is None:
-        return
-    try:
-        inspect.signature(vertex.combine).bind(0, None)
-    except (TypeError, ValueError) as error:
-        msg = (
-            f"vertex ({caller()}): {type(vertex).__name__}.combine does not take (edge, batch): {error}. "
-            "Hint: write combine(self, edge, batch); edge is the number of the input."
-        )
-        raise GraphError(msg) from error
+    for name in ("combine", "before_exchange"):
+        if (method := getattr(vertex, name)) is None:
+            continue
+        try:
+            inspect.signature(method).bind(0, None)
+        except (TypeError, ValueError) as error:
+            msg = (
+                f"vertex ({caller()}): {type(vertex).__name__}.{name} does not take (edge, batch): {error}. "
+                f"Hint: write {name}(self, edge, batch); edge is the number of the input."
+            )
+            raise GraphError(msg) from error
 
 
 def add_vertex(
@@ -240,7 +241,7 @@ def add_vertex(
             f"Hint: give an instance{f', {shown}()' if isinstance(vertex, type) else ''} of a subclass of it."
         )
         raise GraphError(msg)
-    _check_combine(vertex)
+    _check_methods(vertex)
     operator = type(vertex).__name__.lower()
     if not streams or not hasattr(streams[0], "then"):
         msg = (

@@ -178,14 +178,14 @@ class Plan:
 
 
 class Ahead(Stateless):
-    """A vertex's `before_exchange`, as a stage that rides on the channels to it."""
+    """A vertex's `before_exchange` of one input, as a stage that rides on the channels to that input."""
 
-    def __init__(self, function: Callable[[pa.Table], pa.Table]) -> None:
-        self.function = function
+    def __init__(self, function: Callable[[int, pa.Table], pa.Table], edge: int) -> None:
+        self.function, self.edge = function, edge
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         """What is received instead of the batch."""
-        return (self.function(batch),)
+        return (self.function(self.edge, batch),)
 
 
 #: how many routes may lead to a stage that has several readers and is no vertex
@@ -220,7 +220,7 @@ class _Compiler:
                     "Hint: call variable.feed(stream) once, or variable.set(collection)."
                 )
                 raise GraphError(msg)
-        self.ahead: dict[Stage, Stage] = {}
+        self.ahead: dict[tuple[Stage, int], Stage] = {}
         self.ends: dict[tuple[Stage, int], list[tuple[Through, Scope]]] = defaultdict(list)
         self.prefix = self._prefix()
         self.exchanged: dict[int, Partition] = {}
@@ -411,7 +411,7 @@ class _Compiler:
         def add(source: int | None, start: Stage, port: int) -> Iterator[int]:
             for through, edges, summary, exchange in self._routes(start, port):
                 edge = edges[-1]
-                ahead = self._ahead(edge.target)
+                ahead = self._ahead(edge.target, edge.input)
                 index = len(channels)
                 channels.append(
                     Channel(
@@ -466,13 +466,14 @@ class _Compiler:
             fused=frozenset(s.index for s in graph.stages if s not in self.real and not s.is_source),
         )
 
-    def _ahead(self, stage: Stage) -> Stage | None:
+    def _ahead(self, stage: Stage, edge: int) -> Stage | None:
         """What runs at the senders on the vertex's behalf, under its name."""
         if stage.vertex is None or stage.vertex.before_exchange is None:
             return None
-        if stage not in self.ahead:
-            self.ahead[stage] = replace(stage, vertex=Ahead(stage.vertex.before_exchange))
-        return self.ahead[stage]
+        if (stage, edge) not in self.ahead:
+            vertex = Ahead(stage.vertex.before_exchange, edge)
+            self.ahead[stage, edge] = replace(stage, vertex=vertex)
+        return self.ahead[stage, edge]
 
     def _routes(
         self, start: Stage, port: int
