@@ -185,5 +185,7 @@ def test_a_method_that_takes_no_input_s_number_is_refused_when_the_graph_is_buil
     old = type("Old", (ts.Vertex,), {method: lambda self, batch: batch})
     flow = ts.Dataflow("old")
     x = flow.input("x", "n long")
-    with pytest.raises(GraphError, match=rf"Old\.{method} does not take \(edge, batch\).*Hint: .*edge, batch"):
+    with pytest.raises(
+        GraphError, match=rf"Old\.{method} does not take \(edge, batch\).*Hint: .*edge, batch"
+    ):
         flow.vertex(old(), x, "n long", by="n")
