@@ -196,7 +196,7 @@ class Variable(Stream):
     __slots__ = ()
 
     def feed(self, stream: Stream) -> None:
-        """Close the loop: what `stream` sends comes back in the next lap (Naiad's feedback).
+        """Close the loop: what `stream` sends comes back in the next iteration (Naiad's feedback).
 
         Raises:
             GraphError: it is fed already, or from another scope.
@@ -230,14 +230,14 @@ class Variable(Stream):
 @told
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A loop context, or the outermost scope. Times inside a loop count its laps (Naiad section 2.1).
+    """A loop context, or the outermost scope. Times inside a loop count its iterations (Naiad section 2.1).
 
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("scopes")
-        >>> inner = flow.scope.inner(name="laps").inner(name="steps")
+        >>> inner = flow.scope.inner(name="outer").inner(name="steps")
         >>> inner.name, inner.graph_scope.depth
-        ('laps.steps', 2)
+        ('outer.steps', 2)
     """
 
     flow: Dataflow
@@ -259,7 +259,7 @@ class Scope:
 
         Args:
             name: the loop's name.
-            max_iterations: how many laps there are at most.
+            max_iterations: the largest number of iterations; None: until nothing changes.
             on_limit: what happens where `max_iterations` drops records: see `Stream.loop`.
 
         Raises:
@@ -272,7 +272,7 @@ class Scope:
         )
 
     def enter(self, stream: Stream, *, name: str | None = None) -> Stream:
-        """A stream of an outer scope in here, at lap 0 (Naiad's ingress); once per time, not per lap.
+        """A stream of an outer scope inside this loop, at iteration 0 (Naiad's ingress), and there only.
 
         **Columns:** out as in.
 
@@ -319,7 +319,7 @@ class Scope:
                 [schema],
                 kind=Kind.FEEDBACK,
                 summary=graph.times.feedback(scope.depth, scope.limit),
-                detail="" if scope.limit is None else f"at most {scope.limit + 1} laps",
+                detail="" if scope.limit is None else f"at most {scope.limit + 1} iterations",
                 parameters={"max_iterations": None if scope.limit is None else scope.limit + 1},
             )
             inputs = [(entered.stage, entered.port)] if entered is not None else []

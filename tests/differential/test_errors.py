@@ -99,7 +99,7 @@ WHEN_IT_IS_BUILT: dict[str, tuple[Make, str]] = {
     "a step to another loop": (lambda of: of.x.iterate(lambda _: of.x.enter(of.loop)), "not around"),
     "no laps": (lambda of: of.x.iterate(lambda v: v, max_iterations=0), "max_iterations=0"),
     "a lap that is not there": (lambda of: of.x.enter_at(of.loop, "q"), "enter_at.*'q'"),
-    "a lap of text": (lambda of: of.y.enter_at(of.loop, "w"), "enter_at.*lap=w is string"),
+    "a lap of text": (lambda of: of.y.enter_at(of.loop, "w"), "enter_at.*iteration=w is string"),
     "a lap of no loop": (lambda of: of.x.enter_at(of.flow.scope, "k"), "enter_at.*not outside"),
     "a lap of its own loop": (
         lambda of: (v := of.x.enter(of.loop)).enter_at(v.scope, "k"), "enter_at.*not outside",
@@ -148,7 +148,7 @@ WHEN_IT_RUNS: dict[str, tuple[Callable[[Of], Of], str]] = {
     "a threshold of fractions": (lambda x: x.threshold(lambda counts: counts / 2), "float64"),
     "a threshold of text": (lambda x: x.threshold(lambda counts: ["a"] * len(counts)), "<U1"),
     "a lap before the first": (lambda x: x.enter_at(x.scope.inner(), pc.field("w")).leave(), "negative"),
-    "no lap": (lambda x: x.enter_at(x.scope.inner(), pc.field("none")).leave(), "lap null"),
+    "no lap": (lambda x: x.enter_at(x.scope.inner(), pc.field("none")).leave(), "iteration null"),
 }  # fmt: skip
 
 

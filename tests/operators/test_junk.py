@@ -101,7 +101,7 @@ def _fitting(parameter: inspect.Parameter, of: Any) -> Any:
         "column": "n",
         "other": of,
         "others": of,
-        "lap": "n",
+        "iteration": "n",
         "table": "t",
         "path": "/nowhere",
         "k": 3,

@@ -40,12 +40,12 @@ def reachability() -> ts.Dataflow:
 def nested() -> ts.Dataflow:
     flow = ts.Dataflow("nested")
 
-    def lap(stream: ts.Stream) -> ts.Stream:
+    def step(stream: ts.Stream) -> ts.Stream:
         known = stream.loop(lambda inner: inner.distinct(name="known"), name="inner")
         sums = known.group_by("k").aggregate(v=("sum", "v"), name="sums")
         return sums.distinct(name="new")
 
-    left = flow.input("x", "k long, v long", epochs="manual").loop(lap, name="outer", max_iterations=3)
+    left = flow.input("x", "k long, v long", epochs="manual").loop(step, name="outer", max_iterations=3)
     left.group_by("k").aggregate(n="count", name="counts").capture("out")
     return flow
 
@@ -59,15 +59,15 @@ Steps: in topological order, loops indented
   counts  aggregate count=count()  <- words   (word string, count int64)  test_explain.py:N
   totals  output capture           <- counts                              test_explain.py:N
 
-Vertices: what a worker has a part of, and what rides on the channels into it
+Vertices: each worker hosts one instance; below each, its input channels
   counts  aggregate count=count(), waits until a time is complete
-    from lines: dealt by word at the source, free; runs in the source's tasks: words
+    from lines: partitioned by word at the source, free; runs in the source's tasks: words
   totals  output capture
     from counts: stays on its worker
 
 Rounds
   an epoch takes 1 round, loops included: there is no exchange on its way
-  exchanges that cost nothing: 1 at the sources, 0 where records lie right already
+  exchanges that cost nothing: 1 at the sources, 0 elided (already partitioned)
   epochs: a micro-batch that brings input is one (lines); no input holds the flow back
 """
 
@@ -89,23 +89,23 @@ Steps: in topological order, loops indented
   hops.leave       leave            <- hops.near                    (node int64)             test_explain.py:N
   near             output memory    <- hops.leave                                            test_explain.py:N
 
-Vertices: what a worker has a part of, and what rides on the channels into it
+Vertices: each worker hosts one instance; below each, its input channels
   hops.variable  variable
-    from roots at input 0: dealt by node at the source, free; over hops.enter
-    from hops.near at input 1: stays on its worker, lies by node already; over hops.feedback
+    from roots at input 0: partitioned by node at the source, free; over hops.enter
+    from hops.near at input 1: stays on its worker, already partitioned by node; over hops.feedback
   hops.join  join node = src
-    from hops.variable at input 0: stays on its worker, lies by node already
-    from edges at input 1: dealt by src at the source, free; over hops.enter_2
+    from hops.variable at input 0: stays on its worker, already partitioned by node
+    from edges at input 1: partitioned by src at the source, free; over hops.enter_2
   hops.near  distinct
-    from hops.variable: stays on its worker, lies by node already; over hops.concat
+    from hops.variable: stays on its worker, already partitioned by node; over hops.concat
     from hops.join: EXCHANGE by node, combined before it is sent; runs before it: hops.select; over hops.concat
   near  output memory
-    from hops.near: stays on its worker, lies by node already; over hops.leave
+    from hops.near: stays on its worker, already partitioned by node; over hops.leave
 
 Rounds
   an epoch takes 1 round, and 1 more for each exchange on its way: 1 in loop 'hops'
-  exchanges that cost nothing: 2 at the sources, 4 where records lie right already
-  loop 'hops': laps do not matter, it runs until nothing changes; a round goes on until records must change workers
+  exchanges that cost nothing: 2 at the sources, 4 elided (already partitioned)
+  loop 'hops': iterations do not matter, the loop runs until nothing changes; a round ends when records must change workers
   epochs: a micro-batch that brings input is one (edges, roots); no input holds the flow back
 """  # noqa: E501
 
@@ -113,38 +113,38 @@ NESTED = """\
 Flow 'nested' on 2 workers
 
 Steps: in topological order, loops indented
-  x                            source manual                                                        (k int64, v int64)  test_explain.py:N
-  outer:                       loop, at most 3 laps                                                                     test_explain.py:N
-    outer.enter                enter                    <- x                                        (k int64, v int64)  test_explain.py:N
-    outer.variable             variable                 <- outer.enter, outer.feedback              (k int64, v int64)  test_explain.py:N
-    outer.inner:               loop                                                                                     test_explain.py:N
-      outer.inner.enter        enter                    <- outer.variable                           (k int64, v int64)  test_explain.py:N
-      outer.inner.variable     variable                 <- outer.inner.enter, outer.inner.feedback  (k int64, v int64)  test_explain.py:N
-      outer.inner.known        distinct                 <- outer.inner.variable                     (k int64, v int64)  test_explain.py:N
-      outer.inner.feedback     feedback                 <- outer.inner.known                        (k int64, v int64)  test_explain.py:N
-    outer.inner.leave          leave                    <- outer.inner.known                        (k int64, v int64)  test_explain.py:N
-    outer.inner.leave.settled  settle                   <- outer.inner.leave                        (k int64, v int64)  test_explain.py:N, put in
-    outer.sums                 aggregate v=sum(v)       <- outer.inner.leave.settled                (k int64, v int64)  test_explain.py:N
-    outer.new                  distinct                 <- outer.sums                               (k int64, v int64)  test_explain.py:N
-    outer.feedback             feedback at most 3 laps  <- outer.new                                (k int64, v int64)  test_explain.py:N
-  outer.leave                  leave                    <- outer.new                                (k int64, v int64)  test_explain.py:N
-  outer.leave.settled          settle                   <- outer.leave                              (k int64, v int64)  test_explain.py:N, put in
-  counts                       aggregate n=count()      <- outer.leave.settled                      (k int64, n int64)  test_explain.py:N
-  out                          output capture           <- counts                                                       test_explain.py:N
+  x                            source manual                                                              (k int64, v int64)  test_explain.py:N
+  outer:                       loop, at most 3 iterations                                                                     test_explain.py:N
+    outer.enter                enter                          <- x                                        (k int64, v int64)  test_explain.py:N
+    outer.variable             variable                       <- outer.enter, outer.feedback              (k int64, v int64)  test_explain.py:N
+    outer.inner:               loop                                                                                           test_explain.py:N
+      outer.inner.enter        enter                          <- outer.variable                           (k int64, v int64)  test_explain.py:N
+      outer.inner.variable     variable                       <- outer.inner.enter, outer.inner.feedback  (k int64, v int64)  test_explain.py:N
+      outer.inner.known        distinct                       <- outer.inner.variable                     (k int64, v int64)  test_explain.py:N
+      outer.inner.feedback     feedback                       <- outer.inner.known                        (k int64, v int64)  test_explain.py:N
+    outer.inner.leave          leave                          <- outer.inner.known                        (k int64, v int64)  test_explain.py:N
+    outer.inner.leave.settled  settle                         <- outer.inner.leave                        (k int64, v int64)  test_explain.py:N, inserted
+    outer.sums                 aggregate v=sum(v)             <- outer.inner.leave.settled                (k int64, v int64)  test_explain.py:N
+    outer.new                  distinct                       <- outer.sums                               (k int64, v int64)  test_explain.py:N
+    outer.feedback             feedback at most 3 iterations  <- outer.new                                (k int64, v int64)  test_explain.py:N
+  outer.leave                  leave                          <- outer.new                                (k int64, v int64)  test_explain.py:N
+  outer.leave.settled          settle                         <- outer.leave                              (k int64, v int64)  test_explain.py:N, inserted
+  counts                       aggregate n=count()            <- outer.leave.settled                      (k int64, n int64)  test_explain.py:N
+  out                          output capture                 <- counts                                                       test_explain.py:N
 
-Vertices: what a worker has a part of, and what rides on the channels into it
+Vertices: each worker hosts one instance; below each, its input channels
   outer.inner.known  distinct
-    from x: dealt by k, v at the source, free; over outer.enter, outer.variable, outer.inner.enter, outer.inner.variable
-    from outer.inner.known: stays on its worker, lies by k, v already; over outer.inner.feedback, outer.inner.variable
-    from outer.new: stays on its worker, lies by k, v already; over outer.feedback, outer.variable, outer.inner.enter, outer.inner.variable
+    from x: partitioned by k, v at the source, free; over outer.enter, outer.variable, outer.inner.enter, outer.inner.variable
+    from outer.inner.known: stays on its worker, already partitioned by k, v; over outer.inner.feedback, outer.inner.variable
+    from outer.new: stays on its worker, already partitioned by k, v; over outer.feedback, outer.variable, outer.inner.enter, outer.inner.variable
   outer.inner.leave.settled  settle, waits until a time is complete
-    from outer.inner.known: stays on its worker, lies by k, v already; over outer.inner.leave
+    from outer.inner.known: stays on its worker, already partitioned by k, v; over outer.inner.leave
   outer.sums  aggregate v=sum(v), waits until a time is complete
     from outer.inner.leave.settled: EXCHANGE by k, combined before it is sent
   outer.new  distinct
     from outer.sums: EXCHANGE by k, v, combined before it is sent
   outer.leave.settled  settle, waits until a time is complete
-    from outer.new: stays on its worker, lies by k, v already; over outer.leave
+    from outer.new: stays on its worker, already partitioned by k, v; over outer.leave
   counts  aggregate n=count(), waits until a time is complete
     from outer.leave.settled: EXCHANGE by k, combined before it is sent
   out  output capture
@@ -152,10 +152,10 @@ Vertices: what a worker has a part of, and what rides on the channels into it
 
 Rounds
   an epoch takes 1 round, and 1 more for each exchange on its way: 2 in loop 'outer', 1 outside loops
-  exchanges that cost nothing: 1 at the sources, 4 where records lie right already
-  loop 'outer': outer.leave.settled waits until it ended on all workers, up to 1 round more
-  loop 'outer': laps matter (there are at most 3 and outer.sums, outer.inner.leave.settled wait); each takes a round per exchange in it
-  loop 'outer.inner': laps do not matter, it runs until nothing changes; no exchange in it
+  exchanges that cost nothing: 1 at the sources, 4 elided (already partitioned)
+  loop 'outer': outer.leave.settled waits until the loop has ended on all workers, up to 1 round more
+  loop 'outer': iterations matter (there are at most 3 and outer.sums, outer.inner.leave.settled wait); each takes a round per exchange in it
+  loop 'outer.inner': iterations do not matter, the loop runs until nothing changes; no exchange in it
   epochs: x holds the flow until the program advances or closes it
 """  # noqa: E501
 
@@ -179,18 +179,18 @@ def test_one_worker_exchanges_nothing() -> None:
     text = explain(nested(), 1)
 
     assert "EXCHANGE" not in text
-    assert "lies by" not in text
+    assert "worker, already partitioned" not in text
     assert "an epoch takes 1 round, loops included: one worker exchanges nothing" in text
 
 
-def test_an_exchange_by_hand_is_saved_where_records_lie_so_already() -> None:
-    flow = ts.Dataflow("saved")
+def test_an_exchange_by_hand_is_elided_where_records_are_partitioned_so_already() -> None:
+    flow = ts.Dataflow("elided")
     flow.input("x", "k long, v long").group_by("k").aggregate(v=("sum", "v")).exchange("k").capture("out")
 
     text = explain(flow)
 
-    assert "from aggregate: stays on its worker, lies by k already; over exchange" in text
-    assert "exchanges that cost nothing: 1 at the sources, 1 where records lie right already" in text
+    assert "from aggregate: stays on its worker, already partitioned by k; over exchange" in text
+    assert "exchanges that cost nothing: 1 at the sources, 1 elided (already partitioned)" in text
 
 
 def test_a_broadcast_and_an_exchange_behind_a_vertex_cost_a_round_each() -> None:

@@ -47,7 +47,7 @@ flowchart TD
     s11[["near<br/>output memory"]]
     s1 --> s2
     s2 -->|"by node, free"| s4
-    s3 -.->|"next lap"| s4
+    s3 -.->|"next iteration"| s4
     s0 --> s5
     s4 --> s6
     s5 -->|"by src, free"| s6
@@ -63,7 +63,7 @@ flowchart TD
 NESTED = """\
 flowchart TD
     s0(["x<br/>source manual"])
-    subgraph loop0["loop outer, at most 3 laps"]
+    subgraph loop0["loop outer, at most 3 iterations"]
         s1("enter")
         s3("variable")
         subgraph loop1["loop outer.inner"]
@@ -76,7 +76,7 @@ flowchart TD
         s14["inner.leave.settled<br/>settle"]
         s9["sums<br/>aggregate v=sum(v)"]
         s10["new<br/>distinct"]
-        s2("feedback<br/>feedback at most 3 laps")
+        s2("feedback<br/>feedback at most 3 iterations")
     end
     s11("outer.leave<br/>leave")
     s15["outer.leave.settled<br/>settle"]
@@ -84,10 +84,10 @@ flowchart TD
     s13[["out<br/>output capture"]]
     s0 --> s1
     s1 -->|"by k, v, free"| s3
-    s2 -.->|"next lap"| s3
+    s2 -.->|"next iteration"| s3
     s3 --> s4
     s4 --> s6
-    s5 -.->|"next lap"| s6
+    s5 -.->|"next iteration"| s6
     s6 --> s7
     s7 --> s5
     s7 --> s8

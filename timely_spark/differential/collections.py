@@ -126,7 +126,7 @@ class Collection(Suggests):
         return Collection(stream, keys, once=once)
 
     def enter(self, scope: Scope, *, name: str | None = None) -> Collection:
-        """This collection inside a loop, the same in every lap.
+        """This collection inside a loop, unchanged by its iterations.
 
         Operators enter what comes from outside their loop by themselves. What is arranged is so inside, too.
 
@@ -171,7 +171,7 @@ class Collection(Suggests):
         **Columns:** out as in.
 
         Example:
-            Of all laps' values the last one leaves:
+            The value of the last iteration leaves:
 
             >>> import pyarrow.compute as pc, timely_spark as ts
             >>> flow = ts.Dataflow("halve")
@@ -262,9 +262,10 @@ class Collection(Suggests):
 class Variable(Collection):
     """A collection in a loop that is read before what it becomes is known; `set` says what.
 
-    In lap 0 it is what it was made of, and in each further lap what the collection given to `set` had come to
-    in the lap before. Several of them in one loop make a mutual recursion. Made by `Collection.variable`.
-    That of streams is `timely_spark.Variable`, which has `feed`. Source: differential's Variable.
+    In iteration 0 its value is the initial collection, and in each later iteration what the collection
+    given to `set` had come to in the iteration before. Several of them in one loop make a mutual recursion.
+    Made by `Collection.variable`. That of streams is `timely_spark.Variable`, which has `feed`. Source:
+    differential's Variable.
 
     Example:
         >>> import pyarrow.compute as pc, timely_spark as ts
@@ -285,7 +286,7 @@ class Variable(Collection):
             super().__init__(scope.variable(initial.stream, name=name))
 
     def set(self, result: Any, *, consolidate: bool = True) -> None:
-        """Let the variable become `result` in the next lap; once.
+        """Define the variable's next value: in each iteration `result` of the iteration before. Call it once.
 
         Args:
             result: of the loop's scope, or one around it.
@@ -294,7 +295,8 @@ class Variable(Collection):
         **Columns:** in: the variable's.
 
         Example:
-            Two variables that become each other, one less; those to which the even laps of a countdown lead:
+            Two variables that become each other, one less; those to which the even iterations of a
+            countdown lead:
 
             >>> import pyarrow.compute as pc, timely_spark as ts
             >>> flow = ts.Dataflow("parity")

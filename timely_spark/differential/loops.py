@@ -20,31 +20,35 @@ if TYPE_CHECKING:
     from timely_spark.differential.collections import Collection
     from timely_spark.streams import Scope
 
-_LAP = "__timely_lap"
+_ITERATION = "__timely_iteration"
 
 
 class EnterAt(Vertex):
-    """Send each record at the lap it names."""
+    """`enter_at`: sends each record at the iteration that its column names."""
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Deal them out to their laps."""
-        laps = batch.column(_LAP)
-        if laps.null_count or pc.any(pc.less(laps, 0)).as_py():
-            msg = "a record enters at lap null, or at a negative one. Hint: laps are whole numbers from 0 on."
+        """Send each record at the iteration that its column names."""
+        iterations = batch.column(_ITERATION)
+        if iterations.null_count or pc.any(pc.less(iterations, 0)).as_py():
+            msg = (
+                "a record enters at iteration null or negative. Hint: iterations are whole numbers from 0 on."
+            )
             raise SchemaError(msg)
-        which, batch = numbers(batch, _LAP), batch.drop_columns([_LAP])
+        which, batch = numbers(batch, _ITERATION), batch.drop_columns([_ITERATION])
         *outer, first = time.encode()
-        for lap in np.unique(which).tolist():
+        for iteration in np.unique(which).tolist():
             self.send_by(
-                0, self._context.times.decode([*outer, first + lap]), batch.filter(pa.array(which == lap))
+                0,
+                self._context.times.decode([*outer, first + iteration]),
+                batch.filter(pa.array(which == iteration)),
             )
 
 
 @composed
 def enter_at(
-    collection: Collection, scope: Scope, lap: str | Expression, *, name: str | None = None
+    collection: Collection, scope: Scope, iteration: str | Expression, *, name: str | None = None
 ) -> Collection:
-    """This collection inside a loop, each record from a lap of its own on.
+    """This collection inside a loop, each record from an iteration of its own on.
 
     What leaves the loop again is the same. A loop that lets records in one after the other has less to take
     back: labels that win often come first.
@@ -52,7 +56,7 @@ def enter_at(
     Args:
         collection: of the scope around the loop.
         scope: the loop.
-        lap: a column, or expression, of whole numbers from 0 on.
+        iteration: a column, or expression, of whole numbers from 0 on.
         name: the step's name.
 
     **Columns:** out as in.
@@ -67,7 +71,7 @@ def enter_at(
         {0: [(0, 1), (3, 1)]}
 
     Raises:
-        SchemaError: `lap` is no column or expression of whole numbers.
+        SchemaError: `iteration` is no column or expression of whole numbers.
         GraphError: the collection is not outside of `scope`.
     """
     columns = collection.schema.names
@@ -77,12 +81,12 @@ def enter_at(
             "Hint: give a loop around which it is, as made by scope.inner()."
         )
         raise GraphError(msg)
-    if isinstance(lap, str):
-        check_columns("enter_at", collection.schema, [lap])
-    stream = scope.enter(collection.stream.select(*collection.stream.schema.names, {_LAP: lap}))
-    kind = stream.schema.field(_LAP).type
+    if isinstance(iteration, str):
+        check_columns("enter_at", collection.schema, [iteration])
+    stream = scope.enter(collection.stream.select(*collection.stream.schema.names, {_ITERATION: iteration}))
+    kind = stream.schema.field(_ITERATION).type
     if not pa.types.is_integer(kind):
-        msg = f"enter_at ({caller()}): lap={lap!s} is {kind}. Hint: give whole numbers from 0 on."
+        msg = f"enter_at ({caller()}): iteration={iteration!s} is {kind}. Hint: give whole numbers from 0 on."
         raise SchemaError(msg)
     made = stream.then(
         "enter_at",
@@ -90,8 +94,8 @@ def enter_at(
         name=name,
         vertex=EnterAt(),
         keeps={column: column for column in columns},
-        detail=str(lap),
-        parameters={"lap": str(lap)},
+        detail=str(iteration),
+        parameters={"iteration": str(iteration)},
     )
     return collection.like(made[0])
 
@@ -111,7 +115,7 @@ def iterate(
     come to and applies `step` until it gives what it got. Where no such point is ever reached the loop runs
     for ever: give `max_iterations`. What `step` uses from outside is entered by the operators themselves; so
     is this collection, where it is of a scope around the loop whose body is being written. A change of the
-    input goes through the laps it matters to, and costs what it changes there.
+    input goes through the iterations it matters to, and costs what it changes there.
 
     Args:
         collection: what to begin with.
@@ -119,13 +123,13 @@ def iterate(
         max_iterations: how often `step` is applied at most.
         on_limit: what happens where changes are left then: "return" (the default), "warn" or "raise", as for
             `Stream.loop`, which tells more of loops that do not end.
-        consolidate: let what comes back be added up per lap, so that a change and its opposite do not go
-            round for ever. Leave it out only where `step` ends in a reduction and does not use what it began
-            with otherwise.
+        consolidate: let what comes back be added up per iteration, so that a change and its opposite do not
+            go round for ever. Leave it out only where `step` ends in a reduction and does not use what it
+            began with otherwise.
         name: the loop's name.
 
     Returns:
-        The collection after the last lap, outside the loop.
+        The collection after the last iteration, outside the loop.
 
     **Columns:** out as in; `step` gets and gives the same.
 

@@ -40,7 +40,7 @@ _TOKEN = re.compile(r"""\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\
 
 #: How names begin that are the library's own, and the ones that its steps pass on to each other.
 RESERVED = "__timely_"
-_PASSED_ON = frozenset(RESERVED + name for name in ("diff", "sequence", "lap", "all"))
+_PASSED_ON = frozenset(RESERVED + name for name in ("diff", "sequence", "iteration", "all"))
 
 SchemaLike: TypeAlias = pa.Schema | str | Mapping[str, Any]
 """What a user may write: DDL as in Spark (``"node long, name string"``), an Arrow schema, or a mapping of

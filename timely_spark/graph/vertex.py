@@ -35,7 +35,7 @@ class Context(Protocol):
         ...
 
     def coarse(self, time: Timestamp) -> Timestamp:
-        """The time as far as it matters to what is accumulated: laps that do not matter set to 0."""
+        """The time with the loop counters that do not matter to the accumulated state set to 0."""
         ...
 
     def since(self) -> int:
@@ -92,7 +92,7 @@ class Vertex:
     """
 
     reads_time: ClassVar[bool] = True
-    """Whether the code may look at the lap of a loop around it: laps are counted there, then."""
+    """Whether the code may read the loop counter of a loop around it; the loop then counts its iterations."""
 
     logged: bool = False
     """Whether a checkpoint has the calls since the last one instead of the state (Naiad section 3.4).

@@ -21,7 +21,7 @@ def connected_components(
 
     Outside of loops, each worker keeps a spanning forest of its edges and tells one worker its changes: one
     exchange however long the paths are, and an epoch costs what its edges touch. In a loop of yours, labels
-    go from neighbour to neighbour: as many laps as the longest shortest path from a least node.
+    go from neighbour to neighbour: as many iterations as the longest shortest path from a least node.
 
     Args:
         edges: the edges, in either direction or both.
@@ -61,10 +61,10 @@ def strongly_connected_components(
 
     Edges are kept whose ends are reached from the same least node and reach the same least node, of these
     those for which it still holds among these, and so on until all that are left are on cycles; what their
-    ends are labelled is then the component. A lap of this loop takes, inside, as many laps as labels go far,
-    both ways at once. An epoch costs the labels that change, in the laps where they do, and their edges.
-    Labels that are whole numbers set out in the order of their size, so that hardly any is taken back: number
-    the nodes from 1 on where you can.
+    ends are labelled is then the component. An iteration of this loop takes, inside, as many iterations as
+    labels go far, both ways at once. An epoch costs the labels that change, in the iterations where they
+    do, and their edges. Labels that are whole numbers set out in the order of their size, so that hardly
+    any is taken back: number the nodes from 1 on where you can.
 
     Args:
         edges: the edges.
@@ -106,13 +106,13 @@ def least_reaching(nodes: Collection, edges: Collection, *, name: str | None = N
     own = nodes.select("node", component="node")
     links, loop = edges.arrange("src"), nodes.scope.inner()
     heard = own.where(pc.scalar(False)).variable(loop)  # noqa: FBT003 - nothing, at first
-    labels = heard.concat(own.enter_at(loop, _lap(own))).min("component", keys="node")
+    labels = heard.concat(own.enter_at(loop, _iteration(own))).min("component", keys="node")
     onward = labels.join(links, left="node", right="src").select(node="dst", component="component")
     heard.set(onward, consolidate=False)  # min adds it up, and nothing else reads it
     return labels.leave(name=name)
 
 
-def _lap(labels: Collection) -> pc.Expression:
+def _iteration(labels: Collection) -> pc.Expression:
     """When a label sets out: those that win come first, and meet few others on the way."""
     label, kind = pc.field("component"), labels.schema.field("component").type
     if not pa.types.is_integer(kind):

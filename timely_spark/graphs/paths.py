@@ -25,8 +25,8 @@ def bfs(
 ) -> Collection:
     """For each node that can be reached from a root, the least number of edges on the way.
 
-    Takes as many laps as the farthest node is away. An epoch costs the nodes whose distance changes, in the
-    laps where it does, and their edges.
+    Takes as many iterations as the farthest node is away. An epoch costs the nodes whose distance changes,
+    in the iterations where it does, and their edges.
 
     Args:
         edges: the edges, in the direction they lead. Both ways: ``edges.concat(edges.select(src="dst",
@@ -73,8 +73,8 @@ def sssp(
 
     Distances of whole numbers are exact. Those of doubles are sums from the root on, edge by edge, as
     Dijkstra's algorithm makes them: the same to the last bit whatever came and went before. Takes as many
-    laps as the best ways have edges (Bellman and Ford's algorithm); an epoch costs the nodes whose distance
-    changes, in the laps where it does, and their edges.
+    iterations as the best ways have edges (Bellman and Ford's algorithm); an epoch costs the nodes whose
+    distance changes, in the iterations where it does, and their edges.
 
     Args:
         edges: the edges, in the direction they lead.

@@ -41,9 +41,9 @@ def pagerank(
     start at each node, and 5/6 of those at a node go on. (There a change of less than 6 is not applied, so
     ranks depend on what came before; here rounding down ends it, and they do not.)
 
-    Takes `iterations` laps, of which each costs the ranks that change in it, and their edges. An edge changes
-    ranks as far as it makes a difference of one: among 10,000 nodes with 50,000 edges that is nearly all
-    ranks in millionths, which costs more than to begin anew; a tenth of them with ``unit=1000``.
+    Takes ``iterations`` iterations; each costs the ranks that change in it, and their edges. An edge
+    changes ranks as far as it makes a difference of one: among 10,000 nodes with 50,000 edges that is
+    nearly all ranks in millionths, which costs more than to begin anew; a tenth of them with ``unit=1000``.
 
     Args:
         edges: the edges.

@@ -59,7 +59,7 @@ class Least(Vertex):
         return least(batch, self.refines)
 
     def coarse(self, time: Any) -> Any:
-        """The time as far as it matters here: laps of loops that run until nothing changes do not."""
+        """The time with the counters of loops that run until nothing changes set to 0."""
         return self._context.coarse(time)
 
     def _compact(self, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
@@ -90,7 +90,7 @@ class Settled(Least):
             super().on_recv(0, time, pa.concat_tables(came))
 
     def coarse(self, time: Any) -> Any:
-        """Every lap matters to who waits for one."""
+        """A vertex that waits for iterations keeps every loop counter."""
         return time
 
 
@@ -273,7 +273,7 @@ def settle(stream: Stream, *, name: str | None = None) -> Stream:
     """Make the records of `distinct`, `min` or `max` final: wait for each time to be complete.
 
     Put in for you wherever it is needed outside loops and before whatever waits. Inside a loop, use it where
-    laps must be kept in step.
+    iterations must be kept in step.
 
     **Columns:** out as in.
 

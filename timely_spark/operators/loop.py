@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def enter(stream: Stream, scope: Scope, *, name: str | None = None) -> Stream:
-    """This stream inside a loop, at lap 0 of each time. The same as `scope.enter(stream)`.
+    """This stream inside a loop, at iteration 0 of each time; `scope.enter(stream)` is another spelling.
 
     **Columns:** out as in.
     """
@@ -21,7 +21,7 @@ def enter(stream: Stream, scope: Scope, *, name: str | None = None) -> Stream:
 
 
 def leave(stream: Stream, *, name: str | None = None) -> Stream:
-    """This stream one loop further out: the lap is dropped from its times (Naiad's egress).
+    """This stream one loop further out: the iteration is dropped from its times (Naiad's egress).
 
     **Columns:** out as in.
 

@@ -39,9 +39,9 @@ class Reachability:
     Source: Naiad section 2.3.
 
     >>> from timely_spark.times import PRODUCT
-    >>> one, loop, lap = PRODUCT.identity(0), PRODUCT.identity(1), PRODUCT.feedback(1)
+    >>> one, loop, iteration = PRODUCT.identity(0), PRODUCT.identity(1), PRODUCT.feedback(1)
     >>> ends = Edge(0, 1, PRODUCT.enter(0), False), Edge(1, 2, PRODUCT.leave(1), False)
-    >>> graph = Reachability(3, [*ends, Edge(1, 1, lap, True)], identities=[one, loop, one])
+    >>> graph = Reachability(3, [*ends, Edge(1, 1, iteration, True)], identities=[one, loop, one])
     >>> graph.summaries(2)[0] == Antichain([one])
     True
     >>> Reachability(2, [Edge(0, 1, one, False), Edge(1, 0, one, True)])

@@ -1,4 +1,4 @@
-"""A flow in words: its steps, the vertices and channels they run as, and the rounds an epoch may take."""
+"""`explain`: a flow as text, with its steps, its vertices and channels, and the rounds an epoch may take."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _INDENT = "  "
 
 
 def explain(flow: Dataflow, workers: int = 2) -> str:
-    """What a flow says, what it runs as on a number of workers, and what a round of it can do.
+    """Describe a flow as text: its steps, its vertices and channels on `workers` workers, and its rounds.
 
-    Three parts. Steps: what was said, and what the library put in. Vertices: the steps that receive
-    messages, and for each of their channels what rides on it and whether it exchanges. Rounds: what an epoch
-    costs, which loops count their laps, and which inputs hold the flow back.
+    Three parts. Steps: those of the program, and those inserted by the library. Vertices: the steps that
+    receive messages, with the exchange and the fused steps of each input channel. Rounds: what an epoch
+    costs, in which loops the loop counter matters, and which inputs hold the flow back.
 
     Example:
         >>> import timely_spark as ts
@@ -31,18 +31,18 @@ def explain(flow: Dataflow, workers: int = 2) -> str:
         >>> _ = flow.input("numbers", "n long").exchange("n").capture("out")
         >>> text = explain(flow, workers=2)
         >>> print(text[text.index("Vertices") :])
-        Vertices: what a worker has a part of, and what rides on the channels into it
+        Vertices: each worker hosts one instance; below each, its input channels
           out  output capture
-            from numbers: dealt by n at the source, free; over exchange
+            from numbers: partitioned by n at the source, free; over exchange
         <BLANKLINE>
         Rounds
           an epoch takes 1 round, loops included: there is no exchange on its way
-          exchanges that cost nothing: 1 at the sources, 0 where records lie right already
+          exchanges that cost nothing: 1 at the sources, 0 elided (already partitioned)
           epochs: a micro-batch that brings input is one (numbers); no input holds the flow back
 
     Args:
-        flow: a flow that is whole.
-        workers: how many workers.
+        flow: a complete flow: every loop variable is fed.
+        workers: the number of workers.
 
     Raises:
         GraphError: the flow cannot be compiled.
@@ -56,7 +56,7 @@ def explain(flow: Dataflow, workers: int = 2) -> str:
             "Steps: in topological order, loops indented",
             *_steps(plan, said),
             "",
-            "Vertices: what a worker has a part of, and what rides on the channels into it",
+            "Vertices: each worker hosts one instance; below each, its input channels",
             *_vertices(plan),
             "",
             "Rounds",
@@ -78,15 +78,15 @@ def _steps(plan: Plan, said: int) -> Iterator[str]:
         for depth, scope in enumerate(stage.scope.path[1:], 1):
             if scope not in entered:
                 entered.add(scope)
-                laps = "" if scope.limit is None else f", at most {scope.limit + 1} laps"
-                rows.append((f"{_INDENT * depth}{scope.name}:", f"loop{laps}", "", "", _line(scope)))
+                limit = "" if scope.limit is None else f", at most {scope.limit + 1} iterations"
+                rows.append((f"{_INDENT * depth}{scope.name}:", f"loop{limit}", "", "", _line(scope)))
         rows.append(
             (
                 _INDENT * (stage.scope.depth + 1) + stage.name,
                 _short(f"{stage.operator} {stage.detail}".strip()),
                 _short("<- " + ", ".join(_output(edge) for edge in into[stage])) if into[stage] else "",
                 " | ".join(f"({describe(schema)})" for schema in stage.outputs),
-                _line(stage) if stage.index < said else f"{_line(stage)}, put in",
+                _line(stage) if stage.index < said else f"{_line(stage)}, inserted",
             )
         )
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
@@ -127,14 +127,14 @@ def _vertices(plan: Plan) -> Iterator[str]:
 def _way(plan: Plan, node: Node, channel: Channel) -> Iterator[str]:
     at_source = channel.source is None
     if channel.exchange is not None and at_source:
-        yield f"dealt {channel.exchange} at the source, free"
+        yield f"partitioned {channel.exchange} at the source, free"
     elif channel.exchange is not None:
         combined = ", combined before it is sent" * (node.template.combine is not None)
         yield f"EXCHANGE {channel.exchange}{combined}"
     elif at_source:
         yield "as it is read"
-    elif (lies := _lies(plan, channel)) is not None:
-        yield f"stays on its worker, lies {lies} already"
+    elif (needed := _elided(plan, channel)) is not None:
+        yield f"stays on its worker, already partitioned {needed}"
     else:
         yield "stays on its worker"
     fused = [stage.name for stage, _ in channel.through if stage.name != node.name]
@@ -145,11 +145,12 @@ def _way(plan: Plan, node: Node, channel: Channel) -> Iterator[str]:
         yield f"over {', '.join(passed)}"
 
 
-def _lies(plan: Plan, channel: Channel) -> Partition | None:
-    """By what a channel would have to be exchanged, if its records did not lie so already."""
+def _elided(plan: Plan, channel: Channel) -> Partition | None:
+    """The partitioning that made an exchange on this channel needless; None: no exchange was elided."""
     if channel.source is None or channel.exchange is not None or plan.workers == 1:
         return None
-    # a wish that was handed on is nobody's own, unless it ends here
+    # steps on the way pass a requirement on: only the last edge's counts, and those of steps with one of
+    # their own
     needs = [
         plan.saved[edge.index]
         for edge in channel.edges
@@ -175,12 +176,15 @@ def _rounds(plan: Plan) -> Iterator[str]:
         why = "there is no exchange on its way" if plan.workers > 1 else "one worker exchanges nothing"
         yield f"an epoch takes 1 round, loops included: {why}"
     free = sum(c.source is None and c.exchange is not None for c in plan.channels)
-    saved = sum(_lies(plan, channel) is not None for channel in plan.channels)
-    yield f"exchanges that cost nothing: {free} at the sources, {saved} where records lie right already"
+    elided = sum(_elided(plan, channel) is not None for channel in plan.channels)
+    yield f"exchanges that cost nothing: {free} at the sources, {elided} elided (already partitioned)"
     loops = [scope for scope in inside if scope.parent is not None]
     for node, scope in _late(plan, loops):
-        yield f"loop {scope.name!r}: {node.name} waits until it ended on all workers, up to 1 round more"
-    yield from _laps(plan, inside)
+        yield (
+            f"loop {scope.name!r}: {node.name} waits until the loop has ended on all workers, "
+            "up to 1 round more"
+        )
+    yield from _iterations(plan, inside)
     yield from _epochs(plan.inputs)
 
 
@@ -209,7 +213,7 @@ def _late(plan: Plan, inside: Iterable[Scope]) -> Iterator[tuple[Node, Scope]]:
                 yield node, scope
 
 
-def _laps(plan: Plan, inside: Counter[Scope]) -> Iterator[str]:
+def _iterations(plan: Plan, inside: Counter[Scope]) -> Iterator[str]:
     waiting: dict[Scope, list[str]] = defaultdict(list)
     reading: dict[Scope, list[str]] = defaultdict(list)
     for node in plan.nodes:
@@ -219,15 +223,16 @@ def _laps(plan: Plan, inside: Counter[Scope]) -> Iterator[str]:
     for scope, names in waiting.items():
         limit = [] if scope.limit is None else [f"there are at most {scope.limit + 1}"]
         why = limit + [f"{', '.join(names)} wait{'s' * (len(names) == 1)}"] * bool(names)
-        why += [f"{', '.join(reading[scope])} may look at them"] * bool(reading[scope])
-        matter = f"matter ({' and '.join(why)})" if why else "do not matter, it runs until nothing changes"
+        why += [f"{', '.join(reading[scope])} may read the loop counter"] * bool(reading[scope])
+        endless = "do not matter, the loop runs until nothing changes"
+        matter = f"matter ({' and '.join(why)})" if why else endless
         if not inside[scope]:
             cost = "no exchange in it"
         elif names:
             cost = "each takes a round per exchange in it"
         else:
-            cost = "a round goes on until records must change workers"
-        yield f"loop {scope.name!r}: laps {matter}; {cost}"
+            cost = "a round ends when records must change workers"
+        yield f"loop {scope.name!r}: iterations {matter}; {cost}"
 
 
 def _epochs(inputs: Iterable[Source]) -> Iterator[str]:

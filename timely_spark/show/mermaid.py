@@ -17,7 +17,7 @@ _PLAIN = re.compile(r"[\w ,=()+./-]")
 
 
 def to_mermaid(flow: Dataflow) -> str:
-    """Draw a flow: loops as subgraphs, what exchanges as thick arrows, what returns in a loop dashed.
+    """Draw a flow: loops as subgraphs, exchanges as thick arrows, feedback edges dashed.
 
     An exchange that Spark's own shuffle makes, on the way from a source, costs no round: a thin arrow.
 
@@ -44,7 +44,7 @@ def to_mermaid(flow: Dataflow) -> str:
 
 
 def _stages(plan: Plan) -> Iterator[str]:
-    """The stages, which lie in the plan loop by loop, with the bounds of the loops between them."""
+    """The stages, which the plan orders loop by loop, with the bounds of the loops between them."""
     inside: tuple[Scope, ...] = ()
     loops = 0
     for stage in [*plan.stages, None]:
@@ -53,8 +53,8 @@ def _stages(plan: Plan) -> Iterator[str]:
             inside = inside[:-1]
             yield f"{'    ' * (len(inside) + 1)}end"
         for scope in path[len(inside) :]:
-            laps = "" if scope.limit is None else f", at most {scope.limit + 1} laps"
-            yield f"{'    ' * (len(inside) + 1)}subgraph loop{loops}[{_quoted(f'loop {scope.name}{laps}')}]"
+            limit = "" if scope.limit is None else f", at most {scope.limit + 1} iterations"
+            yield f"{'    ' * (len(inside) + 1)}subgraph loop{loops}[{_quoted(f'loop {scope.name}{limit}')}]"
             inside, loops = (*inside, scope), loops + 1
         if stage is not None:
             yield f"{'    ' * (len(path) + 1)}s{stage.index}{_box(stage)}"
@@ -75,7 +75,7 @@ def _arrow(plan: Plan, edge: Edge, *, free: bool) -> str:
     exchange = plan.exchanged.get(edge.index)
     returns = edge.source.kind is Kind.FEEDBACK
     label = (
-        ["next lap"] * returns
+        ["next iteration"] * returns
         + ([] if exchange is None else [str(exchange)])
         + ["free"] * (free and exchange is not None)
     )

@@ -44,20 +44,20 @@ def broken_law(times: Times) -> str | None:
 
 def _broken(times: Times) -> Iterator[str]:
     epochs = [times.epoch(n) for n in range(3)]
-    lap = times.feedback(1)
+    iteration = times.feedback(1)
     inside: list[Any] = [times.enter(0).results_in(time) for time in epochs]
-    laps: list[Any] = [lap.results_in(time) for time in inside]
+    iterations: list[Any] = [iteration.results_in(time) for time in inside]
     for n, time in enumerate(epochs):
         if time.epoch != n:
             yield f"epoch({n}).epoch is {time.epoch!r}, and must be {n}"
         if times.leave(1).results_in(inside[n]) != time:
             yield f"to enter a loop and to leave it does not lead from {time!r} back to it"
-        if inside[n] == laps[n] or not inside[n].less_equal(laps[n]):
-            yield f"a lap must lead to a later time than {inside[n]!r}"
+        if inside[n] == iterations[n] or not inside[n].less_equal(iterations[n]):
+            yield f"an iteration must lead to a later time than {inside[n]!r}"
     for (m, a), (n, b) in product(enumerate(epochs), repeat=2):
         if a.less_equal(b) != (m <= n):
             yield f"epoch({m}) <= epoch({n}) is {a.less_equal(b)}"
-    for depth, found in enumerate((epochs, [*inside, *laps])):
+    for depth, found in enumerate((epochs, [*inside, *iterations])):
         for time in found:
             yield from _time(times, time, depth)
         for a, b in product(found, repeat=2):
