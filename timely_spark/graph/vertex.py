@@ -183,7 +183,10 @@ class Vertex:
         return type(self).on_notify is not Vertex.on_notify or bool(tuple(self.initial))
 
     def checkpoint(self) -> Mapping[str, Any]:
-        """The state by name: plain values, times, numpy arrays and Arrow tables (Naiad section 3.4)."""
+        """The state by name: plain values, times, numpy arrays and Arrow tables (Naiad section 3.4).
+
+        And frozen dataclasses of them, to which the class refers in a type hint or in its methods' code.
+        """
         return {name: value for name, value in vars(self).items() if name not in self._transient}
 
     def restore(self, state: Mapping[str, Any]) -> None:

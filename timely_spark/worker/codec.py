@@ -23,6 +23,7 @@ import pyarrow as pa
 from timely_spark.errors import StateError
 from timely_spark.times import Times
 from timely_spark.worker.arrangement import Arrangement, Batch
+from timely_spark.worker.frozen import fields_of, is_frozen, made_again, qualified, reachable
 from timely_spark.worker.keys import from_bytes, to_bytes
 
 #: what a defaultdict may make of its own accord
@@ -95,7 +96,8 @@ class Codec:
 
     What it takes: None, bool, int, float, str, bytes, list, tuple, set, frozenset, dict (any such keys),
     Counter, defaultdict, deque, datetime, date, time, timedelta, Decimal, the flow's times, numpy arrays and
-    scalars, Arrow tables and record batches, pandas frames and series, and `Arrangement`s.
+    scalars, Arrow tables and record batches, pandas frames and series, and `Arrangement`s. And, for a vertex,
+    the frozen dataclasses to which its class refers, with such fields: see `frozen`.
 
     With `blobs`, a large batch of an arrangement is put there once, and only referred to from then on: so
     what is written is what has changed. `kept` has the references in what was last written, and their sizes.
@@ -123,32 +125,35 @@ class Codec:
         #: whether to write all in one piece, even so
         self.whole = False
         self.time_type = type(times.epoch(0))
-        #: why what is being written or read may be pickled
+        #: why what is being written or read may be pickled; and the class of the vertex whose state it is
         self._pickles = ""
+        self._vertex: type = object
 
     def call_blobs(self, what: str) -> None:
         """New blobs are called `what` from now on, with a number behind it."""
         self._what, self._number = what, 0
 
-    def write(self, value: Any, *, pickles: str = "") -> bytes:
+    def write(self, value: Any, *, pickles: str = "", vertex: type = object) -> bytes:
         """The bytes of one value. `pickles`: why what is of another type may be pickled; empty: it may not.
+
+        `vertex`: the class of the vertex whose state the value is.
 
         Raises:
             StateError: a part is of another type and may not be pickled, or cannot.
         """
-        self._pickles = pickles
+        self._pickles, self._vertex = pickles, vertex
         blobs: list[bytes] = []
         self.kept = {}
         head = json.dumps(self._encode(value, blobs), separators=(",", ":"))
         return pack_parts([head.encode(), *blobs])
 
-    def read(self, data: Any, *, pickles: str = "") -> Any:
+    def read(self, data: Any, *, pickles: str = "", vertex: type = object) -> Any:
         """The value of bytes that `write` gave.
 
         Raises:
             StateError: a part is pickled, and nothing says why it might be.
         """
-        self._pickles = pickles
+        self._pickles, self._vertex = pickles, vertex
         head, *blobs = unpack_parts(data)
         return self._decode(json.loads(bytes(head)), blobs)
 
@@ -212,6 +217,9 @@ class Codec:
             return {"bytes": base64.b64encode(value).decode()}
         if type(value) is tuple:
             return {"tuple": [self._encode(item, blobs) for item in value]}
+        if is_frozen(type(value)) and reachable(self._vertex).get(qualified(type(value))) is type(value):
+            fields = {name: self._encode(part, blobs) for name, part in fields_of(value).items()}
+            return {"dataclass": [qualified(type(value)), fields]}
         if isinstance(value, deque):
             return {"deque": [value.maxlen, [self._encode(item, blobs) for item in value]]}
         if (said := _moment(value)) is not None:
@@ -242,11 +250,13 @@ class Codec:
     def _pickled(self, value: Any) -> bytes:
         kind = type(value).__name__
         if not self._pickles:
-            plain = "plain values, times, numpy arrays or Arrow tables"
+            plain = "plain values, times, numpy arrays, Arrow tables, or a frozen dataclass of them"
             if isinstance(value, tuple):
                 plain = "tuple(value)"
+            elif is_frozen(type(value)):
+                plain = f"it with a type hint of {self._vertex.__name__} that names the class {kind}"
             elif is_dataclass(value):
-                plain = "dataclasses.astuple(value)"
+                plain = f"a frozen dataclass: write @dataclass(frozen=True) for {kind}"
             msg = (
                 f"a value of type {kind} cannot be kept as state. "
                 f"Hint: keep {plain}, or write checkpoint() and restore() for the vertex; or say in its "
@@ -355,6 +365,9 @@ class Codec:
                 return Counter(self._items(content, blobs))
             case "defaultdict":
                 return defaultdict(_FACTORIES[content[0]], self._items(content[1], blobs))
+            case "dataclass":
+                fields = {name: self._decode(part, blobs) for name, part in content[1].items()}
+                return made_again(self._vertex, content[0], fields)
             case "frame":
                 return from_bytes(blobs[content]).to_pandas()
             case "series":

@@ -572,7 +572,9 @@ def _has_state(worker: Worker, node: Node) -> bool:
     if saved.references:
         return True
     written = [
-        Codec(worker.plan.times).write(changed(vertex, node.template), pickles=vertex.pickles)
+        Codec(worker.plan.times).write(
+            changed(vertex, node.template), pickles=vertex.pickles, vertex=type(vertex)
+        )
         for vertex in (worker.vertex(node), instance(node.template))
     ]
     return written[0] != written[1]

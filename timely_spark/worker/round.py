@@ -330,7 +330,7 @@ class Worker:
             if saved.full is not None:
                 with at_fault(node):
                     data = self.codec.get(saved.full)
-                    vertex.restore(self.codec.read(data, pickles=vertex.pickles))
+                    vertex.restore(self.codec.read(data, pickles=vertex.pickles, vertex=type(vertex)))
             muted = Muted(self)
             vertex._context = muted  # noqa: SLF001 - lent by the worker alone
             for called in saved.calls(self.codec):
@@ -470,7 +470,7 @@ class Worker:
         vertex = self.vertex(node)
         if not (state := changed(vertex, node.template)):
             return None
-        full: Piece = codec.write(state, pickles=vertex.pickles)
+        full: Piece = codec.write(state, pickles=vertex.pickles, vertex=type(vertex))
         # what is not logged is likely to be written in full again, and a file of its own would be for nothing
         return Saved(codec.put(full) if calls else full, codec.kept)
 
