@@ -275,7 +275,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         "worker/plan.py",
         ["tests/worker/test_plan.py", "tests/laws/test_schedules.py", "tests/test_counts.py"],
         [
-            ("if need.broadcast or not self._dealt(edge.source, need.columns):", "if need.broadcast:"),
+            ("if need.broadcast or not self._partitioned(edge.source, need.columns):", "if need.broadcast:"),
             (
                 "enumerate(stage.scope.path[1:]) if scope not in counted),",
                 "enumerate(stage.scope.path[1:])),",

@@ -12,7 +12,7 @@ from timely_spark.differential.trace import SEQUENCE, insert
 from timely_spark.errors import SchemaError, StateError
 from timely_spark.graph import Context, Partition, Vertex, caller, check_columns, names
 from timely_spark.worker.arrangement import Arrangement
-from timely_spark.worker.dealt import repartition as dealt_anew
+from timely_spark.worker.partitioning import repartition as repartitioned
 
 if TYPE_CHECKING:
     from timely_spark.differential.collections import Collection
@@ -59,7 +59,7 @@ class Arrange(Vertex):
         last = max(state.get("sequence", 0) for state in states)
         epochs = [item for state in states for item in state.get("first", {}).items()]
         first = {epoch: min(one for at, one in epochs if at == epoch) for epoch, _ in epochs}
-        held = dealt_anew(self, [{"state": s["state"]} for s in states if "state" in s], workers, deal)
+        held = repartitioned(self, [{"state": s["state"]} for s in states if "state" in s], workers, deal)
         return [{**state, "sequence": last, "first": dict(first)} for state in held]
 
 

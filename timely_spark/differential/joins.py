@@ -12,8 +12,8 @@ from timely_spark.differential.trace import DIFF, SEQUENCE, by_time, consolidate
 from timely_spark.graph import Partition, Vertex, composed
 from timely_spark.operators.join import matching_keys, other_columns, with_keys
 from timely_spark.worker.arrangement import Arrangement
-from timely_spark.worker.dealt import repartition
 from timely_spark.worker.keys import Indices
+from timely_spark.worker.partitioning import repartition
 
 if TYPE_CHECKING:
     from timely_spark.differential.collections import Collection

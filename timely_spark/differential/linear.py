@@ -27,7 +27,7 @@ from timely_spark.graph import (
     composed,
 )
 from timely_spark.operators.rows import Expression, check_function, each
-from timely_spark.worker.dealt import repartition
+from timely_spark.worker.partitioning import repartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ from timely_spark.differential.trace import compact, consolidate, stamped
 from timely_spark.differential.working import HasNulls, Side, Values, WorkingSet
 from timely_spark.graph import Vertex
 from timely_spark.worker.arrangement import Arrangement
-from timely_spark.worker.dealt import repartition
+from timely_spark.worker.partitioning import repartition
 
 
 class Reduce(Vertex):

@@ -22,8 +22,8 @@ from timely_spark.graphs.spanning import Rooted, along_paths, breadth_first, roo
 from timely_spark.graphs.touched import NOBODY, Touched, added_up, ordered, unique
 from timely_spark.operators.aggregate import ALL
 from timely_spark.worker.arrangement import Arrangement, paired
-from timely_spark.worker.dealt import repartition
 from timely_spark.worker.keys import Hashes, Indices, Mask, exact, flat, group, same
+from timely_spark.worker.partitioning import repartition
 
 if TYPE_CHECKING:
     from timely_spark.streams import Stream

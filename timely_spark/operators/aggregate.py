@@ -17,8 +17,8 @@ from timely_spark.operators.expire import Runs, check_expire
 from timely_spark.operators.rows import check_name
 from timely_spark.times import only_epochs
 from timely_spark.worker.arrangement import Arrangement
-from timely_spark.worker.dealt import repartition
 from timely_spark.worker.keys import Groups, Hashes, Indices, flat, group
+from timely_spark.worker.partitioning import repartition
 from timely_spark.worker.stamps import AT, settle_times, stamp, stamps
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from timely_spark.errors import GraphError
 from timely_spark.graph import Partition, SchemaLike, Vertex, as_schema, caller, names
-from timely_spark.worker.dealt import repartition
+from timely_spark.worker.partitioning import repartition
 
 if TYPE_CHECKING:
     from timely_spark.streams import Stream

@@ -17,8 +17,8 @@ from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Vertex, caller
 from timely_spark.times import is_whole, only_epochs
 from timely_spark.worker.arrangement import EPOCH, Arrangement
-from timely_spark.worker.dealt import Deal, repartition
 from timely_spark.worker.keys import Hashes, Indices, flat, group
+from timely_spark.worker.partitioning import Partitioner, repartition
 
 if TYPE_CHECKING:
     from timely_spark.streams import Stream
@@ -65,7 +65,7 @@ class Expire(Vertex):
         taken = pc.negate_checked(rows.column(place))
         self.send_by(0, time, rows.set_column(place, rows.schema.field(place), taken))
 
-    def repartition(self, states: Sequence[Mapping[str, Any]], workers: int, deal: Deal) -> Any:
+    def repartition(self, states: Sequence[Mapping[str, Any]], workers: int, deal: Partitioner) -> Any:
         """Without what was taken back: another worker may be notified of that epoch yet."""
         held = []
         for state in states:

@@ -13,8 +13,8 @@ from timely_spark.errors import SchemaError
 from timely_spark.graph import Partition, Vertex, caller, check_columns, describe, names
 from timely_spark.operators.expire import check_expire, epochs_of, in_epoch
 from timely_spark.worker.arrangement import EPOCH, Arrangement
-from timely_spark.worker.dealt import repartition
 from timely_spark.worker.keys import Hashes
+from timely_spark.worker.partitioning import repartition
 from timely_spark.worker.stamps import AT, settle_times, stamp, stamps
 
 if TYPE_CHECKING:

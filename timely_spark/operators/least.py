@@ -19,8 +19,8 @@ from timely_spark.errors import SchemaError
 from timely_spark.graph import Partition, Refines, Vertex, caller, check_columns, composed, names
 from timely_spark.operators.expire import Runs, check_expire
 from timely_spark.worker.arrangement import Arrangement
-from timely_spark.worker.dealt import repartition
 from timely_spark.worker.keys import Hashes, Indices, Mask, group, hashes
+from timely_spark.worker.partitioning import repartition
 from timely_spark.worker.stamps import settle_times, stamp, where_time
 
 if TYPE_CHECKING:

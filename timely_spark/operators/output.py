@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from timely_spark.graph import Refines, Vertex
 from timely_spark.operators.least import least
 from timely_spark.worker.arrangement import Arrangement
-from timely_spark.worker.dealt import repartition
 from timely_spark.worker.keys import Hashes, Indices, Mask, group
+from timely_spark.worker.partitioning import repartition
 from timely_spark.worker.stamps import settle_times, stamp, stamps
 
 VOID = "__timely_void"

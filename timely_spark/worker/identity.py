@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.graph import Edge, Partition, Stage, describe
-from timely_spark.worker.dealt import ANYWHERE
+from timely_spark.worker.partitioning import ANYWHERE
 
 if TYPE_CHECKING:
     from timely_spark.worker.plan import Plan

@@ -28,9 +28,9 @@ from timely_spark.worker.bounds import narrowed, rebounded
 from timely_spark.worker.codec import Blobs, Codec, pack_parts, unpack_parts
 from timely_spark.worker.context import at_fault
 from timely_spark.worker.coordinator import Coordinator, Turn
-from timely_spark.worker.dealt import BROADCAST
 from timely_spark.worker.keys import deal, from_bytes
 from timely_spark.worker.notify import Pending
+from timely_spark.worker.partitioning import BROADCAST
 from timely_spark.worker.plan import Node, Plan, Source
 from timely_spark.worker.round import FORMAT, Worker
 from timely_spark.worker.rows import read_rows

@@ -36,8 +36,8 @@ from timely_spark.graph import (
 from timely_spark.progress import Edge as Path
 from timely_spark.progress import Reachability
 from timely_spark.times import PathSummary, Times
-from timely_spark.worker.dealt import places
 from timely_spark.worker.identity import described
+from timely_spark.worker.partitioning import output_partitioning
 
 #: per-batch stages, in order, and the output port of each that is followed
 Through: TypeAlias = tuple[tuple[Stage, int], ...]
@@ -159,7 +159,7 @@ class Plan:
     @cached_property
     def lies(self) -> dict[tuple[str, int], Partition | None]:
         """By step and input, how the records that arrive there lie on the workers; None: nobody can tell."""
-        lies = places(self.edges, self.exchanged, self.saved)
+        lies = output_partitioning(self.edges, self.exchanged, self.saved)
         return {(edge.target.name, edge.input): lies.get(edge.index) for edge in self.edges}
 
     def described(self) -> dict[str, Any]:
@@ -255,16 +255,16 @@ class _Compiler:
         return prefix
 
     def _require(self, edge: Edge, need: Partition) -> None:
-        if need.broadcast or not self._dealt(edge.source, need.columns):
+        if need.broadcast or not self._partitioned(edge.source, need.columns):
             self.exchanged[edge.index] = need
         else:
             self.saved[edge.index] = need
 
-    def _dealt(self, stage: Stage, columns: tuple[str, ...]) -> bool:
+    def _partitioned(self, stage: Stage, columns: tuple[str, ...]) -> bool:
         """Whether the stage's output lies by `columns`, or can be made to without an exchange right here.
 
         Through a stage that keeps records as they are the wish is handed on to its inputs: an exchange is
-        best made early, at the sources, and a loop that comes back already dealt must not be dealt again.
+        best made early, at the sources; and records that a feedback brings back partitioned need no exchange.
         """
         if (
             not stage.is_routing
@@ -292,21 +292,24 @@ class _Compiler:
             return False
         before = tuple(stage.keeps[column] for column in columns)
         if not stage.is_stateless and stage.requires == (None,):
-            # it takes records wherever they are: what is dealt in front of it need not be behind it
+            # it takes records wherever they are, so its input and output may be partitioned differently
             self._chosen[stage] = columns
             self._require(self.into[stage][0], Partition(before))
             return True
         return all(
-            edge.index not in self.exchanged and self._dealt(edge.source, before) for edge in self.into[stage]
+            edge.index not in self.exchanged and self._partitioned(edge.source, before)
+            for edge in self.into[stage]
         )
 
     # -- which stages become vertices ------------------------------------------------------------------------
 
     def _real(self) -> set[Stage]:
         real = {s for s in self.graph.stages if s.vertex is not None and not s.is_stateless}
-        # each copy of a broadcast record counts, so it must arrive before it is dealt again
+        # each copy of a broadcast record counts, so a broadcast arrives before the next exchange
         real |= {
-            stage for stage in self.graph.stages if stage.kind is Kind.BROADCAST and self._dealt_again(stage)
+            stage
+            for stage in self.graph.stages
+            if stage.kind is Kind.BROADCAST and self._exchanged_again(stage)
         }
         while True:
             behind = self._behind_exchange(real)
@@ -363,10 +366,10 @@ class _Compiler:
                 routes[stage] = 1
         return crossings
 
-    def _dealt_again(self, stage: Stage) -> bool:
+    def _exchanged_again(self, stage: Stage) -> bool:
         """Whether an exchange follows with only routing in between."""
         return any(
-            edge.index in self.exchanged or (edge.target.is_routing and self._dealt_again(edge.target))
+            edge.index in self.exchanged or (edge.target.is_routing and self._exchanged_again(edge.target))
             for edge in self.out[stage]
             if edge.target.kind is not Kind.FEEDBACK
         )

@@ -1,4 +1,4 @@
-"""Where records lie, told from the graph; and state that lies so, dealt anew."""
+"""Output partitioning derived from the graph; and keyed state repartitioned."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 import timely_spark as ts
 from timely_spark.graph import Partition
 from timely_spark.worker import Arrangement
-from timely_spark.worker.dealt import ANYWHERE, BROADCAST, repartition
 from timely_spark.worker.keys import deal
+from timely_spark.worker.partitioning import ANYWHERE, BROADCAST, repartition
 
 BY_K = Partition(("k",))
 
@@ -65,7 +65,7 @@ def test_how_records_lie_is_told_from_the_graph_whatever_the_number_of_workers(
     assert flow.compile(workers).lies["reader", 0] == expected
 
 
-def test_state_is_dealt_as_the_input_that_brought_it() -> None:
+def test_state_is_repartitioned_like_the_input_that_it_came_from() -> None:
     def rows(*pairs: tuple[int, int]) -> pa.Table:
         return pa.table({"a": [a for a, _ in pairs], "b": [b for _, b in pairs]})
 
