@@ -166,7 +166,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         "worker/coordinator.py",
         [
             "tests/worker/test_coordinator.py",
-            "tests/worker/test_within.py",
+            "tests/worker/test_local_rounds.py",
             "tests/worker/test_round.py",
             "tests/laws/test_rounds.py",
         ],
@@ -285,8 +285,8 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ],
     ),
     (
-        "worker/within.py",
-        ["tests/worker/test_within.py"],
+        "worker/local_rounds.py",
+        ["tests/worker/test_local_rounds.py"],
         [
             ('turn.stats["rounds"] < self.rounds', 'turn.stats["rounds"] <= self.rounds'),
             ('turn.stats["bytes_in_flight"] <= self.exchanged', "True"),

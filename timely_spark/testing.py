@@ -55,7 +55,18 @@ from timely_spark.errors import TimelyError
 from timely_spark.graph import Kind, as_table, caller
 from timely_spark.graph.arguments import most_epochs
 from timely_spark.times import as_epoch
-from timely_spark.worker import Bound, Budget, Coordinator, Node, Plan, Turn, go_on, pack, pack_input, step
+from timely_spark.worker import (
+    Bound,
+    Budget,
+    Coordinator,
+    Node,
+    Plan,
+    Turn,
+    pack,
+    pack_input,
+    run_local_rounds,
+    step,
+)
 from timely_spark.worker.codec import Blobs, unpack_parts
 from timely_spark.worker.columns import by_column
 from timely_spark.worker.keys import from_bytes
@@ -326,7 +337,7 @@ class Simulation:
         made = pa.concat_tables([ROWS.empty_table(), *out])
         self.turn = self.coordinator.turn(self.batch, made, cancel=batch.cancel)
         if not batch.later:  # what is late for one round may not be overtaken by the next one
-            self._go_on(point)
+            self._local_rounds(point)
         next(point)
         self._collect(point)
         self._crashes.end()
@@ -337,7 +348,7 @@ class Simulation:
         for notice in worth_telling(self.turn.notices, self.plan.warn_after):
             warnings.warn(str(notice), LoopWarning, stacklevel=2)
 
-    def _go_on(self, point: Iterator[None]) -> None:
+    def _local_rounds(self, point: Iterator[None]) -> None:
         rounds = self.rounds_per_batch
         if self.random is not None and rounds == 1:
             rounds = self.random.choice([1, 1, 2, 5, 100])
@@ -347,7 +358,7 @@ class Simulation:
             next(point)
             return self._budget()
 
-        self.turn, changed = go_on(
+        self.turn, changed = run_local_rounds(
             self.coordinator, self.turn, states, Bound(rounds=rounds), blobs=self.blobs, budget=budget
         )
         for index, worker in changed.items():

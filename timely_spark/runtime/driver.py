@@ -22,11 +22,11 @@ from timely_spark.runtime.blobs import files_of
 from timely_spark.runtime.cancel import due
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.ledger import Ledger
+from timely_spark.runtime.local_rounds import local_rounds_on_spark
 from timely_spark.runtime.log import Manifest, RoundLog
 from timely_spark.runtime.sinks import CaptureSink, Output
 from timely_spark.runtime.site import Site
 from timely_spark.runtime.states import States
-from timely_spark.runtime.within import further
 from timely_spark.worker import ROWS, Bound, Coordinator, Turn
 from timely_spark.worker.columns import by_column
 from timely_spark.worker.loops import worth_telling
@@ -72,7 +72,7 @@ class Driver:
             _log.warning("%s: %s", self.site.name, refused.text(name, stage.where, stage.max_jump))
         read = last.sent | files_of(turn.rows)
         bound = Bound(rounds=before.rounds_ahead)
-        coordinator, turn, changed = further(
+        coordinator, turn, changed = local_rounds_on_spark(
             session, self.site, coordinator=coordinator, turn=turn, states=states.known, bound=bound
         )
         states.enter(changed)

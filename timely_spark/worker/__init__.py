@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from timely_spark.worker.arrangement import Arrangement
 from timely_spark.worker.coordinator import OUTPUTS, Coordinator, Turn
+from timely_spark.worker.local_rounds import Bound, run_local_rounds
 from timely_spark.worker.pack import pack, pack_input
 from timely_spark.worker.plan import Channel, Node, Plan, Source, compile_plan
 from timely_spark.worker.round import Budget, Worker, step
 from timely_spark.worker.rows import ROWS, as_rows, read_rows
-from timely_spark.worker.within import Bound, go_on
 
 __all__ = [
     "OUTPUTS",
@@ -28,9 +28,9 @@ __all__ = [
     "Worker",
     "as_rows",
     "compile_plan",
-    "go_on",
     "pack",
     "pack_input",
     "read_rows",
+    "run_local_rounds",
     "step",
 ]

@@ -1,4 +1,4 @@
-"""Further rounds of a batch, on Spark: one task in which all workers and the coordinator go on."""
+"""Local rounds on Spark: one task runs all workers and the coordinator for further rounds of the batch."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 from timely_spark.errors import VertexError
 from timely_spark.runtime.site import ROWS_DDL, Site
 from timely_spark.runtime.states import State, write_state
-from timely_spark.worker import OUTPUTS, ROWS, Bound, Coordinator, Turn, as_rows, go_on, read_rows
+from timely_spark.worker import OUTPUTS, ROWS, Bound, Coordinator, Turn, as_rows, read_rows, run_local_rounds
 from timely_spark.worker.coordinator import as_outputs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def further(
+def local_rounds_on_spark(
     session: SparkSession,
     site: Site,
     *,
@@ -28,18 +28,18 @@ def further(
     states: Mapping[int, State],
     bound: Bound,
 ) -> tuple[Coordinator, Turn, pa.Table]:
-    """Takes the batch that has led to `turn` on as far as `bound` allows.
+    """Run local rounds of the micro-batch whose last round gave `turn`, as far as `bound` allows.
 
     Args:
-        session: where to run it.
+        session: runs the task.
         site: the run.
         coordinator: as it was when it gave `turn`.
-        turn: what the batch has led to so far.
-        states: where each worker's state is, if it has one.
-        bound: how far to go.
+        turn: the result of the batch's rounds so far.
+        states: the place of each worker's state, if it has one.
+        bound: the limits of local rounds.
 
     Returns:
-        The coordinator, what all of the batch has led to, and rows of the states that changed.
+        The coordinator, the result of all rounds of the batch, and rows of the states that changed.
 
     Raises:
         VertexError: a vertex failed.
@@ -76,7 +76,7 @@ def _run(
     folder = site.record
     watch = None if folder is None else lambda recorded: recorded.write(folder)
     try:
-        turn, workers = go_on(coordinator, turn, read, bound, blobs=blobs, watch=watch)
+        turn, workers = run_local_rounds(coordinator, turn, read, bound, blobs=blobs, watch=watch)
         changed = [
             write_state(blobs, worker, coordinator.batch, states.get(index)).row(
                 index, ms=1000 * worker.seconds
@@ -85,7 +85,7 @@ def _run(
         ]
     except VertexError as error:
         return as_rows([(0, "error", error.encode(), None)])
-    told = {
+    result = {
         "coordinator": coordinator.encode(),
         "header": turn.header,
         "released": turn.released,
@@ -96,8 +96,8 @@ def _run(
         "notices": turn.notices,
         "stats": turn.stats,
     }
-    out = blobs.refer(f"further-{coordinator.batch}", pa.concat_tables([turn.rows, _as_rows(turn.outputs)]))
-    return pa.concat_tables([out, as_rows([(0, "turn", told, None), *changed])])
+    out = blobs.refer(f"local-{coordinator.batch}", pa.concat_tables([turn.rows, _as_rows(turn.outputs)]))
+    return pa.concat_tables([out, as_rows([(0, "turn", result, None), *changed])])
 
 
 def _as_rows(outputs: pa.Table) -> pa.Table:
@@ -114,12 +114,12 @@ def _decoded(site: Site, batch: int, turn: Turn, answer: pa.Table) -> tuple[Coor
     rows = {name: answer.filter(pc.equal(kind, name)) for name in ("error", "turn", "state")}
     for _, _, meta, _ in read_rows(rows["error"]):
         raise VertexError.decode(meta, f"batch {batch}")
-    told = read_rows(rows["turn"])[0][2]
-    coordinator = Coordinator.decode(site.plan, told.pop("coordinator"))
-    told["released"] = [*turn.released, *map(tuple, told["released"])]
-    further = Turn(
+    result = read_rows(rows["turn"])[0][2]
+    coordinator = Coordinator.decode(site.plan, result.pop("coordinator"))
+    result["released"] = [*turn.released, *map(tuple, result["released"])]
+    last = Turn(
         rows=answer.filter(pc.is_in(kind, pa.array(["message", "header"]))),
         outputs=pa.concat_tables([turn.outputs, as_outputs(answer)]),
-        **told,
+        **result,
     )
-    return coordinator, further, rows["state"]
+    return coordinator, last, rows["state"]

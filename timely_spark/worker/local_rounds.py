@@ -1,8 +1,8 @@
-"""Further rounds of a batch: exchanges made at once, in one place, where a micro-batch each would cost more.
+"""Local rounds: further rounds of a micro-batch, run in one process instead of a micro-batch each.
 
-A worker's step is a pure function of its state, a header and rows, so nothing but habit makes each exchange a
-micro-batch. While what is exchanged is small, all workers go on side by side, and with them the coordinator;
-large exchanges are left to the next micro-batch, whose tasks share the work.
+A worker's step is a pure function of its state, a header and rows, so an exchange need not be a micro-batch.
+While exchanges are small, one process runs all workers and the coordinator, round after round. A large
+exchange is left to the next micro-batch, whose tasks share the work.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from timely_spark.worker.rows import as_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """How far a batch goes on by itself, so that input and commit are not kept waiting.
+    """The limits of the local rounds of one batch, so that input and commit are not kept waiting.
 
     Counts and bytes, never wall time: a batch that runs again must take the same path.
     """
@@ -40,18 +40,18 @@ class Bound:
     states: int = 256 << 20
 
     def allows(self, turn: Turn) -> bool:
-        """Whether the batch that has led to `turn` goes on."""
+        """Whether the batch runs another local round after the one that gave `turn`."""
         return (
             turn.rows.num_rows > 0
             and turn.stats["rounds"] < self.rounds
             and turn.stats["bytes_in_flight"] <= self.exchanged
             and turn.stats.get("bytes", 0) <= self.delivered
-            # a loop that goes on and on must not keep a batch to itself: the driver looks, and may end it
+            # after very many iterations the batch ends, so that the driver sees the notice
             and not any(notice["kind"] == "iterations" for notice in turn.notices)
         )
 
 
-def go_on(
+def run_local_rounds(
     coordinator: Coordinator,
     turn: Turn,
     states: Mapping[int, Any],
@@ -61,19 +61,19 @@ def go_on(
     budget: Callable[[], Budget | None] = lambda: None,
     watch: Callable[[Recorded], object] | None = None,
 ) -> tuple[Turn, dict[int, Worker]]:
-    """Run further rounds, without input, of the batch that has led to `turn`.
+    """Run local rounds, without input, of the batch whose last round gave `turn`.
 
     Args:
         coordinator: as it was when it gave `turn`.
-        turn: what the batch's rounds have led to so far.
-        states: what each worker's `checkpoint` gave, for those that have one.
-        bound: how far to go.
-        blobs: where states keep large parts.
-        budget: of each worker's round.
-        watch: told of each worker's round.
+        turn: the result of the batch's rounds so far.
+        states: the `checkpoint` of each worker that has one.
+        bound: the limits of local rounds.
+        blobs: the store of the large parts of states.
+        budget: the budget of each worker's round.
+        watch: called after each worker's round.
 
     Returns:
-        What all rounds of the batch have led to, and the workers that ran, each with its new state.
+        The result of all rounds of the batch, and the workers that ran, each with its new state.
 
     Raises:
         VertexError: a vertex failed.

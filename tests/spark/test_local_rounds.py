@@ -1,4 +1,4 @@
-"""Further rounds of a batch, on Spark: fewer micro-batches, the same answers, also over a restart."""
+"""Local rounds of a batch, on Spark: fewer micro-batches, the same answers, also over a restart."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_further_round_that_fails_names_step_and_line(spark: SparkSession, che
     query = flow.start(spark, checkpoint=checkpoint, workers=3, trigger="available_now")
     with pytest.raises(VertexError, match=r"step.*nine") as caught:
         query.await_termination(60)
-    assert "test_within.py" in str(caught.value)
+    assert "test_local_rounds.py" in str(caught.value)
 
 
 def test_a_batch_that_fails_in_a_further_round_runs_again_whole(

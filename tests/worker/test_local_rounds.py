@@ -1,4 +1,4 @@
-"""Further rounds of a batch: the same as batches of their own, as far as the bound allows."""
+"""Local rounds of a batch: the same as batches of their own, as far as the bound allows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.testing import Simulation
-from timely_spark.worker import Bound, Coordinator, Plan, Turn, Worker, go_on, step
+from timely_spark.worker import Bound, Coordinator, Plan, Turn, Worker, run_local_rounds, step
 
 
 def loop() -> ts.Dataflow:
@@ -80,19 +80,19 @@ def bounds() -> dict[str, Any]:
 def test_each_bound_ends_the_batch(name: str, value: int) -> None:
     plan, coordinator, turn, states = first_round(2)
     assert turn.rows.num_rows, "there is more to do"
-    later, changed = go_on(coordinator, turn, states, Bound(**{name: value}))
+    later, changed = run_local_rounds(coordinator, turn, states, Bound(**{name: value}))
     assert later.stats["rounds"] == (value or 1)
     assert bool(changed) == (value > 1)
     assert later.rows.num_rows
     states |= {index: worker.checkpoint() for index, worker in changed.items()}
-    whole, _ = go_on(coordinator, later, states, Bound(rounds=1000))
+    whole, _ = run_local_rounds(coordinator, later, states, Bound(rounds=1000))
     assert not whole.rows.num_rows
     assert plan is coordinator.plan
 
 
 def test_counts_add_up_over_the_rounds_and_what_is_open_does_not() -> None:
     _, coordinator, turn, states = first_round(2)
-    later, _ = go_on(coordinator, turn, states, Bound(rounds=1000))
+    later, _ = run_local_rounds(coordinator, turn, states, Bound(rounds=1000))
     assert later.stats["records"] > turn.stats["records"]
     assert later.stats["rows_in_flight"] == 0
     assert later.stats["pending_notifications"] == 0
