@@ -23,8 +23,8 @@ from timely_spark.runtime.delta import DeltaSink
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.files import Files
 from timely_spark.runtime.folder import FolderSink
-from timely_spark.runtime.ledger import Ledger
 from timely_spark.runtime.log import Manifest, RoundLog
+from timely_spark.runtime.pending_outputs import PendingOutputs
 from timely_spark.runtime.sinks import CaptureSink, Output
 from timely_spark.worker import OUTPUTS
 from timely_spark.worker.keys import to_bytes
@@ -90,20 +90,20 @@ def test_parts_wait_by_reference_and_go_with_the_last_of_their_file(tmp_path: Pa
         ("b", 9, 0, bulky(4)),
         ("c", 0, 0, b""),
     )
-    first = Ledger(log, manifest(-1), outputs, 0, {"a", "b"}).into(manifest(0))
+    first = PendingOutputs(log, manifest(-1), outputs, 0, {"a", "b"}).into(manifest(0))
     kept = log.outputs(first.unreleased["a"]["0"][0])
     assert first.gone == []
     assert kept.num_rows == 4, "nobody asked for c"
     assert all(file_of(payload) for payload in kept["payload"].to_pylist())
     assert log.files.size(first.unreleased["a"]["0"][0]) < 10_000
 
-    second = Ledger(log, first, put_out(("a", 0, 0, to_bytes(pa.table({"n": [5]})))), 1, {"a", "b"})
+    second = PendingOutputs(log, first, put_out(("a", 0, 0, to_bytes(pa.table({"n": [5]})))), 1, {"a", "b"})
     taken = second.take(ours["a"], 0).table["n"].to_pylist()
     assert taken == [*[7] * 100_000, *[2] * 100_000, 5], "by batch, then by worker"
     after = second.into(manifest(1))
     assert after.gone == [], "others of the file still wait"
 
-    third = Ledger(log, after, OUTPUTS.empty_table(), 2, {"a", "b"})
+    third = PendingOutputs(log, after, OUTPUTS.empty_table(), 2, {"a", "b"})
     for epoch in (0, 9):
         third.take(ours["b"], epoch)
     assert sorted(third.into(manifest(2)).gone) == sorted(
@@ -115,16 +115,16 @@ def test_what_is_delivered_in_its_own_batch_is_gone_with_it(tmp_path: Path) -> N
     log = RoundLog(str(tmp_path), term=0)
     output = Output(name="a", vertex=Vertex(pa.schema([("n", pa.int64())])), sink=CaptureSink())
     payload = Blobs(log.files).put("0-0-out", to_bytes(pa.table({"n": list(range(EMBEDDED))})))
-    ledger = Ledger(log, manifest(-1), put_out(("a", 0, 0, payload)), 0, {"a"})
-    assert ledger.arrived(output)[0].table.num_rows == EMBEDDED
-    after = ledger.into(manifest(0))
+    pending = PendingOutputs(log, manifest(-1), put_out(("a", 0, 0, payload)), 0, {"a"})
+    assert pending.arrived(output)[0].table.num_rows == EMBEDDED
+    after = pending.into(manifest(0))
     assert (after.gone, after.unreleased) == (log.files.names("blobs"), {})
 
 
 def test_parts_for_an_output_that_was_removed_are_gone(tmp_path: Path) -> None:
     log = RoundLog(str(tmp_path), term=0)
-    before = Ledger(log, manifest(-1), put_out(("a", 0, 0, b"x")), 0, {"a"}).into(manifest(0))
-    after = Ledger(log, before, OUTPUTS.empty_table(), 1, {"b"}).into(manifest(1))
+    before = PendingOutputs(log, manifest(-1), put_out(("a", 0, 0, b"x")), 0, {"a"}).into(manifest(0))
+    after = PendingOutputs(log, before, OUTPUTS.empty_table(), 1, {"b"}).into(manifest(1))
     assert (after.unreleased, after.gone) == ({}, log.files.names("outputs"))
 
 

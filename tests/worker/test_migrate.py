@@ -429,9 +429,9 @@ class Seen(ts.Vertex):
 class Dealt(Seen):
     """Says how that is dealt."""
 
-    def repartition(self, states: Any, workers: int, deal: Any) -> list[dict[str, Any]]:
+    def repartition(self, states: Any, workers: int, partition: Any) -> list[dict[str, Any]]:
         keys = set.union(*(state["keys"] for state in states))
-        return [{"keys": {*one["k"].to_pylist()}} for one in deal(0, pa.table({"k": sorted(keys)}))]
+        return [{"keys": {*one["k"].to_pylist()}} for one in partition(0, pa.table({"k": sorted(keys)}))]
 
 
 class Logged(Dealt):
@@ -473,7 +473,7 @@ def test_a_vertex_may_say_how_its_state_is_dealt(kind: type[Seen]) -> None:
 
 def test_what_goes_wrong_in_it_names_the_step() -> None:
     class Wrong(Seen):
-        def repartition(self, states: Any, workers: int, deal: Any) -> list[dict[str, Any]]:
+        def repartition(self, states: Any, workers: int, partition: Any) -> list[dict[str, Any]]:
             return [{"keys": set()}]
 
     with pytest.raises(VertexError, match="step 'seen'"):

@@ -53,13 +53,15 @@ class Arrange(Vertex):
         self,
         states: Sequence[Mapping[str, Any]],
         workers: int,
-        deal: Callable[[int, pa.Table], list[pa.Table]],
+        partition: Callable[[int, pa.Table], list[pa.Table]],
     ) -> list[dict[str, Any]]:
         """Equal keys were on one worker, so numbers of theirs stay in order; new ones are above all."""
         last = max(state.get("sequence", 0) for state in states)
         epochs = [item for state in states for item in state.get("first", {}).items()]
         first = {epoch: min(one for at, one in epochs if at == epoch) for epoch, _ in epochs}
-        held = repartitioned(self, [{"state": s["state"]} for s in states if "state" in s], workers, deal)
+        held = repartitioned(
+            self, [{"state": s["state"]} for s in states if "state" in s], workers, partition
+        )
         return [{**state, "sequence": last, "first": dict(first)} for state in held]
 
 

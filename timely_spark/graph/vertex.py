@@ -205,29 +205,29 @@ class Vertex:
         self,
         states: Sequence[Mapping[str, Any]],
         workers: int,
-        deal: Callable[[int, pa.Table], list[pa.Table]],
+        partition: Callable[[int, pa.Table], list[pa.Table]],
     ) -> Sequence[Mapping[str, Any]]:
-        """Make the states of another number of workers of those there are; by default that is refused.
+        """Repartition the state to another number of workers; by default that is refused.
 
-        Called on the template, where a flow goes on with another number of workers while the vertex holds
-        something. Each worker is then asked to be notified of all that any was, so `on_notify` must do with a
-        time of which the worker has nothing.
+        Called on the template, when a flow continues with another number of workers while the vertex has state.
+        Every worker is then notified of every time that any worker asked for, so `on_notify` must accept a
+        time of which the worker has no records.
 
         Args:
-            states: what `checkpoint` gave on each worker that had a state.
-            workers: how many states to make.
-            deal: `deal(edge, table)` deals records as those of input `edge` are dealt, by its columns `by`:
-                one table for each new worker, some of them empty.
+            states: the result of `checkpoint` on each worker that had a state.
+            workers: the number of states to make.
+            partition: `partition(edge, table)` partitions records like those of input `edge`, by its columns
+                `by`: one table for each new worker, some of them empty.
 
         Example:
             >>> class Seen(Vertex):
             ...     def __init__(self):
             ...         self.keys = set()
             ...
-            ...     def repartition(self, states, workers, deal):
+            ...     def repartition(self, states, workers, partition):
             ...         keys = set.union(*(state["keys"] for state in states))
-            ...         dealt = deal(0, pa.table({"key": sorted(keys)}))
-            ...         return [{"keys": set(one["key"].to_pylist())} for one in dealt]
+            ...         parts = partition(0, pa.table({"key": sorted(keys)}))
+            ...         return [{"keys": set(one["key"].to_pylist())} for one in parts]
         """
         raise NotImplementedError
 

@@ -279,7 +279,7 @@ class _SpanningForest(_Forest):
         self,
         states: Sequence[Mapping[str, Any]],
         workers: int,
-        deal: Callable[[int, pa.Table], list[pa.Table]],
+        partition: Callable[[int, pa.Table], list[pa.Table]],
     ) -> Sequence[Mapping[str, Any]]:
         """A worker's new edges are a load, of which what the old workers said has been said already."""
         parts = [
@@ -290,7 +290,7 @@ class _SpanningForest(_Forest):
             }
             for state in states
         ]
-        return repartition(self, parts, workers, deal)
+        return repartition(self, parts, workers, partition)
 
     def _forest(self, nodes: Arrangement, edges: Arrangement) -> list[pa.Table]:
         """What was said in all."""
@@ -336,11 +336,11 @@ class _Components(_Forest):
         self,
         states: Sequence[Mapping[str, Any]],
         workers: int,
-        deal: Callable[[int, pa.Table], list[pa.Table]],
+        partition: Callable[[int, pa.Table], list[pa.Table]],
     ) -> Sequence[Mapping[str, Any]]:
         """The one worker's state goes where its records go now."""
         (state,) = states
-        places = deal(0, pa.table({ALL: pa.array([0], pa.int8())}))
+        places = partition(0, pa.table({ALL: pa.array([0], pa.int8())}))
         return [state if place.num_rows else {} for place in places]
 
 

@@ -65,14 +65,14 @@ class Expire(Vertex):
         taken = pc.negate_checked(rows.column(place))
         self.send_by(0, time, rows.set_column(place, rows.schema.field(place), taken))
 
-    def repartition(self, states: Sequence[Mapping[str, Any]], workers: int, deal: Partitioner) -> Any:
+    def repartition(self, states: Sequence[Mapping[str, Any]], workers: int, partition: Partitioner) -> Any:
         """Without what was taken back: another worker may be notified of that epoch yet."""
         held = []
         for state in states:
             tables = state["state"].batches()
             later = [table.filter(pc.field(EPOCH) > state.get("over", self.over)) for table in tables]
             held.append({"state": Arrangement((EPOCH,), later)})
-        return repartition(self, held, workers, deal)
+        return repartition(self, held, workers, partition)
 
 
 class Runs(Vertex):

@@ -21,9 +21,9 @@ from timely_spark.errors import TimelyError, VertexError
 from timely_spark.runtime.blobs import files_of
 from timely_spark.runtime.cancel import due
 from timely_spark.runtime.errors import OtherFlow
-from timely_spark.runtime.ledger import Ledger
 from timely_spark.runtime.local_rounds import local_rounds_on_spark
 from timely_spark.runtime.log import Manifest, RoundLog
+from timely_spark.runtime.pending_outputs import PendingOutputs
 from timely_spark.runtime.sinks import CaptureSink, Output
 from timely_spark.runtime.site import Site
 from timely_spark.runtime.states import States
@@ -77,12 +77,14 @@ class Driver:
         )
         states.enter(changed)
         log.check_owner()
-        ledger = Ledger(log, before, turn.outputs, batch_id, {output.name for output in self.outputs})
-        captured = before.captured | self._deliver(session, ledger, turn, batch_id)
+        pending = PendingOutputs(
+            log, before, turn.outputs, batch_id, {output.name for output in self.outputs}
+        )
+        captured = before.captured | self._deliver(session, pending, turn, batch_id)
         sent = files_of(turn.rows)
         manifest = manifest_of(self.site, coordinator, turn, states)
         gone = [*manifest.gone, *sorted(read - sent)]
-        manifest = ledger.into(replace(manifest, gone=gone, captured=captured))
+        manifest = pending.into(replace(manifest, gone=gone, captured=captured))
         manifest = log.prune(manifest, keep=self.site.keep)
         log.write(manifest, pa.concat_tables([turn.rows, states.rows(woken_by(turn))]))
         log.check_owner()  # Spark commits the batch when this returns
@@ -97,12 +99,14 @@ class Driver:
         sent = files_of(rows.filter(pc.equal(rows.column("kind"), "message")))
         return _After(manifest, coordinator, States.of(rows), sent)
 
-    def _deliver(self, session: SparkSession, ledger: Ledger, turn: Turn, batch_id: int) -> dict[str, int]:
-        """Delivers what is complete, or has arrived; tells the last version of each captured output."""
+    def _deliver(
+        self, session: SparkSession, pending: PendingOutputs, turn: Turn, batch_id: int
+    ) -> dict[str, int]:
+        """Deliver the epochs that are complete; return the last version of each captured output."""
         delivered: dict[str, int] = {}
         for output in self.outputs:
             if output.release == "arrival":
-                parts = ledger.arrived(output)
+                parts = pending.arrived(output)
                 if parts:
                     with self._named(output):
                         output.sink.deliver(session, batch_id, parts)
@@ -110,7 +114,7 @@ class Driver:
         by_name = {output.name: output for output in self.outputs}
         for name, epoch in turn.released:
             if name in by_name and by_name[name].release == "epoch":
-                part = ledger.take(by_name[name], epoch)
+                part = pending.take(by_name[name], epoch)
                 with self._named(by_name[name], epoch):
                     by_name[name].sink.deliver(session, epoch, [part])
                 delivered[name] = epoch
@@ -168,7 +172,7 @@ def woken_by(turn: Turn) -> set[int]:
 
 
 def manifest_of(site: Site, coordinator: Coordinator, turn: Turn, states: States) -> Manifest:
-    """The manifest of a turn; what it takes over from the one before is the ledger's to enter."""
+    """The manifest of a turn; what it takes over from the one before is entered by `PendingOutputs`."""
     slowest = max(states.took.items(), key=lambda each: each[1], default=None)
     return Manifest(
         batch=coordinator.batch,

@@ -1,4 +1,4 @@
-"""What was put out for epochs that are not complete: kept in the log, batch by batch, until their release."""
+"""Pending outputs: records of epochs that are not complete, stored in the log until their release."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from timely_spark.runtime.log import Manifest, RoundLog, rows_of
 from timely_spark.runtime.sinks import Output
 
 
-class Ledger:
-    """Which batches hold parts of epochs that are not complete, and what becomes of them in this turn."""
+class PendingOutputs:
+    """The pending outputs before a batch, those that the batch adds, and those that the batch releases."""
 
     def __init__(
         self, log: RoundLog, before: Manifest, outputs: pa.Table, batch: int, wanted: set[str]
@@ -29,18 +29,18 @@ class Ledger:
             for sink, epochs in before.unreleased.items()
             if sink in wanted
         }
-        #: (output, epoch) that need not be kept beyond this turn.
+        #: (output, epoch) released by this batch, or discarded.
         self.taken: set[tuple[str, int]] = set()
         self._files: dict[str, pa.Table] = {}
 
     def arrived(self, output: Output) -> list[Delivery]:
-        """What this batch put out, per epoch; and what is kept, if the output waited for epochs before."""
+        """Per epoch, the records of this batch, after pending ones if the output waited for epochs before."""
         epochs = {epoch for sink, epoch in _names(self.now) if sink == output.name}
         epochs.update(map(int, self.unreleased.get(output.name, ())))
         return [self.take(output, epoch) for epoch in sorted(epochs)]
 
     def take(self, output: Output, epoch: int) -> Delivery:
-        """All of an epoch: from earlier batches, then from this one."""
+        """All records of an epoch: those of earlier batches, then those of this one."""
         payloads = []
         for file in self.unreleased.get(output.name, {}).pop(str(epoch), ()):
             payloads += _parts(self._file(file), output.name, epoch)
@@ -54,7 +54,7 @@ class Ledger:
         return self._files[name]
 
     def into(self, manifest: Manifest) -> Manifest:
-        """Writes what stays unreleased and enters it all into the turn's manifest."""
+        """Write the outputs that stay pending, and add their files to the batch's manifest."""
         names = _names(self.now)
         kept = self.now.filter(pa.array([name not in self.taken for name in names], pa.bool_()))
         kept = self._by_reference(self._merged(kept)) if kept.num_rows else kept
@@ -74,7 +74,7 @@ class Ledger:
         )
 
     def _merged(self, kept: pa.Table) -> pa.Table:
-        """With the parts of files that are no larger, so that an open epoch has few of them."""
+        """Merge `kept` with files that are no larger, so that an open epoch has few files."""
         waiting = sorted(_files_in(self.unreleased), key=rows_of, reverse=True)
         while waiting and rows_of(waiting[-1]) < 2 * kept.num_rows:
             file = waiting.pop()
@@ -92,7 +92,7 @@ class Ledger:
         return kept
 
     def _by_reference(self, kept: pa.Table) -> pa.Table:
-        """Small parts of many batches are a large epoch in the end, which the driver must not carry."""
+        """Store the payloads as blobs: an epoch of many small parts can be too large for the driver."""
         rows = kept.append_column("kind", pa.repeat(pa.scalar("output"), kept.num_rows))
         return self.blobs.refer(f"waiting-{self.batch}", rows).select(kept.schema.names)
 
