@@ -454,7 +454,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             ("if last is None or last.manifest.batch != batch_id - 1:", "if last is None:"),
             ('return {**self.__dict__, "_last": None}', "return dict(self.__dict__)"),
             ("if manifest.plan != self.site.plan.fingerprint:", "if False:"),
-            ("log.check_owner()\n        wanted", "wanted"),
+            ("log.check_owner()\n        pending", "pending"),
             ("log.check_owner()  # Spark commits", "pass  # Spark commits"),
             ("*sorted(read - sent)]", "*sorted(sent - read)]"),
             ("manifest = log.prune(manifest, keep=self.site.keep)", "pass"),

@@ -1,8 +1,7 @@
-"""Run a flow in this process, on simulated workers: no JVM, milliseconds. Made for tests, yours and ours.
+"""The simulator: runs a flow on simulated workers in this process, without a JVM, in milliseconds; for tests.
 
-The same plan, the same `step` and the same coordinator as on Spark; and, with a seed, schedules that Spark
-would rarely show: messages that take longer, rounds that are cut short, batches that only turn a loop. And
-batches that crash, and are run again from what was committed before them.
+The simulator uses the plan, the `step` and the coordinator that run on Spark. A seed adds schedules that are
+rare on Spark: late messages, rounds that end early, batches without input, and batches that run again.
 
 Example:
     Whatever the schedule and the number of workers, the answer is the same:
@@ -19,7 +18,7 @@ Example:
     >>> seen
     {"{0: [('a', 1), ('b', 1)], 1: [('b', 2)]}"}
 
-    And whatever crashes. A vertex that remembers something elsewhere than in its fields is found out:
+    Crashes do not change the answer either, and reveal a vertex that keeps state outside of its fields:
 
     >>> total = 0
     >>> class Total(ts.Vertex):
@@ -55,21 +54,11 @@ from timely_spark.errors import TimelyError
 from timely_spark.graph import Kind, as_table, caller
 from timely_spark.graph.arguments import most_epochs
 from timely_spark.times import as_epoch
-from timely_spark.worker import (
-    Bound,
-    Budget,
-    Coordinator,
-    Node,
-    Plan,
-    Turn,
-    pack,
-    pack_input,
-    run_local_rounds,
-    step,
-)
+from timely_spark.worker import Bound, Budget, Coordinator, Node, Plan, Turn, pack, pack_input, step
 from timely_spark.worker.codec import Blobs, unpack_parts
 from timely_spark.worker.columns import by_column
 from timely_spark.worker.keys import from_bytes
+from timely_spark.worker.local_rounds import run_local_rounds
 from timely_spark.worker.loops import warned, worth_telling
 from timely_spark.worker.record import Recorded, recorded
 from timely_spark.worker.rows import ROWS, read_rows

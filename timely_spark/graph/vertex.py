@@ -209,7 +209,7 @@ class Vertex:
     ) -> Sequence[Mapping[str, Any]]:
         """Repartition the state to another number of workers; by default that is refused.
 
-        Called on the template, when a flow continues with another number of workers while the vertex has state.
+        Called on the template, when a flow with state continues with another number of workers.
         Every worker is then notified of every time that any worker asked for, so `on_notify` must accept a
         time of which the worker has no records.
 
