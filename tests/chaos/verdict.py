@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from flows import SCENARIOS
 
 from timely_spark.runtime.blobs import Blobs, files_of
+from timely_spark.runtime.captured import Deliveries
 from timely_spark.runtime.log import Manifest, RoundLog
 from timely_spark.runtime.sinks import STAMP
 from timely_spark.runtime.states import States
@@ -127,11 +128,11 @@ def released(log: RoundLog, batch: int) -> list[tuple[str, int]]:
 
 def captured(home: Path) -> Iterator[tuple[str, Rows]]:
     """The captured deliveries, epoch by epoch."""
-    for file in sorted((home / "checkpoint" / "timely" / "captured").glob("*/*.arrow")):
-        table = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
-        if any(epoch != int(file.stem) for epoch in pc.unique(table.column(STAMP)).to_pylist()):
-            yield f"captured/{file.parent.name}/{file.stem} (of another epoch)", Rows(table)
-        yield f"captured/{file.parent.name}/{file.stem}", Rows(table)
+    for output in sorted((home / "checkpoint" / "timely" / "captured").glob("*")):
+        for epoch, table in Deliveries(str(home / "checkpoint"), output.name).read():
+            if any(each != epoch for each in pc.unique(table.column(STAMP)).to_pylist()):
+                yield f"captured/{output.name}/{epoch} (of another epoch)", Rows(table)
+            yield f"captured/{output.name}/{epoch}", Rows(table)
 
 
 def delta_tables(home: Path) -> Iterator[tuple[str, Any]]:
