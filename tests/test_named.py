@@ -17,7 +17,7 @@ from timely_spark.differential import Variable as CollectionVariable
 from timely_spark.operators import Grouped
 from timely_spark.operators.provisional import settle_graph
 from timely_spark.testing import Simulation
-from timely_spark.worker.migrate import migrate
+from timely_spark.worker.migrate import FlowChanged, migrate
 
 Build = Callable[[Any, Any], Any]
 
@@ -270,6 +270,13 @@ def send(simulation: Simulation, epoch: int) -> None:
     simulation.step()
 
 
+def in_mid_epoch(case: Case) -> Simulation:
+    """An epoch of which messages are in flight."""
+    old = Simulation(built(case), workers=2, seed=7)
+    send(old, 0)
+    return old
+
+
 def gone_on(old: Simulation, flow: ts.Dataflow, workers: int) -> Simulation:
     made = migrate(
         plain(old.plan.described()),
@@ -318,4 +325,47 @@ def test_a_flow_whose_steps_are_named_goes_on_with_more_steps_and_outputs(case: 
         simulation.run()
 
     assert {0, 1} <= set(kept.captured["out"].rows())
+    assert {**old.captured["out"].rows(), **new.captured["out"].rows()} == kept.captured["out"].rows()
+
+
+#: whose answer is another with another number of workers: each has a copy
+COPIES = {"Stream.broadcast"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [pytest.param(ALL[name], id=name) for name in ALL if name not in COPIES])
+def test_an_epoch_that_had_begun_ends_alike_with_another_number_of_workers(case: Case) -> None:
+    kept = Simulation(built(case), workers=2)
+    for epoch in (0, 1):
+        send(kept, epoch)
+        kept.run()
+    for workers in (1, 3):
+        old = in_mid_epoch(case)
+        assert old.waiting
+        try:
+            new = gone_on(old, built(case), workers=workers)
+        except FlowChanged:
+            if case is ALL["Dataflow.vertex"]:  # its state has no repartition()
+                continue
+            raise
+        send(new, 1)
+        new.run()
+        assert {**old.captured["out"].rows(), **new.captured["out"].rows()} == kept.captured["out"].rows()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ALL.values(), ids=ALL)
+def test_an_epoch_that_had_begun_ends_alike_with_more_steps_or_is_refused(case: Case) -> None:
+    kept, old = Simulation(built(case), workers=2), in_mid_epoch(case)
+    try:
+        new = gone_on(old, built(case, more=True), workers=2)
+    except FlowChanged as refused:
+        if "by a way that is new" in str(refused) or "has changed: dealt was" in str(refused):
+            return
+        raise
+    for epoch in (0, 1):
+        send(kept, epoch)
+        kept.run()
+    send(new, 1)
+    new.run()
     assert {**old.captured["out"].rows(), **new.captured["out"].rows()} == kept.captured["out"].rows()

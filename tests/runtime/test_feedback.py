@@ -261,3 +261,31 @@ def test_until_nothing_is_left_nobody_is_waited_for(begin: Begin, monkeypatch: p
         process.reader.read(process.reader.initialOffset())
 
     assert clock.slept == 0
+
+
+def test_an_entry_that_goes_while_the_query_runs_is_missed(begin: Begin) -> None:
+    process = begin(two_inputs())
+    for n in range(3):
+        process.handles["x"].send([n])
+    process.site.log.files.remove("inputs/x/1.arrow")
+    reader = fresh(process)
+    at = reader.read(reader.initialOffset())[1]
+    assert at["inputs"]["x"] == 0
+    while reader._pause < feedback.LONGEST_PAUSE:  # until it has nothing to do, and time to look
+        assert reader.read(at)[1] == at
+    with pytest.raises(LogDamaged, match=r"inputs/x/1\.arrow"):
+        reader.read(at)
+    reader.prepareForTriggerAvailableNow()
+    with pytest.raises(LogDamaged, match=r"inputs/x/1\.arrow"):
+        reader.read(at)
+
+
+def test_the_newest_manifest_is_missed_when_it_goes_while_the_query_runs(begin: Begin) -> None:
+    process = begin(two_inputs())
+    process.handles["x"].send([1])
+    process.batches()
+    newest = process.next - 1
+    process.site.log.files.remove(f"rounds/{process.site.term}/{newest}.arrow")
+    with pytest.raises(LogDamaged, match=f"manifest of batch {newest}"):
+        process.poll()
+    assert process.site.failure() is not None

@@ -19,7 +19,7 @@ import timely_spark as ts
 from timely_spark.runtime import handle, start
 from timely_spark.runtime.captured import Deliveries
 from timely_spark.runtime.entries import read_entry
-from timely_spark.runtime.errors import CheckpointInUse, InputsInUse, NameTaken, QueryFailed
+from timely_spark.runtime.errors import CheckpointInUse, InputsInUse, NameTaken, QueryEnded, QueryFailed
 from timely_spark.runtime.files import Files
 from timely_spark.runtime.handle import Query, living
 from timely_spark.runtime.log import RoundLog
@@ -319,3 +319,50 @@ def test_what_others_do_with_the_handles_waits_for_the_start_that_is_under_way(
     assert numbers(tmp_path / "a") == [1, 2]
     assert done == ["refused"]
     assert [query.name for query in session.streams.active] == ["small"]
+
+
+@pytest.mark.parametrize("places", [("old", "new"), (None, None)], ids=["checkpoint", "temporary"])
+def test_what_an_ended_query_is_asked_to_close_is_not_the_next_ones(
+    session: Session, tmp_path: Path, places: tuple[str | None, str | None]
+) -> None:
+    flow = ts.Dataflow("small")
+    x = flow.input("x", "n long", epochs="manual")
+    x.capture("out")
+    old, new = (None if place is None else tmp_path / place for place in places)
+    query = started(flow, session, old)
+    query.stop()
+    later = started(flow, session, new)
+    with pytest.raises(QueryEnded, match=r"(?s)small.*'x'|temporary"):
+        query.close("x")
+    x.send([1])
+    later.close("x")
+    assert x.handle.is_closed
+
+
+def test_an_ended_query_without_a_checkpoint_leaves_what_waits_open_and_makes_no_files(
+    session: Session,
+) -> None:
+    flow = ts.Dataflow("small")
+    x = flow.input("x", "n long", epochs="manual")
+    x.capture("out")
+    query = started(flow, session, None)
+    query.stop()
+    for ask in (lambda: query.close("x"), lambda: query.cancel(0)):
+        with pytest.raises(QueryEnded, match=r"temporary checkpoint is deleted[^$]*Hint"):
+            ask()
+    assert not x.handle.is_closed
+    assert not Path(query.checkpoint).exists()
+
+
+def test_an_ended_query_with_a_checkpoint_is_closed_for_its_next_start(
+    session: Session, tmp_path: Path
+) -> None:
+    flow = ts.Dataflow("small")
+    x = flow.input("x", "n long", epochs="manual")
+    x.capture("out")
+    query = started(flow, session, tmp_path)
+    query.stop()
+    query.close("x")
+    query.close("x")
+    log = RoundLog(str(tmp_path))
+    assert [read_entry(log, "x", k).kind for k in log.files.numbers("inputs/x")] == ["close"]

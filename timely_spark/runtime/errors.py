@@ -174,6 +174,18 @@ class InputsInUse(TimelyError, RuntimeError):
         return cls(msg, where=where, hint=hint)
 
 
+class QueryEnded(TimelyError, RuntimeError):
+    """A query that has ended was asked for what only its run could do."""
+
+    condition = "QUERY_ENDED"
+
+    @classmethod
+    def verb(cls, name: str, verb: str, why: str, *, where: Where) -> QueryEnded:
+        """`verb` has nothing to act on, because of `why`."""
+        msg = f"{name}: {verb} of a query that has ended: {why}"
+        return cls(msg, where=where, hint=f"call {verb} of the query that runs now.")
+
+
 class NameTaken(TimelyError, ValueError):
     """A query of this name is running in the session."""
 

@@ -155,7 +155,10 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _end(self, start: Offset) -> Offset:
         """The offset of all that is there now."""
-        newest = self.log.newest(max(self._newest, start["round"]))
+        known = max(self._newest, start["round"])
+        newest = self.log.newest(known)
+        if (newest is None or newest < known) and not self.log.has(known):  # the newest is never pruned
+            self._damaged(LogDamaged.no_manifest(self.log.files.root, known))
         if newest is not None and newest != self._newest:
             # a batch has run: not idle, and the answer to the first poll after it comes at once
             self._newest, self._pause = newest, 0.0
@@ -198,7 +201,20 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
             if found is None or ((size := size + found) > MAX_BYTES and number > first):  # a large one, alone
                 break
             last = number
+        if self._to_the_end or self._pause >= LONGEST_PAUSE:
+            self._check_next(name, last + 1)
         return last
+
+    def _check_next(self, name: str, number: int) -> None:
+        """Checks that no entry is missing before another: the input would stand still."""
+        later = entry_size(self.log, name, number + 1)
+        if later is not None and entry_size(self.log, name, number) is None:
+            self._damaged(LogDamaged.no_file(self.log.files.root, f"inputs/{quoted(name)}/{number}.arrow"))
+
+    def _damaged(self, error: LogDamaged) -> None:
+        with self.site.reporting():
+            self.log.check_owner()  # a later run may remove what is this one's
+            raise error
 
     def _wait(self, start: Offset) -> Offset:
         """A pause that ends at once when a handle sends; it grows while nothing happens.

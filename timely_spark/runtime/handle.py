@@ -19,7 +19,7 @@ from timely_spark.errors import TimelyError
 from timely_spark.graph import caller, known
 from timely_spark.runtime.cancel import ask
 from timely_spark.runtime.entries import Durable, close_source
-from timely_spark.runtime.errors import EpochClosed, LostOwnership, QueryFailed
+from timely_spark.runtime.errors import EpochClosed, LostOwnership, QueryEnded, QueryFailed
 from timely_spark.runtime.lock import Lock
 from timely_spark.runtime.rest import at_rest
 from timely_spark.runtime.site import Site
@@ -137,13 +137,13 @@ class Query:
         lock: Lock | None = None,
         temporary: bool = False,
         views: bool = False,
-        closing: Mapping[str, Callable[[], None]] = MappingProxyType({}),
+        closing: Mapping[str, Callable[[], bool]] = MappingProxyType({}),
     ) -> None:
         self._query, self._site, self._watch, self._lock = query, site, Watch(site), lock
         #: The session that runs it.
         self.session = session
         self._inputs = tuple(inputs)
-        #: How the handles of inputs are closed.
+        #: How the handles of inputs are closed, if they still send to this query.
         self._closing = closing
         self._started_after = self._watch.newest().batch
         #: Deletes the checkpoint, if none was given: when this is garbage, and the query has ended (while it
@@ -366,8 +366,11 @@ class Query:
 
         Raises:
             InvalidTime: it is no epoch.
+            QueryEnded: the query's temporary checkpoint is deleted.
         """
-        ask(self._site.log, as_epoch(epoch, "cancel", caller()))
+        epoch = as_epoch(epoch, "cancel", caller())
+        self._check_kept("cancel()")
+        ask(self._site.log, epoch)
 
     def close(self, source: str) -> None:
         """Ends an input: nothing more will come, so its last epoch is over. Closing again does nothing.
@@ -382,15 +385,23 @@ class Query:
         Raises:
             UnknownName: there is none of that name.
             EpochClosed: it goes by the clock, where an epoch ends with its micro-batch.
+            QueryEnded: its handle sends to another query by now, or the checkpoint is deleted.
         """
         inputs = {each.name: each for each in self._site.plan.inputs}
         epochs = known(inputs, source, kind="input", flow=self._site.name).epochs
+        if epochs == "clock":
+            raise EpochClosed.by_the_clock(source, "close")
+        self._check_kept("close()")
         if by_column(epochs):
             close_source(self._site.log, source)
-        elif source in self._closing:
-            self._closing[source]()
-        else:
-            raise EpochClosed.by_the_clock(source, "close")
+        elif not self._closing[source]():
+            why = f"the handle of {source!r} sends to it no longer"
+            raise QueryEnded.verb(self._site.name, "close()", why, where=caller())
+
+    def _check_kept(self, verb: str) -> None:
+        if self._deletes is not None and not self._deletes.alive:
+            why = "its temporary checkpoint is deleted"
+            raise QueryEnded.verb(self._site.name, verb, why, where=caller())
 
     def step(self, timeout: float | None = None) -> bool:
         """Waits until one more micro-batch has run; False when time is up, or the query has ended.

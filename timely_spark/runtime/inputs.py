@@ -110,6 +110,14 @@ class InputHandle:
             if not self._end.stand.closed:
                 self._say(Entry("close", self._epoch, self.schema.empty_table()))
 
+    def close_at(self, end: Durable) -> bool:
+        """Closes the input as `close` does, if the handle still sends to `end`; whether it does."""
+        with self._lock:
+            self._settle()
+            if self._end is end:
+                self.close()
+            return self._end is end
+
     @property
     def epoch(self) -> int:
         """The earliest epoch that a send can join; after a restart the first one not durably closed."""

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -153,6 +154,7 @@ def start(
         claim = _claimed(dataclasses.replace(site, checkpoint=log.checkpoint, labels=given))
         site = claim.site
         ends = [handle.opening(site.log, claim.stands[handle.name]) for handle in inputs]
+        pairs = list(zip(inputs, ends, strict=True))
         undo.callback(_undo, ends)
         for end in ends:  # an always-on query would see it later, too; one until nothing is left would not
             end.write()
@@ -165,9 +167,9 @@ def start(
         query = Query(
             running, site, session=session, inputs=ends, unset=unset, lock=lock, temporary=checkpoint is None,
             views=any(isinstance(output.sink, MemorySink) for output in outputs),
-            closing={handle.name: handle.close for handle in inputs},
+            closing={end.name: partial(handle.close_at, end) for handle, end in pairs},
         )  # fmt: skip
-        for handle, end in zip(inputs, ends, strict=True):
+        for handle, end in pairs:
             undo.callback(handle.unbinding())
             handle.bind(end, query, forgotten=checkpoint is None)
         keep_until_it_ends(query)
