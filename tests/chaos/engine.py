@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 from simulate import Pairs
 
 import timely_spark as ts
-from timely_spark.runtime import blobs, query, site, start
+from timely_spark.runtime import blobs, query, run_context, start
 from timely_spark.runtime.adopt import check
 from timely_spark.runtime.blobs import files_of
 from timely_spark.runtime.driver import Driver
@@ -42,7 +42,7 @@ from timely_spark.runtime.files import Files
 from timely_spark.runtime.inputs import InputHandle
 from timely_spark.runtime.log import RoundLog
 from timely_spark.runtime.outputs import outputs_of
-from timely_spark.runtime.site import Site, labels, packed
+from timely_spark.runtime.run_context import RunContext, labels, packed
 from timely_spark.runtime.states import States
 from timely_spark.runtime.watch import Watch
 from timely_spark.testing import Captured, Simulation, run, sorted_rows
@@ -253,7 +253,7 @@ class Process:
             name: InputHandle(name, plan.source(name).stage.outputs[0], epochs=plan.source(name).epochs)  # type: ignore[arg-type]
             for name in world.sends
         }
-        site = Site(
+        site = RunContext(
             checkpoint=log.checkpoint,
             **packed(plan),
             labels=labels(plan.workers, flow["partitions"]),
@@ -268,7 +268,7 @@ class Process:
         for name, handle in self.handles.items():
             handle.open(self.site.log, claim.stands[name])
         self.driver = Driver(self.site, tuple(outputs))
-        self.reader = FeedbackReader(Site.from_option(self.site.to_option()))
+        self.reader = FeedbackReader(RunContext.from_option(self.site.to_option()))
         self.reader.prepareForTriggerAvailableNow()
         offsets, commits = world.files.numbers("offsets"), world.files.numbers("commits")
         self.next = offsets[-1] + bool(commits and commits[-1] == offsets[-1]) if offsets else 0
@@ -420,7 +420,7 @@ def _points(world: World) -> Iterator[None]:
         patches.enter_context(mock.patch.object(codec, "KEPT_BYTES", 200))
         patches.enter_context(mock.patch.object(saved, "LOG_BYTES", 1_000))
         # of use in Spark's own processes only
-        patches.enter_context(mock.patch.object(site.process, "task", nullcontext))
+        patches.enter_context(mock.patch.object(run_context.process, "task", nullcontext))
         yield
 
 

@@ -59,7 +59,7 @@ CALLS = (
     Call("reread", "feedback", "FeedbackReader.readBetweenOffsets", lambda it, *_: it.log.checkpoint, SOURCE),
     Call("taken", "feedback", "FeedbackReader.commit", lambda reader, *_: reader.log.checkpoint, SOURCE),
     Call("operator", "query", "_work", lambda site, *_: site.checkpoint, TASK),
-    Call("further", "within", "_run", lambda site, *_: site.checkpoint, TASK),
+    Call("further", "local_rounds", "_run", lambda site, *_: site.checkpoint, TASK),
     Call("blob", "blobs", "Blobs.put", lambda blobs, *_: blobs.files.root, TASK),
 )
 #: Folders of the round log: `<folder>.temp`, a file is written and not yet in its place.

@@ -24,12 +24,12 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
     import engine
     from stepper import Stepper
 
-    from timely_spark.runtime import query, site
+    from timely_spark.runtime import query, run_context
 
     worlds: list[engine.World] = []
     running: list[Stepper] = []
     monkeypatch.setattr(query, "batch_id", lambda _: running[-1].next)
-    monkeypatch.setattr(site.process, "task", nullcontext)
+    monkeypatch.setattr(run_context.process, "task", nullcontext)
 
     def start(flow: ts.Dataflow, *, workers: int = 2, rounds: int = 1, keep: int = 3) -> Stepper:
         names = {stage.name: [] for stage in flow.graph.stages if stage.handle}

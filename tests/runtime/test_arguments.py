@@ -11,7 +11,7 @@ from pyspark.sql.types import LongType, NullType, StructField, StructType
 import timely_spark as ts
 from timely_spark.errors import BadArgument, SchemaError, UnknownName
 from timely_spark.runtime.errors import Unpicklable
-from timely_spark.runtime.site import packed
+from timely_spark.runtime.run_context import packed
 from timely_spark.runtime.trigger import trigger_of
 
 

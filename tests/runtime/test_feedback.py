@@ -37,9 +37,9 @@ def sent(table: pa.Table) -> list[tuple[str, int]]:
 
 def fresh(process: Stepper) -> FeedbackReader:
     """A reader as Spark makes one in another process."""
-    from timely_spark.runtime.site import Site
+    from timely_spark.runtime.run_context import RunContext
 
-    return FeedbackReader(Site.from_option(process.site.to_option()))
+    return FeedbackReader(RunContext.from_option(process.site.to_option()))
 
 
 def test_a_flow_with_nothing_to_do_has_no_next_batch(begin: Begin) -> None:

@@ -14,7 +14,7 @@ from timely_spark.runtime import feedback
 from timely_spark.runtime.feedback import FeedbackReader
 from timely_spark.runtime.inputs import InputHandle
 from timely_spark.runtime.log import RoundLog
-from timely_spark.runtime.site import Site, labels, packed
+from timely_spark.runtime.run_context import RunContext, labels, packed
 from timely_spark.worker import pack_input
 
 
@@ -31,7 +31,9 @@ def reader(tmp_path: Path) -> FeedbackReader:
     flow.input("x", "s string").capture("out")
     parts = packed(flow.compile(1))
     return FeedbackReader(
-        Site(checkpoint=str(tmp_path), **parts, labels=labels(1, 1), inputs=("x",), name="taken", run="r")
+        RunContext(
+            checkpoint=str(tmp_path), **parts, labels=labels(1, 1), inputs=("x",), name="taken", run="r"
+        )
     )
 
 

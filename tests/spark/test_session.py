@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from timely_spark.runtime.errors import SparkMissing, SparkTooOld
+from timely_spark.runtime.run_context import labels, murmur3
 from timely_spark.runtime.session import applied, configure, on_one_machine, require_spark, tune
-from timely_spark.runtime.site import labels, murmur3
 
 
 @pytest.mark.parametrize("version", ["3.5.1", "4.0.1", "4.1.0.dev1"])

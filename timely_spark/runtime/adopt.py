@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from timely_spark.runtime.blobs import Blobs, files_of
 from timely_spark.runtime.driver import woken_by
 from timely_spark.runtime.log import Manifest, RoundLog
-from timely_spark.runtime.site import Site
+from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.states import States, write_state
 from timely_spark.worker import Plan
 from timely_spark.worker.migrate import Migration, migrate
@@ -37,7 +37,7 @@ def check(log: RoundLog, plan: Plan) -> None:
         _migrated(log, plan, *found, Blobs(log.files))
 
 
-def adopt(log: RoundLog, site: Site, newest: int) -> None:
+def adopt(log: RoundLog, site: RunContext, newest: int) -> None:
     """Lets the run's own flow go on from a manifest: if another one wrote it, it is written anew.
 
     Raises:

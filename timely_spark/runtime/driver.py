@@ -24,8 +24,8 @@ from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.local_rounds import local_rounds_on_spark
 from timely_spark.runtime.log import Manifest, RoundLog
 from timely_spark.runtime.pending_outputs import PendingOutputs
+from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sinks import CaptureSink, Output
-from timely_spark.runtime.site import Site
 from timely_spark.runtime.states import States
 from timely_spark.worker import ROWS, Bound, Coordinator, Turn
 from timely_spark.worker.columns import by_column
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 class Driver:
     """foreachBatch's function: a batch run again, in any process, gives the same manifest and deliveries."""
 
-    site: Site
+    site: RunContext
     outputs: Sequence[Output]
     #: Of the batch before: only of this run, only for batch + 1.
     _last: _After | None = field(default=None, repr=False)
@@ -171,7 +171,7 @@ def woken_by(turn: Turn) -> set[int]:
     return set(turn.rows.column("worker").to_pylist())
 
 
-def manifest_of(site: Site, coordinator: Coordinator, turn: Turn, states: States) -> Manifest:
+def manifest_of(site: RunContext, coordinator: Coordinator, turn: Turn, states: States) -> Manifest:
     """The manifest of a turn; what it takes over from the one before is entered by `PendingOutputs`."""
     slowest = max(states.took.items(), key=lambda each: each[1], default=None)
     return Manifest(

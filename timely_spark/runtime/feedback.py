@@ -23,7 +23,7 @@ from timely_spark.runtime.entries import entry_size, read_entry, remove_entry
 from timely_spark.runtime.files import quoted
 from timely_spark.runtime.log import FIRST
 from timely_spark.runtime.rest import rest
-from timely_spark.runtime.site import Site
+from timely_spark.runtime.run_context import RunContext
 from timely_spark.worker import pack_input
 from timely_spark.worker.columns import by_column
 
@@ -58,16 +58,16 @@ def feedback_source(path: Sequence[str]) -> type[DataSource]:
 
         def schema(self) -> str:
             self.extend_path()
-            from timely_spark.runtime.site import ROWS_DDL
+            from timely_spark.runtime.run_context import ROWS_DDL
 
             return ROWS_DDL
 
         def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802
             self.extend_path()
             from timely_spark.runtime.feedback import FeedbackReader
-            from timely_spark.runtime.site import Site
+            from timely_spark.runtime.run_context import RunContext
 
-            return FeedbackReader(Site.from_option(self.options["site"]))
+            return FeedbackReader(RunContext.from_option(self.options["site"]))
 
         def extend_path(self) -> None:
             import sys
@@ -80,7 +80,7 @@ def feedback_source(path: Sequence[str]) -> type[DataSource]:
 class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
     """Answers Spark's polls from the log, without listing it."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: RunContext) -> None:
         self.site, self.log = site, site.log
         #: Newest manifest known to exist.
         self._newest = FIRST

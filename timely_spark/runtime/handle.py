@@ -22,7 +22,7 @@ from timely_spark.runtime.entries import Durable, close_source
 from timely_spark.runtime.errors import EpochClosed, LostOwnership, QueryEnded, QueryFailed
 from timely_spark.runtime.lock import Lock
 from timely_spark.runtime.rest import at_rest
-from timely_spark.runtime.site import Site
+from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.watch import BEAT, Completed, Progress, Watch
 from timely_spark.testing import Captured
 from timely_spark.times import as_epoch
@@ -129,7 +129,7 @@ class Query:
     def __init__(
         self,
         query: StreamingQuery,
-        site: Site,
+        site: RunContext,
         *,
         session: SparkSession | None = None,
         inputs: Sequence[Durable] = (),

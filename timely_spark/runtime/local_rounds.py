@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import VertexError
-from timely_spark.runtime.site import ROWS_DDL, Site
+from timely_spark.runtime.run_context import ROWS_DDL, RunContext
 from timely_spark.runtime.states import State, write_state
 from timely_spark.worker import OUTPUTS, ROWS, Bound, Coordinator, Turn, as_rows, read_rows, run_local_rounds
 from timely_spark.worker.coordinator import as_outputs
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def local_rounds_on_spark(
     session: SparkSession,
-    site: Site,
+    site: RunContext,
     *,
     coordinator: Coordinator,
     turn: Turn,
@@ -56,7 +56,7 @@ def local_rounds_on_spark(
 
 
 def _task(
-    site: Site, snapshot: dict[str, Any], turn: Turn, states: dict[int, bytes], bound: Bound
+    site: RunContext, snapshot: dict[str, Any], turn: Turn, states: dict[int, bytes], bound: Bound
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -68,7 +68,7 @@ def _task(
 
 
 def _run(
-    site: Site, snapshot: dict[str, Any], turn: Turn, states: dict[int, bytes], bound: Bound
+    site: RunContext, snapshot: dict[str, Any], turn: Turn, states: dict[int, bytes], bound: Bound
 ) -> pa.Table:
     coordinator, blobs = Coordinator.decode(site.plan, snapshot), site.blobs
     read = {worker: blobs.get(reference) for worker, reference in states.items()}
@@ -109,7 +109,9 @@ def _as_rows(outputs: pa.Table) -> pa.Table:
     )
 
 
-def _decoded(site: Site, batch: int, turn: Turn, answer: pa.Table) -> tuple[Coordinator, Turn, pa.Table]:
+def _decoded(
+    site: RunContext, batch: int, turn: Turn, answer: pa.Table
+) -> tuple[Coordinator, Turn, pa.Table]:
     kind = answer.column("kind")
     rows = {name: answer.filter(pc.equal(kind, name)) for name in ("error", "turn", "state")}
     for _, _, meta, _ in read_rows(rows["error"]):

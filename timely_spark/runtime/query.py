@@ -1,6 +1,6 @@
 """The one streaming query: pack, union with the feedback source, group by worker, one stateful operator.
 
-What runs in Python tasks is small functions that refer to a `Site`; the work is `timely_spark.worker`'s.
+What runs in Python tasks is small functions that refer to a `RunContext`; the work is `timely_spark.worker`'s.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from timely_spark.errors import VertexError
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.log import RoundLog
+from timely_spark.runtime.run_context import ROWS_DDL, RunContext
 from timely_spark.runtime.session import register
-from timely_spark.runtime.site import ROWS_DDL, Site
 from timely_spark.runtime.states import States, write_state
 from timely_spark.worker import ROWS, Worker, as_rows, pack
 from timely_spark.worker.record import Recorded
@@ -37,7 +37,7 @@ PORTION_BYTES = 16 << 20
 _BATCH_ID = "streaming.sql.batchId"  # internal to Spark, and the only such key that is relied on
 
 
-def build(session: SparkSession, site: Site, dataframes: Mapping[str, DataFrame]) -> DataFrame:
+def build(session: SparkSession, site: RunContext, dataframes: Mapping[str, DataFrame]) -> DataFrame:
     """The streaming DataFrame whose every micro-batch begins with a round; what it gives goes to the driver.
 
     Columns:
@@ -61,7 +61,7 @@ def build(session: SparkSession, site: Site, dataframes: Mapping[str, DataFrame]
     return grouped.applyInPandasWithState(_operator(site), ROWS_DDL, STATE_DDL, "append", "NoTimeout")
 
 
-def _packer(site: Site, source: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _packer(site: RunContext, source: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def pack_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with site.task():
             yield from _pack(site, source, batches)
@@ -69,7 +69,7 @@ def _packer(site: Site, source: str) -> Callable[[Iterator[pa.RecordBatch]], Ite
     return pack_partition
 
 
-def _pack(site: Site, source: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _pack(site: RunContext, source: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -99,7 +99,9 @@ def portions(
         yield pa.Table.from_batches(held)
 
 
-def _operator(site: Site) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
+def _operator(
+    site: RunContext,
+) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     def run_worker(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         with site.task():
             yield from _work(site, key, frames, state)
@@ -107,7 +109,9 @@ def _operator(site: Site) -> Callable[[Any, Iterator[pd.DataFrame], GroupState],
     return run_worker
 
 
-def _work(site: Site, key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+def _work(
+    site: RunContext, key: Any, frames: Iterator[pd.DataFrame], state: GroupState
+) -> Iterator[pd.DataFrame]:
     started = time.perf_counter()
     worker = site.worker(int(key[0]))
     rows = pa.concat_tables([_from_pandas(frame) for frame in frames])

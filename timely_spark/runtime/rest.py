@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from timely_spark.runtime.site import Site
+from timely_spark.runtime.run_context import RunContext
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -22,7 +22,7 @@ _BEAT = 0.01
 
 
 @contextmanager
-def at_rest(query: StreamingQuery, site: Site) -> Iterator[None]:
+def at_rest(query: StreamingQuery, site: RunContext) -> Iterator[None]:
     """A time when no micro-batch runs, if one comes soon; where files are local, since it is mere manners."""
     files = site.log.files
     asked, given = _files(site)
@@ -44,7 +44,7 @@ def _may_run(query: StreamingQuery) -> bool:
     return bool(query.isActive and query.status["message"] != "Waiting for next trigger")
 
 
-def rest(site: Site) -> None:
+def rest(site: RunContext) -> None:
     """The source's part."""
     files = site.log.files
     asked, given = _files(site)
@@ -58,5 +58,5 @@ def rest(site: Site) -> None:
             until = min(until, time.monotonic() + AFTER)
 
 
-def _files(site: Site) -> tuple[str, str]:
+def _files(site: RunContext) -> tuple[str, str]:
     return f"terms/stop-{site.term}", f"terms/rest-{site.term}"

@@ -40,6 +40,7 @@ from timely_spark.runtime.handle import Query, keep_until_it_ends, living
 from timely_spark.runtime.inputs import InputHandle, held
 from timely_spark.runtime.lock import Lock
 from timely_spark.runtime.log import FIRST, FORMAT, RoundLog
+from timely_spark.runtime.run_context import RunContext, labels, packed
 from timely_spark.runtime.session import (
     FILE_MANAGER,
     PARTITIONS,
@@ -51,7 +52,6 @@ from timely_spark.runtime.session import (
     same_python,
 )
 from timely_spark.runtime.sinks import MemorySink, Output
-from timely_spark.runtime.site import Site, labels, packed
 from timely_spark.runtime.states import States
 from timely_spark.runtime.trigger import trigger_of
 from timely_spark.worker import Bound, Coordinator, Plan
@@ -129,7 +129,7 @@ def start(
     writing = _Writing(name or plan.name, trigger_of(trigger))
     _check_sources(plan, dataframes, inputs)
     same_python(session)
-    site = Site(
+    site = RunContext(
         checkpoint="",
         **packed(plan),
         labels=(),
@@ -266,7 +266,7 @@ def default_workers(session: SparkSession | None, checkpoint: str | None = None)
 
 def _run(
     session: SparkSession,
-    site: Site,
+    site: RunContext,
     dataframes: Mapping[str, DataFrame],
     driver: Driver,
     writing: _Writing,
@@ -348,12 +348,12 @@ def _identified(log: RoundLog, plan: Plan, partitions: int) -> dict[str, Any]:
 class _Claim:
     """A run that owns its checkpoint."""
 
-    site: Site
+    site: RunContext
     #: The epoch of each input in the flow; None: it is closed.
     stands: Mapping[str, int | None]
 
 
-def _claimed(site: Site) -> _Claim:
+def _claimed(site: RunContext) -> _Claim:
     """Takes the checkpoint over: from here on the run before, if it lives, has lost it."""
     plan = site.plan
     run = {"run": site.run, "host": platform.node(), "pid": os.getpid()}

@@ -16,7 +16,7 @@ from timely_spark.errors import LogDamaged, UnknownName
 from timely_spark.graph import caller
 from timely_spark.runtime.captured import Deliveries
 from timely_spark.runtime.log import Manifest
-from timely_spark.runtime.site import Site
+from timely_spark.runtime.run_context import RunContext
 from timely_spark.testing import Captured
 from timely_spark.times import Antichain
 from timely_spark.worker import Coordinator, Node
@@ -80,7 +80,7 @@ class _Last:
 class Watch:
     """A view of one flow's log that remembers where the newest manifest was; when it is closed, all of it."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: RunContext) -> None:
         self.site, self.log = site, site.log
         self._newest: Manifest | None = None
         #: Once the log may be deleted, what there is to be known of it.

@@ -1,8 +1,8 @@
-"""Where a flow runs: what the Python processes of one run must know to take their part in it.
+"""`RunContext`: the checkpoint, the plan and the limits of one run, which travel to every Python process of it.
 
-A task gets a new closure every time, and with it the compiled plan, as bytes: it is decoded once per Python
-process (modules outlive tasks, closures do not). It holds the user's functions, so it is pickled, as Spark
-pickles functions, and like them it never lies in the checkpoint.
+Each task gets a new closure, and with it the pickled plan; a Python process unpickles the plan once, because
+modules outlive tasks and closures do not. The plan holds the user's functions. Spark pickles functions, too;
+like Spark's closures, the pickled plan is never in the checkpoint.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from timely_spark.runtime.errors import QueryFailed, Unpicklable
 from timely_spark.runtime.log import FIRST, RoundLog
 from timely_spark.worker import ROWS, Plan
 
-#: `timely_spark.worker.ROWS`, as Spark says it.
+#: `timely_spark.worker.ROWS`, as Spark's DDL.
 ROWS_DDL = "worker int, kind string, meta string, payload binary"
 
 # Plans by content. A process serves one or two runs; more means that somebody restarts in a notebook.
@@ -35,8 +35,8 @@ _plans: dict[str, Plan] = {}
 
 
 @dataclass(frozen=True)
-class Site:
-    """A run's place, its plan and its workers' labels; small, because it travels with every task."""
+class RunContext:
+    """A run's checkpoint, plan, workers' labels and limits; small, because every task is sent a copy."""
 
     checkpoint: str
     #: The compiled flow, pickled.
@@ -47,11 +47,11 @@ class Site:
     labels: tuple[int, ...]
     #: Names of the inputs that have entries: those that handles feed, and sources that can be closed.
     inputs: tuple[str, ...]
-    #: The flow.
+    #: The name of the flow.
     name: str
-    #: This start of it.
+    #: The id of this start.
     run: str
-    #: Of the round log.
+    #: The term of this start in the round log.
     term: int | None = None
     #: The first batch of this run.
     first: int = FIRST
@@ -63,12 +63,12 @@ class Site:
     record: str | None = None
 
     def to_option(self) -> str:
-        """As the text of a data source's option."""
+        """Encode as the text of a data source's option."""
         return json.dumps(asdict(self) | {"packed": base64.b64encode(self.packed).decode()})
 
     @classmethod
-    def from_option(cls, text: str) -> Site:
-        """The reverse."""
+    def from_option(cls, text: str) -> RunContext:
+        """Decode the text that `to_option` made."""
         found: dict[str, Any] = json.loads(text)
         packed = base64.b64decode(found["packed"])
         pairs = {name: tuple(found[name]) for name in ("labels", "inputs")}
