@@ -33,7 +33,6 @@ from simulate import Pairs
 
 import timely_spark as ts
 from timely_spark.runtime import blobs, query, run_context, start
-from timely_spark.runtime.adopt import check
 from timely_spark.runtime.blobs import files_of
 from timely_spark.runtime.driver import Driver
 from timely_spark.runtime.errors import CheckpointInUse, LostOwnership
@@ -42,6 +41,7 @@ from timely_spark.runtime.files import Files
 from timely_spark.runtime.inputs import InputHandle
 from timely_spark.runtime.log import RoundLog
 from timely_spark.runtime.outputs import outputs_of
+from timely_spark.runtime.restore import check
 from timely_spark.runtime.run_context import RunContext, labels, packed
 from timely_spark.runtime.states import States
 from timely_spark.runtime.watch import Watch

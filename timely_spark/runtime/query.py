@@ -1,6 +1,6 @@
 """The one streaming query: pack, union with the feedback source, group by worker, one stateful operator.
 
-What runs in Python tasks is small functions that refer to a `RunContext`; the work is `timely_spark.worker`'s.
+Small functions that refer to a `RunContext` run in Python tasks; the work is that of `timely_spark.worker`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ import pyarrow as pa
 
 from timely_spark.errors import TimelyError
 from timely_spark.graph import caller, frame_schema, whole
-from timely_spark.runtime.adopt import adopt, check, newest_flow
 from timely_spark.runtime.driver import Driver, manifest_of
 from timely_spark.runtime.entries import Durable
 from timely_spark.runtime.errors import (
@@ -40,6 +39,7 @@ from timely_spark.runtime.handle import Query, keep_until_it_ends, living
 from timely_spark.runtime.inputs import InputHandle, held
 from timely_spark.runtime.lock import Lock
 from timely_spark.runtime.log import FIRST, FORMAT, RoundLog
+from timely_spark.runtime.restore import check, newest_flow, restore
 from timely_spark.runtime.run_context import RunContext, labels, packed
 from timely_spark.runtime.session import (
     FILE_MANAGER,
@@ -376,7 +376,7 @@ def _claimed(site: RunContext) -> _Claim:
         manifest = manifest_of(site, coordinator, turn, States())
         log.write(dataclasses.replace(manifest, rounds=0), turn.rows)
     else:
-        adopt(log, site, newest)
+        restore(log, site, newest)
     manifest, _ = log.newest_before(newest + 1)
     return _Claim(dataclasses.replace(site, first=log.first), manifest.coordinator["inputs"])
 

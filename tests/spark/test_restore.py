@@ -54,7 +54,7 @@ def test_another_number_of_workers_in_the_middle_of_a_loop(
     again = paths()
     with caplog.at_level(logging.WARNING):
         query = again.start(spark, checkpoint=checkpoint, workers=workers, trigger="available_now")
-    assert f"goes on with {workers} workers instead of 2" in caplog.text
+    assert f"continues with {workers} workers instead of 2" in caplog.text
     assert query.await_termination(100)
     assert query.exception() is None
     assert query.captured("out").rows()[0] == [(i,) for i in range(HOPS + 1)]
@@ -96,7 +96,7 @@ def test_what_is_no_longer_the_same_is_refused_and_nothing_is_touched(
 ) -> None:
     begun(spark, checkpoint)
     before = {file: file.stat().st_mtime_ns for file in Path(checkpoint).rglob("*.arrow")}
-    with pytest.raises(FlowChanged, match=r"(?s)'hops.near' .*test_adopt.py:\d+.*Hint") as error:
+    with pytest.raises(FlowChanged, match=r"(?s)'hops.near' .*test_restore.py:\d+.*Hint") as error:
         paths(node="vertex").start(spark, checkpoint=checkpoint, workers=2)
     assert "node int64" in str(error.value)
     assert "vertex int64" in str(error.value)

@@ -1,4 +1,4 @@
-"""What a start makes of a checkpoint that another flow, or another number of workers, has written."""
+"""Restore from a checkpoint, also one that another flow, or another number of workers, has written."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ _log = logging.getLogger(__name__)
 
 
 def newest_flow(log: RoundLog) -> dict[str, Any] | None:
-    """What the flow that wrote the newest manifest says of itself; None: there is none."""
+    """The plan summary of the flow that wrote the newest manifest; None: there is no manifest."""
     found = log.chosen()
     return None if found is None else _flow(log, found[0])
 
 
 def check(log: RoundLog, plan: Plan) -> None:
-    """Checks that a flow may go on from a checkpoint, before anything is changed.
+    """Check that a flow may continue from a checkpoint, before anything is changed.
 
     Raises:
-        FlowChanged: it may not.
+        FlowChanged: the flow may not.
     """
     found = log.chosen()
     if found is not None and found[0].plan != plan.fingerprint:
         _migrated(log, plan, *found, Blobs(log.files))
 
 
-def adopt(log: RoundLog, site: RunContext, newest: int) -> None:
-    """Lets the run's own flow go on from a manifest: if another one wrote it, it is written anew.
+def restore(log: RoundLog, site: RunContext, newest: int) -> None:
+    """Let the run's flow continue from a manifest; a manifest of another flow is migrated and rewritten.
 
     Raises:
-        FlowChanged: it cannot.
+        FlowChanged: the manifest cannot be migrated.
     """
     found = log.read_whole(newest)
     if found is None or found[0].plan == site.plan.fingerprint:
@@ -91,11 +91,13 @@ def _flow(log: RoundLog, manifest: Manifest) -> dict[str, Any]:
 def _tell(name: str, made: Migration) -> None:
     old, new = made.renumbered
     if old != new:
-        _log.warning("%s: goes on with %d workers instead of %d", name, new, old)
+        _log.warning("%s: continues with %d workers instead of %d", name, new, old)
     for loop, (before, after) in made.bounded.items():
         was = "" if before is None else f" instead of {before}"
         at = made.coordinator.loops.reached.get(loop, 0) + 1
-        _log.warning("%s: loop %s ends after %d iterations%s; it has come to %d", name, loop, after, was, at)
+        _log.warning(
+            "%s: loop %s ends after %d iterations%s; the loop has reached %d", name, loop, after, was, at
+        )
     if made.added:
         _log.warning("%s: new steps, which start empty: %s", name, ", ".join(made.added))
     for step, dropped in made.removed.items():
