@@ -19,7 +19,7 @@ import timely_spark as ts
 from timely_spark.errors import GraphError, InvalidTime
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Antichain, CompactingTimes, broken_law, only_epochs
 from timely_spark.worker import Worker
-from timely_spark.worker.outline import Outline, outline
+from timely_spark.worker.plan_summary import PlanSummary, plan_summary
 
 #: the library's own kinds beside them: the definitions below must hold for these as well
 ALL = {**KINDS, "product": PRODUCT, "Naiad's": LEXICOGRAPHIC}
@@ -428,7 +428,7 @@ def test_a_snapshot_of_such_times_can_be_looked_at_without_their_code() -> None:
     simulation = ts.testing.Simulation(flow)
     simulation.send("x", [1])
     simulation.run()
-    told = Outline(outline(simulation.plan))
+    told = PlanSummary(plan_summary(simulation.plan))
 
     held = told.held(simulation.coordinator.encode(), epoch=0)
     assert [(one.time, one.step, one.notifications) for one in held] == [([[0, ""]], "waits", 1)]

@@ -56,7 +56,7 @@ from timely_spark.runtime.states import States
 from timely_spark.runtime.trigger import trigger_of
 from timely_spark.worker import Bound, Coordinator, Plan
 from timely_spark.worker.columns import by_column
-from timely_spark.worker.outline import outline
+from timely_spark.worker.plan_summary import plan_summary
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -367,7 +367,7 @@ def _claimed(site: RunContext) -> _Claim:
     newest = log.align()
     log.sweep()
     log.write_json(
-        f"flows/{plan.fingerprint}.json", {"described": plan.described(), "outline": outline(plan)}
+        f"flows/{plan.fingerprint}.json", {"described": plan.described(), "outline": plan_summary(plan)}
     )
     if newest is None:
         coordinator = Coordinator(plan)

@@ -13,7 +13,7 @@ from timely_spark.runtime.blobs import size_of
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.lock import Lock
 from timely_spark.runtime.log import RoundLog
-from timely_spark.worker.outline import Held, Outline
+from timely_spark.worker.plan_summary import Held, PlanSummary
 
 _MOST = 10
 
@@ -73,7 +73,7 @@ class Status:
             raise OtherFlow.no_flow(log.checkpoint)
         manifest, rows = found
         said = log.read_json_there(f"flows/{manifest.plan}.json")
-        snapshot, outline = manifest.coordinator, Outline(said["outline"])
+        snapshot, summary = manifest.coordinator, PlanSummary(said["outline"])
         epochs = sorted({epoch for epochs in snapshot["unreleased"].values() for epoch in epochs})
         messages = rows.filter(pc.equal(rows.column("kind"), "message")).column("payload").to_pylist()
         stands = snapshot["inputs"]
@@ -81,7 +81,7 @@ class Status:
         late = [
             name
             for name, at in stands.items()
-            if oldest is not None and at is not None and at <= oldest and outline.inputs[name][0] != "clock"
+            if oldest is not None and at is not None and at <= oldest and summary.inputs[name][0] != "clock"
         ]
         return cls(
             checkpoint=log.checkpoint,
@@ -93,15 +93,15 @@ class Status:
             rounds=manifest.rounds,
             complete=manifest.complete,
             epochs=epochs,
-            inputs={name: (at, outline.inputs[name][1]) for name, at in stands.items()},
-            frontier=outline.frontier(snapshot) or manifest.frontier,
+            inputs={name: (at, summary.inputs[name][1]) for name, at in stands.items()},
+            frontier=summary.frontier(snapshot) or manifest.frontier,
             messages=len(messages),
             message_bytes=sum(map(size_of, messages)),
             notifications=sum(n for pending in snapshot["pending"] for _, _, n in pending),
             left=snapshot["left"],
             late=manifest.late,
             state_bytes=manifest.stats.get("state_bytes", {}),
-            held=[] if oldest is None else outline.held(snapshot, oldest),
+            held=[] if oldest is None else summary.held(snapshot, oldest),
             held_by_inputs=late,
         )
 

@@ -1,4 +1,4 @@
-"""The outline of a plan as JSON: enough to tell, without the flow's code, where its times stand and why."""
+"""The summary of a plan as JSON: tells the frontiers of a checkpoint and their causes without the flow's code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from timely_spark.worker.plan import Plan
 _TIMES: Mapping[str, Any] = {type(times.epoch(0)).__name__: times for times in (PRODUCT, LEXICOGRAPHIC)}
 
 
-def outline(plan: Plan) -> dict[str, Any]:
+def plan_summary(plan: Plan) -> dict[str, Any]:
     """The steps that receive, with the lines that built them, and what the ways between them do to times.
 
     With times of one's own these ways are left out: their summaries are code.
@@ -25,7 +25,7 @@ def outline(plan: Plan) -> dict[str, Any]:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("hello")
         >>> _ = flow.input("x", "n long").distinct(name="once").capture("out")
-        >>> [name for name, *_ in outline(flow.compile(2))["steps"]]
+        >>> [name for name, *_ in plan_summary(flow.compile(2))["steps"]]
         ['once', 'out']
     """
     own = _TIMES.get(type(plan.times.epoch(0)).__name__) != plan.times
@@ -58,8 +58,8 @@ class Held:
     path: list[str]
 
 
-class Outline:
-    """What `outline` gave, to be asked about a coordinator's snapshot."""
+class PlanSummary:
+    """A plan summary, which explains a coordinator's snapshot."""
 
     def __init__(self, found: Mapping[str, Any]) -> None:
         self.steps: list[tuple[str, str, str, int]] = [tuple(step) for step in found["steps"]]
@@ -108,13 +108,13 @@ class Outline:
                     way.append(self.steps[at][0])
                     at = before[at]
                 return way[::-1]
-            for onward in self._onward(index):
-                if onward not in before:
-                    before[onward] = index
-                    todo.append(onward)
+            for successor in self._successors(index):
+                if successor not in before:
+                    before[successor] = index
+                    todo.append(successor)
         return [self.steps[start][0]]
 
-    def _onward(self, index: int) -> Iterable[int]:
+    def _successors(self, index: int) -> Iterable[int]:
         if self.reach is not None:
             for edge in self.reach.out[2 * index + 1]:
                 yield edge.target // 2
