@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from timely_spark.differential.trace import DIFF, consolidate, numbers
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Partition, Vertex, caller, check_columns, composed, describe
+from timely_spark.graphs.affected import NOBODY, Affected, added_up, ordered, unique
 from timely_spark.graphs.spanning import Rooted, along_paths, breadth_first, rooted_forest
-from timely_spark.graphs.touched import NOBODY, Touched, added_up, ordered, unique
 from timely_spark.operators.aggregate import ALL
 from timely_spark.worker.arrangement import Arrangement, paired
 from timely_spark.worker.keys import Hashes, Indices, Mask, exact, flat, group, same
@@ -68,16 +68,16 @@ class _Forest(Vertex):
         self.waiting.setdefault(time, []).append(batch)
         self.notify_at(time)
 
-    def update(self, changes: pa.Table) -> tuple[Touched, pa.Table]:
+    def update(self, changes: pa.Table) -> tuple[Affected, pa.Table]:
         """Take in changes of edges: what became of the nodes they touch; and loops that come or go."""
-        nodes = Touched(self.kind)
+        nodes = Affected(self.kind)
         a, b, comes = self._count(nodes, changes)
         loop = a == b
         loops = self._table(nodes.of(a[loop]), nodes.of(b[loop]), np.where(comes, 1, -1)[loop])
         ends = unique(len(nodes), a, b)
         self._ask(nodes, ends)
         new = ends[~nodes.known[ends]]
-        nodes.fallen[new] = True
+        nodes.detached[new] = True
 
         cut = ~comes & ~loop
         below = np.concatenate([b[cut & (nodes.parent[b] == a)], a[cut & (nodes.parent[a] == b)]])
@@ -89,8 +89,8 @@ class _Forest(Vertex):
         with_edge, _ = _related(self.edges, nodes, roots)
         alive = np.zeros(len(nodes), np.bool_)
         alive[x] = alive[kept] = alive[with_edge] = True
-        gone = np.concatenate([roots[~alive[roots]], np.flatnonzero(nodes.fallen & ~alive)])
-        nodes.fallen[gone] = False
+        gone = np.concatenate([roots[~alive[roots]], np.flatnonzero(nodes.detached & ~alive)])
+        nodes.detached[gone] = False
         nodes.label[gone] = nodes.parent[gone] = nodes.rank[gone] = NOBODY
         self._hang(nodes, np.concatenate([x, a[comes]]), np.concatenate([y, b[comes]]))
         self._keep(nodes)
@@ -98,7 +98,7 @@ class _Forest(Vertex):
 
     # -- edges -----------------------------------------------------------------------------------------------
 
-    def _count(self, nodes: Touched, changes: pa.Table) -> tuple[Indices, Indices, Mask]:
+    def _count(self, nodes: Affected, changes: pa.Table) -> tuple[Indices, Indices, Mask]:
         """Count edges: which ones come, or else go."""
         a, b = nodes.numbers(*(changes.column(end) for end in self.ends))
         a, b, diff = added_up(a, b, numbers(changes, DIFF))
@@ -120,7 +120,7 @@ class _Forest(Vertex):
 
     # -- nodes -----------------------------------------------------------------------------------------------
 
-    def _ask(self, nodes: Touched, which: Indices) -> None:
+    def _ask(self, nodes: Affected, which: Indices) -> None:
         """Look up the rows of nodes, where that was not done before."""
         which = which[~nodes.asked[which]]
         nodes.asked[which] = True
@@ -139,13 +139,13 @@ class _Forest(Vertex):
         nodes.parent[who] = nodes.old_parent[who] = parent
         nodes.rank[who] = nodes.old_rank[who] = rank[last]
 
-    def _members(self, nodes: Touched, labels: Indices) -> Indices:
+    def _members(self, nodes: Affected, labels: Indices) -> Indices:
         """All nodes that have some labels, their rows looked up."""
         _, who = _related(self.members, nodes, labels)
         self._ask(nodes, who)
         return who
 
-    def _keep(self, nodes: Touched) -> None:
+    def _keep(self, nodes: Affected) -> None:
         """Write the rows of nodes that changed, and under which label they are found."""
         who = np.flatnonzero(nodes.changed)
         known, gone = nodes.known[who], nodes.label[who] == NOBODY
@@ -168,7 +168,7 @@ class _Forest(Vertex):
 
     # -- trees -----------------------------------------------------------------------------------------------
 
-    def _fall(self, nodes: Touched, cut: Indices) -> tuple[Indices, Indices]:
+    def _fall(self, nodes: Affected, cut: Indices) -> tuple[Indices, Indices]:
         """Give nodes that were cut off other parents; those that find none fall. All edges of the fallen.
 
         A neighbour of smaller rank is no descendant, so it may be a parent, unless it has fallen itself.
@@ -185,35 +185,37 @@ class _Forest(Vertex):
                 labels = unique(len(nodes), nodes.label[cut])
                 tree = self._members(nodes, labels)
                 tree = tree[nodes.rank[tree] >= nodes.rank[cut].min()]
-                cut = tree[~nodes.fallen[tree] & (nodes.parent[tree] != tree)]
+                cut = tree[~nodes.detached[tree] & (nodes.parent[tree] != tree)]
             x, y = _related(self.edges, nodes, cut)
             self._ask(nodes, unique(len(nodes), y))
             if not deep:
-                fits = (nodes.label[x] == nodes.label[y]) & (nodes.rank[y] < nodes.rank[x]) & ~nodes.fallen[y]
+                fits = (
+                    (nodes.label[x] == nodes.label[y]) & (nodes.rank[y] < nodes.rank[x]) & ~nodes.detached[y]
+                )
                 child, parent = x[fits], y[fits]
                 by_rank = np.argsort(-nodes.rank[parent], kind="stable")
                 nodes.parent[cut] = NOBODY
                 nodes.parent[child[by_rank]] = parent[by_rank]  # the last one written has the least rank
                 cut = cut[nodes.parent[cut] == NOBODY]
-            nodes.fallen[cut] = True
-            falls = nodes.fallen[x]
+            nodes.detached[cut] = True
+            falls = nodes.detached[x]
             x, y = x[falls], y[falls]
             edges.append((x, y))
-            cut = unique(len(nodes), y[(nodes.parent[y] == x) & ~nodes.fallen[y]])
+            cut = unique(len(nodes), y[(nodes.parent[y] == x) & ~nodes.detached[y]])
         return np.concatenate([x for x, _ in edges]), np.concatenate([y for _, y in edges])
 
-    def _hang(self, nodes: Touched, x: Indices, y: Indices) -> None:
+    def _hang(self, nodes: Affected, x: Indices, y: Indices) -> None:
         """Hang what has fallen, and trees that have become one, by the edges (x, y), onto the least node."""
         # edges of the forest as it was go first: so it changes no more than it must
         was = (nodes.old_parent[x] == y) | (nodes.old_parent[y] == x)
         x, y = np.concatenate([x[was], x[~was]]), np.concatenate([y[was], y[~was]])
-        loose = nodes.fallen.copy()
+        loose = nodes.detached.copy()
         forest = self._rooted(nodes, loose, x, y)
         merged = np.flatnonzero((forest.via >= 0) & ~loose)
         if len(merged):  # trees whose labels go: their nodes hang anew, by the same edges
             tree = self._members(nodes, merged)
-            tree = tree[~nodes.fallen[tree] & (nodes.label[tree] != NOBODY)]
-            loose = nodes.fallen.copy()
+            tree = tree[~nodes.detached[tree] & (nodes.label[tree] != NOBODY)]
+            loose = nodes.detached.copy()
             loose[tree] = True
             chosen = forest.via[forest.via >= 0]
             inner = tree[nodes.parent[tree] != tree]
@@ -234,7 +236,7 @@ class _Forest(Vertex):
         nodes.label[who], nodes.parent[who], nodes.rank[who] = root[who], up[who], rank[who]
 
     @staticmethod
-    def _rooted(nodes: Touched, loose: Mask, x: Indices, y: Indices) -> Rooted:
+    def _rooted(nodes: Affected, loose: Mask, x: Indices, y: Indices) -> Rooted:
         """A forest of loose nodes, and of trees that stand: each of those is one node, that of its label."""
         of = np.where(loose, np.arange(len(nodes)), nodes.label)
         return rooted_forest(len(nodes), of[x], of[y], nodes.places())
@@ -266,7 +268,7 @@ class _SpanningForest(_Forest):
         if made.num_rows:
             self.send_by(0, time, made)
 
-    def _changes(self, nodes: Touched) -> pa.Table:
+    def _changes(self, nodes: Affected) -> pa.Table:
         who = np.flatnonzero(nodes.parent != nodes.old_parent)
         parent = np.concatenate([nodes.old_parent[who], nodes.parent[who]])
         who, diff = np.tile(who, 2), np.repeat([-1, 1], len(who))
@@ -344,14 +346,14 @@ class _Components(_Forest):
         return [state if place.num_rows else {} for place in places]
 
 
-def _relate(state: Arrangement, nodes: Touched, one: Indices, two: Indices, diff: npt.NDArray[Any]) -> None:
+def _relate(state: Arrangement, nodes: Affected, one: Indices, two: Indices, diff: npt.NDArray[Any]) -> None:
     """Take pairs into an index of pairs."""
     (first, second), h = (*state.keys, *state.within), nodes.hashes()
     pairs = pa.table({first: nodes.of(one), second: nodes.of(two), DIFF: diff})
     state.insert(pairs, paired(h[one], h[two]), _compact)
 
 
-def _related(state: Arrangement, nodes: Touched, of: Indices) -> tuple[Indices, Indices]:
+def _related(state: Arrangement, nodes: Affected, of: Indices) -> tuple[Indices, Indices]:
     """For some different nodes those that an index of pairs has with them: the pairs."""
     if not len(of) or not len(state):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)

@@ -1,4 +1,4 @@
-"""The summary of a plan as JSON: tells the frontiers of a checkpoint and their causes without the flow's code."""
+"""A plan summary as JSON: tells the frontiers of a checkpoint, and why, without the code of the flow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of a forest that a batch of changes touches: nodes by number, their values and rows as arrays."""
+"""The nodes of a forest that a batch of changes affects: numbered, with their values and rows as arrays."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from timely_spark.worker.keys import Hashes, Indices, Mask, flat, hashes, in_ord
 NOBODY = -1
 
 
-class Touched:
-    """Nodes numbered as they are met; what the forest's state says of each, and what it is to say.
+class Affected:
+    """Affected nodes, numbered in the order of their first use, with their rows before and after the batch.
 
     All arrays are indexed by a node's number.
     """
@@ -24,22 +24,22 @@ class Touched:
     def __init__(self, kind: pa.DataType) -> None:
         self.values = pa.array([], kind)
         self._hashes: Hashes = np.zeros(0, np.uint64)
-        #: integers that were met, sorted, with their numbers; those met since are as many at most
+        #: integer values, sorted, with their numbers; at most as many newer ones are not sorted yet
         self._sorted = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        #: whether its row was looked for, and whether there is one
+        #: whether the node's row was looked up, and whether the state has one
         self.asked = self.known = np.zeros(0, np.bool_)
-        #: as the state has them: the least node of its component, and its parent; a root is its own
+        #: the row before the batch: the least node of the component, and the parent; a root is its own parent
         self.old_label = self.old_parent = self.old_rank = np.zeros(0, np.int64)
-        #: as they are to be; the parent's rank is less than its own
+        #: the row after the batch; a parent's rank is less than the ranks of its children
         self.label = self.parent = self.rank = np.zeros(0, np.int64)
-        #: whether it hangs on nothing
-        self.fallen = np.zeros(0, np.bool_)
+        #: whether the node has lost its parent
+        self.detached = np.zeros(0, np.bool_)
 
     def __len__(self) -> int:
         return len(self.values)
 
     def numbers(self, *columns: Any) -> list[Indices]:
-        """The numbers of nodes, given as columns of values; who was not met before gets the next one."""
+        """The numbers of nodes, given as columns of values; new nodes get the next numbers."""
         arrays = [flat(column) for column in columns]
         bounds = np.cumsum([len(array) for array in arrays])[:-1]
         if pa.types.is_integer(self.values.type) and not any(a.null_count for a in (self.values, *arrays)):
@@ -49,14 +49,14 @@ class Touched:
             found = encoded.indices.to_numpy()[len(self) :].astype(np.int64)
             self.values = encoded.dictionary
         if more := len(self) - len(self.asked):
-            for name in ("asked", "known", "fallen"):
+            for name in ("asked", "known", "detached"):
                 setattr(self, name, np.append(getattr(self, name), np.zeros(more, np.bool_)))
             for name in ("old_label", "old_parent", "old_rank", "label", "parent", "rank"):
                 setattr(self, name, np.append(getattr(self, name), np.full(more, NOBODY)))
         return np.split(found, bounds)
 
     def _numbered(self, values: npt.NDArray[Any]) -> tuple[Indices, pa.Array]:
-        """The numbers of integers, and all that were met then."""
+        """The numbers of integer values, and all values including new ones."""
         if not len(self) and (dense := _dense(values)) is not None:
             return dense[0], pa.array(dense[1], self.values.type)
         met = self.values.to_numpy()
