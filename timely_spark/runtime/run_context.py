@@ -1,4 +1,4 @@
-"""`RunContext`: checkpoint, plan and limits of one run, which every Python process of the run gets."""
+"""`RunContext`: checkpoint, plan and limits of one run, which every Python process of the run gets.
 
 Each task gets a new closure, and with it the pickled plan; a Python process unpickles the plan once, because
 modules outlive tasks and closures do not. The plan holds the user's functions. Spark pickles functions, too;
