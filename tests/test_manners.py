@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 import timely_spark as ts
 from timely_spark.__main__ import main
@@ -44,3 +47,56 @@ def test_the_status_is_told_again_and_again(
     assert main(["status", "/no/such/checkpoint", "--watch"]) == 0
     assert pauses == [2.0] * 3
     assert capsys.readouterr().err.count("holds no checkpoint of a flow") == 3
+
+
+@pytest.fixture
+def finished(spark: SparkSession, checkpoint: str) -> Path:
+    """The checkpoint of a flow that has run."""
+    flow = ts.Dataflow("finished")
+    numbers = flow.input("numbers", "n long")
+    numbers.group_by("n").count(name="counts").capture("out")
+    with flow.start(spark, checkpoint=checkpoint, workers=2) as query:
+        numbers.send([1, 2, 3])
+        query.wait_for()
+    return Path(checkpoint)
+
+
+def test_the_status_of_a_checkpoint_that_nobody_may_write_to(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    for path in [finished, *before]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        assert main(["status", str(finished)]) == 0
+    finally:
+        for path in [finished, *before]:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
+    assert "flow 'finished', 2 workers" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
+
+
+def test_the_status_of_a_damaged_checkpoint_is_what_is_damaged(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [path.relative_to(finished) for path in (finished / "timely").rglob("*") if path.is_file()]
+    told = 0
+    for file in files:
+        for damage in (b"", b"{", b"null", b"[]", None):
+            copy = tmp_path / "copy"
+            shutil.copytree(finished, copy)
+            if damage is None:
+                (copy / file).unlink()
+            else:
+                (copy / file).write_bytes(damage)
+            code = main(["status", str(copy)])
+            out, errors = capsys.readouterr()
+            assert (out, errors) != ("", "")
+            assert (code == 0) == (errors == "")
+            assert "Traceback" not in errors
+            assert not errors or str(copy) in errors
+            told += code
+            shutil.rmtree(copy)
+
+    assert told >= 10, "flow.json and the newest manifest are read for certain"

@@ -130,7 +130,7 @@ class Stream(Suggests):
             scope: the scope of the outputs, if not that of the inputs.
             parts: `kind` (by default a vertex), `vertex`, `requires`, `guarantees`, `keeps`, `summary`,
                 `detail`, `parameters` of the stage; `called`: what its name is derived from, by default
-                `operator`.
+                `operator`; `own`: names of the library's that the outputs have, and the inputs do not.
 
         Raises:
             GraphError: the inputs are of different flows or scopes.
@@ -318,6 +318,7 @@ class Scope:
                 scope,
                 [schema],
                 kind=Kind.FEEDBACK,
+                own=schema.names if entered is not None else (),
                 summary=graph.times.feedback(scope.depth, scope.limit),
                 detail="" if scope.limit is None else f"at most {scope.limit + 1} iterations",
                 parameters={"max_iterations": None if scope.limit is None else scope.limit + 1},

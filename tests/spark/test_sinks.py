@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
@@ -125,6 +126,45 @@ def test_a_table_in_a_catalog(spark: SparkSession) -> None:
     sink.deliver(spark, 0, [part(0, table((1, "a")))])
 
     assert [tuple(row) for row in spark.table("default.words").collect()] == [(0, 1, "a")]
+
+
+ODD = pa.schema(
+    [("a b", pa.int64()), ("v;{}()", pa.struct([("x=y.`z`", pa.string())])), ("n,\t\n", pa.int32())]
+)
+
+
+def properties(spark: SparkSession, path: str) -> dict[str, str]:
+    return dict(DeltaTable.forPath(spark, path).detail().collect()[0]["properties"])
+
+
+@pytest.mark.parametrize("keys", [(), ("a b",)])
+def test_a_table_has_columns_of_any_name(spark: SparkSession, tmp_path: Path, keys: tuple[str, ...]) -> None:
+    path, name = str(tmp_path / "table"), "spark_catalog.default.`odd" + "_keys" * len(keys) + "`"
+    spark.sql(f"DROP TABLE IF EXISTS {name}")
+    for target in (path, name):
+        diff = "n,\t\n" if keys else None
+        sink = prepared(spark, DeltaSink(target, keys=keys, diff=diff), ODD)
+        sink.deliver(spark, 0, [part(0, table((1, {"x=y.`z`": "a"}, 1), schema=ODD))])
+        sink = prepared(spark, DeltaSink(target, keys=keys, diff=diff), ODD)  # a restart
+        sink.deliver(spark, 1, [part(1, table((2, {"x=y.`z`": "b"}, 1), schema=ODD))])
+        frame = spark.read.format("delta").load(path) if target is path else spark.table(name)
+        assert frame.columns == ["epoch", *ODD.names[: 2 if keys else 3]]
+        assert sorted(row[:3] for row in frame.collect()) == [(0, 1, ("a",)), (1, 2, ("b",))]
+
+
+def test_only_names_that_need_it_are_mapped(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    dotted = pa.schema([("a.b", pa.int64()), ("`", pa.struct([("größe-x", pa.string())]))])
+    prepared(spark, DeltaSink(path), dotted)
+    assert "delta.columnMapping.mode" not in properties(spark, path)
+
+    sink = prepared(spark, DeltaSink(path, overwrite=True), ODD, identity="two")
+    sink.deliver(spark, 0, [part(0, table((1, None, 1), schema=ODD))])
+    assert properties(spark, path)["delta.columnMapping.mode"] == "name"
+    assert rows(spark, path) == [(0, 1, None, 1)]
+    sink = prepared(spark, DeltaSink(path, overwrite=True), identity="three")
+    sink.deliver(spark, 0, [part(0, table((1, "a")))])
+    assert rows(spark, path) == [(0, 1, "a")]
 
 
 def test_mistakes_about_columns(spark: SparkSession, tmp_path: Path) -> None:

@@ -132,6 +132,7 @@ def arrange(collection: Collection, keys: str | Sequence[str], *, name: str | No
         "arrange",
         [stream.schema.append(pa.field(SEQUENCE, pa.int64()))],
         name=name,
+        own=(SEQUENCE,),
         vertex=Arrange(listed),
         requires=[Partition(listed)],
         guarantees=listed,

@@ -9,7 +9,7 @@ import pyarrow as pa
 from timely_spark.differential import arranged, joins, linear, loops, outputs, reductions
 from timely_spark.differential.trace import DIFF, SEQUENCE
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Suggests, caller, composed, describe, told
+from timely_spark.graph import Suggests, caller, check_given, composed, describe, told
 from timely_spark.times import PRODUCT
 
 if TYPE_CHECKING:
@@ -214,6 +214,7 @@ class Collection(Suggests):
                 "Hint: choose another name."
             )
             raise SchemaError(msg)
+        check_given("changes", caller(), [diff])
         columns = [*self.schema.names, {diff: DIFF}]
         if self.once:
             return self.stream.select(*columns, name=name)

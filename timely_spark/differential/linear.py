@@ -24,9 +24,10 @@ from timely_spark.graph import (
     as_schema,
     as_table,
     caller,
+    check_given,
     composed,
 )
-from timely_spark.operators.rows import Expression, check_function, each
+from timely_spark.operators.rows import Expression, check_function, computed, each
 from timely_spark.worker.partitioning import repartition
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def changed_by(stream: Stream, diff: str | None, *, name: str | None = None) -> 
         SchemaError: there is no such column, or it has no whole numbers.
     """
     if diff is None:
-        return stream.select(*stream.schema.names, {DIFF: pc.scalar(1)}, name=name)
+        return computed(stream, *stream.schema.names, {DIFF: pc.scalar(1)}, own=(DIFF,), name=name)
     if diff not in stream.schema.names or not pa.types.is_integer(stream.schema.field(diff).type):
         has = ", ".join(f"{field.name} {field.type}" for field in stream.schema)
         msg = (
@@ -126,6 +127,7 @@ def changed_by(stream: Stream, diff: str | None, *, name: str | None = None) -> 
         "collection",
         [pa.schema([*kept, pa.field(DIFF, pa.int64())])],
         name=name,
+        own=(DIFF,),
         vertex=_Weigh(diff),
         keeps={field.name: field.name for field in kept},
         detail=diff,
@@ -160,6 +162,8 @@ def select(
     Raises:
         SchemaError: a column is not there, an expression does not fit, or no column is left.
     """
+    given = [new for one in (*columns, named) for new in ([one] if isinstance(one, str) else one)]
+    check_given("select", caller(), given, known=collection.schema.names)
     return collection.like(collection.stream.select(*columns, named, {DIFF: DIFF}, name=name))
 
 
@@ -292,6 +296,7 @@ def flat_map(
 def _each(
     collection: Collection, operator: str, vertex: Stateless, made: pa.Schema, name: str | None
 ) -> Collection:
+    check_given(operator, caller(), made.names, known=collection.schema.names)
     schema = made.append(pa.field(DIFF, pa.int64()))
     return collection.like(collection.stream.then(operator, [schema], name=name, vertex=vertex)[0])
 

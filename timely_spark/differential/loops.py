@@ -14,7 +14,7 @@ from timely_spark.differential.trace import numbers
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Vertex, caller, check_columns, composed
 from timely_spark.operators.loop import OnLimit
-from timely_spark.operators.rows import Expression, check_function
+from timely_spark.operators.rows import Expression, check_function, computed
 
 if TYPE_CHECKING:
     from timely_spark.differential.collections import Collection
@@ -83,7 +83,9 @@ def enter_at(
         raise GraphError(msg)
     if isinstance(iteration, str):
         check_columns("enter_at", collection.schema, [iteration])
-    stream = scope.enter(collection.stream.select(*collection.stream.schema.names, {_ITERATION: iteration}))
+    added = {_ITERATION: iteration}
+    numbered = computed(collection.stream, *collection.stream.schema.names, added, own=(_ITERATION,))
+    stream = scope.enter(numbered)
     kind = stream.schema.field(_ITERATION).type
     if not pa.types.is_integer(kind):
         msg = f"enter_at ({caller()}): iteration={iteration!s} is {kind}. Hint: give whole numbers from 0 on."

@@ -30,12 +30,13 @@ from timely_spark.graph import (
     as_schema,
     caller,
     check_columns,
+    check_given,
     composed,
     describe,
     names,
 )
 from timely_spark.operators.aggregate import ALL
-from timely_spark.operators.rows import check_function
+from timely_spark.operators.rows import check_function, computed
 
 if TYPE_CHECKING:
     from timely_spark.differential.collections import Collection
@@ -84,7 +85,9 @@ def _grouped(
             msg = f"{operator} ({caller()}): {value!r} is a key and the value. Hint: take it out of keys."
             raise SchemaError(msg)
     if not listed:
-        return collection.select(*collection.schema.names, {ALL: pc.scalar(0)}), (ALL,)
+        columns = {ALL: pc.scalar(0), DIFF: DIFF}
+        whole = computed(collection.stream, *collection.schema.names, columns, own=(ALL,))
+        return collection.like(whole), (ALL,)
     return collection, listed
 
 
@@ -445,7 +448,9 @@ def _general(
 
 
 def _check_free(operator: str, column: Any, keys: Sequence[str]) -> None:
-    if column in keys or not isinstance(column, str) or column.startswith(DIFF):
+    if isinstance(column, str):
+        check_given(operator, caller(), [column])
+    if column in keys or not isinstance(column, str):
         why = "is a key" if column in keys else "is no name for a result"
         msg = f"{operator} ({caller()}): column {column!r} {why}. Hint: give the result another name."
         raise SchemaError(msg)

@@ -16,7 +16,7 @@ from timely_spark.graph.graph import (
     names,
 )
 from timely_spark.graph.naming import Name, composed
-from timely_spark.graph.schema import SchemaLike, as_schema, as_table, check_names, describe
+from timely_spark.graph.schema import SchemaLike, as_schema, as_table, check_given, check_names, describe
 from timely_spark.graph.sql import identifier
 from timely_spark.graph.suggest import Suggests
 from timely_spark.graph.told import told
@@ -41,6 +41,7 @@ __all__ = [
     "as_table",
     "caller",
     "check_columns",
+    "check_given",
     "check_names",
     "composed",
     "describe",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -282,12 +282,15 @@ class Graph:
         handle: bool = False,
         epochs: str = "",
         max_jump: int = 0,
+        own: Collection[str] = (),
     ) -> Stage:
         """Add a stage and the edges that lead to it; without a name it is named after `called` or `operator`.
 
+        A name of the library's is that of a column of its inputs, or among `own`: those that it adds.
+
         Raises:
             GraphError: the name is taken.
-            SchemaError: a required column is missing or cannot be a key.
+            SchemaError: a required column is missing or cannot be a key; or another name is the library's.
         """
         title = self.names.add(scope.title, called or operator, name, caller())
         needs = tuple(requires) if requires is not None else (None,) * max(1, len(inputs))
@@ -295,8 +298,9 @@ class Graph:
             if need is not None:
                 check_columns(title.full, source.outputs[port], need.columns, keys=True)
         where = caller()
+        known = {*own, *(name for source, port in inputs for name in source.outputs[port].names)}
         for schema in outputs:
-            check_names(title.full, where, schema, given=kind is Kind.SOURCE)
+            check_names(title.full, where, schema, known=known)
         stage = Stage(
             index=len(self.stages),
             title=title,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, TypeAlias
 
 import pyarrow as pa
@@ -38,9 +38,8 @@ _TYPES: dict[str, pa.DataType] = {
 _TEXTS = frozenset({"varchar", "char", "character"})
 _TOKEN = re.compile(r"""\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\w+|[<>(),:])""")
 
-#: How names begin that are the library's own, and the ones that its steps pass on to each other.
+#: How names begin that are the library's own.
 RESERVED = "__timely_"
-_PASSED_ON = frozenset(RESERVED + name for name in ("diff", "sequence", "iteration", "all"))
 
 SchemaLike: TypeAlias = pa.Schema | str | Mapping[str, Any]
 """What a user may write: DDL as in Spark (``"node long, name string"``), an Arrow schema, or a mapping of
@@ -122,26 +121,39 @@ def _of_spark(kind: Any, column: str) -> pa.DataType:
         raise SchemaError(msg) from None
 
 
-def check_names(step: str, where: Where, schema: pa.Schema, *, given: bool = False) -> None:
+def check_given(step: str, where: Where, names: Iterable[str], *, known: Collection[str] = ()) -> None:
+    """Check that none of the names that a user gives to columns is one of the library's own.
+
+    Args:
+        step: that is to have them.
+        where: the user's line.
+        names: of the columns.
+        known: those that the step's inputs have already, or that the library adds.
+
+    Raises:
+        SchemaError: a name begins with `__timely_`, and is not known.
+    """
+    if own := [name for name in names if name.startswith(RESERVED) and name not in known]:
+        msg = (
+            f"{step} ({where}) has columns {own}: names that begin with {RESERVED!r} are the library's. "
+            "Hint: rename them."
+        )
+        raise SchemaError(msg)
+
+
+def check_names(step: str, where: Where, schema: pa.Schema, *, known: Collection[str] = ()) -> None:
     """Check the names of columns: those that Spark, too, can tell apart, and none of the library's own.
 
     Args:
         step: that has them.
         where: the user's line.
         schema: the columns.
-        given: whether nobody but the user can have named them.
+        known: as for `check_given`.
 
     Raises:
-        SchemaError: a name begins with `__timely_`; or two names differ in case only.
+        SchemaError: a name begins with `__timely_`, and is not known; or two names differ in case only.
     """
-    passed_on: frozenset[str] = frozenset() if given else _PASSED_ON
-    own = [name for name in schema.names if name.startswith(RESERVED) and name not in passed_on]
-    if own:
-        msg = (
-            f"{step} ({where}) has columns {own}: names that begin with {RESERVED!r} are the library's. "
-            "Hint: rename them."
-        )
-        raise SchemaError(msg)
+    check_given(step, where, schema.names, known=known)
     if alike := next(_alike("", list(schema)), None):
         msg = (
             f"{step} ({where}) has columns {alike[0]!r} and {alike[1]!r}, which Spark takes for one: it does "

@@ -21,6 +21,7 @@ from timely_spark.graph import Partition, Vertex, caller, check_columns, compose
 from timely_spark.graphs.affected import NOBODY, Affected, added_up, ordered, unique
 from timely_spark.graphs.spanning import Rooted, along_paths, breadth_first, rooted_forest
 from timely_spark.operators.aggregate import ALL
+from timely_spark.operators.rows import computed
 from timely_spark.worker.arrangement import Arrangement, paired
 from timely_spark.worker.keys import Hashes, Indices, Mask, exact, flat, group, same
 from timely_spark.worker.partitioning import repartition
@@ -429,9 +430,8 @@ def spanning_forest(stream: Stream, *, name: str | None = None) -> Stream:
 
     Example:
         >>> import timely_spark as ts
-        >>> from timely_spark.differential.trace import DIFF
         >>> flow = ts.Dataflow("forest")
-        >>> edges = flow.input("edges", f"a long, b long, {DIFF} long")
+        >>> edges = flow.input("edges", "a long, b long, n long").collection(diff="n").stream
         >>> _ = spanning_forest(edges).capture("out")
         >>> changes = [[(1, 2, 1), (2, 3, 1)], [(1, 3, 1)], [(2, 1, -1)]]
         >>> ts.testing.run(flow, {"edges": changes})["out"].rows()
@@ -469,9 +469,8 @@ def components(stream: Stream, *, name: str | None = None) -> Stream:
 
     Example:
         >>> import timely_spark as ts
-        >>> from timely_spark.differential.trace import DIFF
         >>> flow = ts.Dataflow("components")
-        >>> edges = flow.input("edges", f"a long, b long, {DIFF} long")
+        >>> edges = flow.input("edges", "a long, b long, n long").collection(diff="n").stream
         >>> _ = components(spanning_forest(edges)).capture("out")
         >>> changes = [[(1, 2, 1), (3, 2, 1)], [(1, 2, -1)]]
         >>> ts.testing.run(flow, {"edges": changes}, workers=2)["out"].rows()
@@ -479,7 +478,8 @@ def components(stream: Stream, *, name: str | None = None) -> Stream:
     """
     ends, kind = _checked("components", stream)
     schema = pa.schema([("node", kind), ("component", kind), (DIFF, pa.int64())])
-    return stream.select(*stream.schema.names, **{ALL: pc.scalar(pa.scalar(0, pa.int8()))}).then(
+    together = {ALL: pc.scalar(pa.scalar(0, pa.int8()))}
+    return computed(stream, *stream.schema.names, together, own=(ALL,)).then(
         "label_components",
         [schema],
         name=name,

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Partition, Vertex, caller, check_columns, composed
+from timely_spark.graph import Partition, Vertex, caller, check_columns, check_given, composed
 from timely_spark.operators.expire import Runs, check_expire
-from timely_spark.operators.rows import check_name
+from timely_spark.operators.rows import check_name, computed
 from timely_spark.times import only_epochs
 from timely_spark.worker.arrangement import Arrangement
 from timely_spark.worker.keys import Groups, Hashes, Indices, flat, group
@@ -337,8 +337,9 @@ def _aggregate(
         raise SchemaError(msg)
     if expire is not None:
         check_expire("aggregate", stream, expire, per=per)
+    check_given("aggregate", where, columns)
     if not keys:  # all records are one group: that of a constant
-        whole = stream.select(*stream.schema.names, {ALL: pc.scalar(0)})
+        whole = computed(stream, *stream.schema.names, {ALL: pc.scalar(0)}, own=(ALL,))
         made = _aggregate(whole, (ALL,), columns, per, expire=expire, name=name)
         return made.select(*columns)
     check_columns("aggregate", stream.schema, keys, keys=True)

@@ -171,6 +171,9 @@ def to_delta(
 ) -> Stream:
     """Write to a Delta table: each epoch exactly once, and never half of it.
 
+    Where the name of a column or field has a space or one of ``,;{}()=``, the table is made with Delta's
+    column mapping by name, which readers must know.
+
     Args:
         stream: any outside loops.
         table: a path, or catalog.schema.table.
@@ -307,7 +310,7 @@ def _output(
         raise GraphError(msg)
     schema = stream.schema if made is None else stream.schema.append(pa.field(made, pa.int32()))
     epoch = [pa.field("epoch", pa.int64())] if kind in {"memory", "delta", "files"} else []
-    check_names(operator, caller(), pa.schema([*epoch, *schema]))
+    check_names(operator, caller(), pa.schema([*epoch, *schema]), known=stream.schema.names)
     ends = Kind.INSPECT if kind == "inspect" else Kind.OUTPUT
     called = f"{operator}-{stream.name.rsplit('.', 1)[-1]}"
     stream.then(

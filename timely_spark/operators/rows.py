@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -150,11 +150,24 @@ def select(
     Raises:
         SchemaError: a column is not there, or an expression does not fit.
     """
+    return computed(stream, *columns, named, name=name)
+
+
+def computed(
+    stream: Stream,
+    *columns: str | Mapping[str, str | Expression],
+    own: Collection[str] = (),
+    name: str | None = None,
+) -> Stream:
+    """What `select` gives, with columns among them that are the library's `own`. For operators.
+
+    Raises:
+        SchemaError: as `select`.
+    """
     check_name("select", stream, name)
     chosen: dict[str, str | Expression] = {}
     for column in columns:
         chosen |= column if isinstance(column, Mapping) else {column: column}
-    chosen |= named
     for new, old in chosen.items():
         if not isinstance(old, str | pc.Expression):
             how = "map() takes functions" if callable(old) else "write a constant as pc.scalar(...)"
@@ -177,6 +190,7 @@ def select(
         [schema],
         name=name,
         kind=Kind.SELECT,
+        own=own,
         vertex=_Select(chosen, schema),
         keeps={new: old for new, old in chosen.items() if isinstance(old, str)},
         detail=", ".join(

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, ClassVar
 
+from timely_spark.graph.schema import every_name
 from timely_spark.graph.sql import identifier, literal, table_name
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.session import DELTA, applied
 from timely_spark.runtime.sinks import EPOCH, Output, Parts, with_epoch
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from delta.tables import DeltaTable
     from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
     from pyspark.sql.types import StructType
 
 _OWNER = "timely_spark.checkpoint"
 _TXN = "spark.databricks.delta.write.txn"
+#: Delta writes its columns to Parquet by their own names, which it refuses with one of these in them; or by
+#: names that it makes, which older readers do not know.
+_ODD = re.compile(r"[ ,;{}()\n\t=]")
+_BY_NAME = {"delta.columnMapping.mode": "name"}
 #: Columns of an upsert's source: where a record stands in its epoch, and in the order of its key's records;
 #: how many records of its key there are more than before.
 _PLACE, _RANK, _MORE = "__timely_place", "__timely_rank", "__timely_more"
@@ -70,16 +77,14 @@ class DeltaSink:
             raise OutputMismatch.no_delta(self.target) from error
         if "delta" not in (session.conf.get("spark.sql.extensions", "") or "").lower():
             raise OutputMismatch.no_delta(self.target)
+        mapping = _mapping(output.schema)
         if not self._exists(session):
-            self._make(session, schema, identity)
+            self._make(session, schema, {_OWNER: identity, **mapping})
             return
         table = self._table(session)
         owner = table.detail().collect()[0]["properties"].get(_OWNER)
         if self.overwrite and owner != identity:
-            # the rows first: stopped between the two, the next start finds the old owner and overwrites again
-            empty = session.createDataFrame([], schema).write.format("delta").mode("overwrite")
-            self._save(empty.option("overwriteSchema", "true"))
-            self._own(session, identity)
+            self._overwrite(session, schema, {_OWNER: identity}, mapping)
             return
         if owner not in {None, identity}:
             raise TableTaken.by(self.target, found=owner, mine=identity)
@@ -89,7 +94,7 @@ class DeltaSink:
         if not set(expected) <= set(found) or (owner is None and found != expected):
             raise OutputMismatch.columns(self.target, found=found, expected=expected)
         if owner is None:  # the user's own, made for this
-            self._own(session, identity)
+            self._set(session, {_OWNER: identity})
 
     # -- per epoch -------------------------------------------------------------------------------------------
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
@@ -181,14 +186,30 @@ class DeltaSink:
         else:
             writer.saveAsTable(self._sql)
 
-    def _make(self, session: SparkSession, schema: StructType, identity: str) -> None:
-        columns = ", ".join(f"{identifier(f.name)} {f.dataType.simpleString()}" for f in schema.fields)
-        owner = f"TBLPROPERTIES ({literal(_OWNER)} = {literal(identity)})"
-        session.sql(f"CREATE TABLE {self._sql} ({columns}) USING delta {owner}")
+    def _make(self, session: SparkSession, schema: StructType, properties: Mapping[str, str]) -> None:
+        writer = session.createDataFrame([], schema).writeTo(self._sql).using("delta")
+        for key, value in properties.items():
+            writer = writer.tableProperty(key, value)
+        writer.create()
 
-    def _own(self, session: SparkSession, identity: str) -> None:
-        owner = f"{literal(_OWNER)} = {literal(identity)}"
-        session.sql(f"ALTER TABLE {self._sql} SET TBLPROPERTIES ({owner})")
+    def _overwrite(
+        self, session: SparkSession, schema: StructType, owner: Mapping[str, str], mapping: Mapping[str, str]
+    ) -> None:
+        if mapping:
+            self._set(session, mapping)
+        # the rows first: stopped between the two, the next start finds the old owner and overwrites again
+        empty = session.createDataFrame([], schema).write.format("delta").mode("overwrite")
+        self._save(empty.option("overwriteSchema", "true"))
+        self._set(session, owner)
+
+    def _set(self, session: SparkSession, properties: Mapping[str, str]) -> None:
+        listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
+        session.sql(f"ALTER TABLE {self._sql} SET TBLPROPERTIES ({listed})")
+
+
+def _mapping(schema: pa.Schema) -> Mapping[str, str]:
+    """The property without which Delta refuses the names of a schema, if there is one."""
+    return _BY_NAME if any(map(_ODD.search, every_name(schema))) else {}
 
 
 def _s(column: str) -> str:

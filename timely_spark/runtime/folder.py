@@ -13,7 +13,7 @@ import pyarrow as pa
 from timely_spark.runtime.delivery import arrow_schema
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.files import Files
-from timely_spark.runtime.query import portions
+from timely_spark.runtime.query import numbered, portions
 from timely_spark.runtime.sinks import EPOCH, Output, Parts, stamped, with_epoch
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class FolderSink:
             schema = arrow_schema(part.vertex.schema)
             write = _Writer(Files(self.path), name, self.format, part.epoch, schema)
             if part.is_large:
-                part.frame(session).coalesce(1).mapInArrow(write.as_task, "rows long").collect()
+                numbered(part.frame(session)).coalesce(1).mapInArrow(write.as_task, "rows long").collect()
             else:
                 write([part.table])
 
@@ -106,8 +106,9 @@ class _Writer:
         return rows
 
     def as_task(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same for what comes from Spark, in many small batches."""
-        rows = self(portions(batches, _GROUP, lambda batch: batch.num_rows))
+        """The same for what comes from Spark, in many small batches, its columns `numbered`."""
+        tables = portions(batches, _GROUP, lambda batch: batch.num_rows)
+        rows = self(table.rename_columns(self.schema.names) for table in tables)
         yield pa.RecordBatch.from_pydict({"rows": [rows]})
 
 

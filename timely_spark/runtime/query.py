@@ -52,7 +52,7 @@ def build(session: SparkSession, site: RunContext, dataframes: Mapping[str, Data
     feedback = session.readStream.format(source.name()).option("site", site.to_option()).load()
     # Spark's offset log knows sources by their position: the feedback first, then the flow's own order.
     packed = [
-        dataframes[name].mapInArrow(_packer(site, name), ROWS_DDL)
+        numbered(dataframes[name]).mapInArrow(_packer(site, name), ROWS_DDL)
         for name in site.plan.sources
         if name in dataframes
     ]
@@ -75,12 +75,18 @@ def _pack(site: RunContext, source: str, batches: Iterator[pa.RecordBatch]) -> I
     context = TaskContext.get()
     shard = context.partitionId() if context is not None else 0
     seq = 0
+    schema = site.plan.source(source).stage.outputs[0]
     for table in portions(batches, PORTION_BYTES, lambda batch: batch.nbytes):
-        yield from site.labelled(pack(site.plan, source, table, shard, seq)).to_batches()
+        named = table.rename_columns(schema.names)
+        yield from site.labelled(pack(site.plan, source, named, shard, seq)).to_batches()
         seq += 1
     if not seq:  # Spark runs us on partitions without rows, too: an epoch filtered away still ticks, and ends
-        empty = site.plan.source(source).stage.outputs[0].empty_table()
-        yield from site.labelled(pack(site.plan, source, empty, shard)).to_batches()
+        yield from site.labelled(pack(site.plan, source, schema.empty_table(), shard)).to_batches()
+
+
+def numbered(frame: DataFrame) -> DataFrame:
+    """The columns in their order, called by numbers: `mapInArrow` takes a dot in a name for a field's."""
+    return frame.toDF(*map(str, range(len(frame.columns))))
 
 
 def portions(
