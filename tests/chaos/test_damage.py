@@ -17,6 +17,7 @@ from engine import Process, World, files
 
 import timely_spark as ts
 from timely_spark.errors import LogDamaged
+from timely_spark.runtime import query
 from timely_spark.runtime.blobs import Blobs, files_of
 from timely_spark.runtime.captured import Deliveries
 from timely_spark.runtime.checksums import sealed
@@ -26,6 +27,10 @@ from timely_spark.runtime.inputs import InputHandle
 from timely_spark.runtime.log import RoundLog
 from timely_spark.runtime.states import States
 from timely_spark.runtime.watch import Watch
+from timely_spark.times import PRODUCT
+from timely_spark.worker import round as round_
+from timely_spark.worker.arrangement import Arrangement
+from timely_spark.worker.codec import Codec, as_text, pack_parts, unpack_parts
 
 FLIPS = 200
 #: Spark's versions of the operator's state, of the template.
@@ -306,3 +311,41 @@ def small() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine.blobs, "EMBEDDED", 64)
         yield
+
+
+@pytest.mark.parametrize(
+    "made_up",
+    [
+        b"",
+        b"no parts at all",
+        pack_parts([b"no json"]),
+        pack_parts([b"{}"]),
+        pack_parts([b'{"format": %d, "vertices": {"once": [9, {}, []]}}' % round_.FORMAT]),
+        pack_parts(
+            [
+                b'{"format": %d, "vertices": {}, "queue": [["once", 0, [0]]], "batches": [0], "pending": []}'
+                % round_.FORMAT,
+                b"no Arrow",
+            ]
+        ),
+    ],
+    ids=["empty", "no parts", "no json", "no head", "no vertex", "no Arrow"],
+)
+def test_a_state_that_somebody_made_up_is_named(checkpoint: Path, made_up: bytes) -> None:
+    site = live(world(checkpoint, sends=[said(1)] * 7)).site
+    reference = b"blobfile" + site.blobs._write("0-9", made_up + b" " * 64).encode()
+    with pytest.raises(LogDamaged, match=r"blobs/\d+-0-9-\d+-\w+ cannot be read"):
+        query.restored(site, 0, reference)
+
+
+def test_a_batch_of_state_that_somebody_made_up_is_named(tmp_path: Path) -> None:
+    blobs = Blobs(Files(str(tmp_path)), 0)
+    state = Arrangement(("n",), [pa.table({"n": np.arange(1 << 16)})])
+    codec = Codec(PRODUCT, blobs)
+    written = codec.write(state)
+    (reference,) = codec.kept
+    other = blobs.put("other", b"no Arrow" * 10_000)
+    head = bytes(unpack_parts(written)[0])
+    head = head.replace(as_text([reference])[0].encode(), as_text([other])[0].encode())
+    with pytest.raises(LogDamaged, match="blobs/0-other"):
+        Codec(PRODUCT, blobs).read(pack_parts([head]))

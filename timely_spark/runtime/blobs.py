@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.errors import LogDamaged
+from timely_spark.errors import LogDamaged, TimelyError
 from timely_spark.runtime.checksums import checksum
 from timely_spark.runtime.files import Files
 
@@ -54,6 +56,21 @@ class Blobs:
         except ValueError:
             raise LogDamaged.escapes(self.files.root, name) from None
         return self.files.part(name, of=of, start=start, size=size, crc32=crc32)
+
+    @contextmanager
+    def reading(self, reference: Any) -> Iterator[None]:
+        """What cannot be decoded of a file, though its checksum is right, is damage of that file.
+
+        Raises:
+            LogDamaged: names the file.
+        """
+        try:
+            yield
+        except TimelyError:
+            raise
+        except (pa.ArrowException, ValueError, TypeError, LookupError) as error:
+            name = file_of(reference) or "what a manifest holds of a worker's state"
+            raise LogDamaged.unreadable(self.files.root, name, f"{type(error).__name__}: {error}") from error
 
     def _write(self, what: str, data: bytes) -> str:
         name = f"blobs/{self.term}-{what}-{len(data)}-{checksum(data):08x}"

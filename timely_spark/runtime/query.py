@@ -128,7 +128,7 @@ def _work(
     if not pc.any(pc.equal(rows.column("kind"), "header")).as_py():  # it was not woken: only input came
         header, known = site.log.left(batch, worker)
     reference = None if known is None else known.reference
-    here = Worker(site.plan, site.blobs.get(reference) if reference is not None else None, worker, site.blobs)
+    here = restored(site, worker, reference)
     old = here.checkpoint(whole=True) if site.record is not None and reference is not None else None
     try:
         out = here.step(batch, rows, lambda: header)
@@ -146,6 +146,18 @@ def _work(
     out = site.blobs.refer(f"{worker}-{batch}", out)
     took = 1000 * (time.perf_counter() - started)
     yield pa.concat_tables([out, as_rows([new.row(worker, ms=took)])]).to_pandas()
+
+
+def restored(site: RunContext, worker: int, reference: bytes | None) -> Worker:
+    """A worker as it was.
+
+    Raises:
+        LogDamaged: its state cannot be read.
+    """
+    if reference is None:
+        return Worker(site.plan, None, worker, site.blobs)
+    with site.blobs.reading(reference):
+        return Worker(site.plan, site.blobs.get(reference), worker, site.blobs)
 
 
 def _from_pandas(frame: pd.DataFrame) -> pa.Table:

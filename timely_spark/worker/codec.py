@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 
-from timely_spark.errors import StateError
+from timely_spark.errors import LogDamaged, StateError
 from timely_spark.times import Times
 from timely_spark.worker.arrangement import Arrangement, Batch
 from timely_spark.worker.frozen import fields_of, is_frozen, made_again, qualified, reachable
@@ -295,7 +295,11 @@ class Codec:
             table = self._decode(value, blobs)
             return Batch.of(of.hashes(table), table)
         kept = Kept.decode(value["kept"])
-        table = from_bytes(self.get(kept), validate=kept.reference not in _validated)
+        try:
+            table = from_bytes(self.get(kept), validate=kept.reference not in _validated)
+        except (pa.ArrowException, OSError) as error:
+            where = "a worker's state"
+            raise LogDamaged.unreadable(where, kept.reference.decode(errors="replace"), error) from error
         _validated[kept.reference] = None
         if len(_validated) > _MOST:
             _validated.pop(next(iter(_validated)), None)
