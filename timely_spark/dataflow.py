@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from timely_spark import operators
-from timely_spark.errors import GraphError, InvalidTime
+from timely_spark.errors import BadArgument, GraphError, InvalidTime
 from timely_spark.graph import (
     Graph,
     Kind,
@@ -20,6 +20,7 @@ from timely_spark.graph import (
     caller,
     frame_schema,
     known,
+    told,
     whole,
 )
 from timely_spark.operators.custom import By
@@ -106,6 +107,10 @@ class Dataflow:
     """
 
     def __init__(self, name: str, *, times: Times = PRODUCT) -> None:
+        given: Any = name
+        if not isinstance(given, str) or not given:
+            hint = 'call the flow after what it answers: Dataflow("reachability")'
+            raise BadArgument.kind(name, what="name", expected="a text", where=caller(), hint=hint)
         if (broken := broken_law(times)) is not None:
             msg = f"flow {name!r} has times of the kind {type(times).__name__}: {broken}"
             raise InvalidTime(msg, where=caller(), hint="the laws of a kind of time are in times.Times")
@@ -121,6 +126,7 @@ class Dataflow:
         """The outermost scope."""
         return Scope(self, self.graph.root)
 
+    @told
     def source(
         self,
         name: str,
@@ -165,6 +171,7 @@ class Dataflow:
         stage = self._input(name, [schema] * (1 if epoch is None else 2), epoch or "clock", max_jump=max_jump)
         return Source(self, stage)
 
+    @told
     def input(self, name: str, schema: SchemaLike, *, epochs: Literal["clock", "manual"] = "clock") -> Input:
         """A stream that the program itself sends.
 
@@ -175,14 +182,18 @@ class Dataflow:
         """
         from timely_spark.runtime.inputs import InputHandle
 
-        if epochs not in ("clock", "manual"):
+        given: Any = epochs
+        if not isinstance(given, str) or given not in ("clock", "manual"):
             msg = f"input {name!r} ({caller()}): epochs={epochs!r}. Hint: 'clock' or 'manual'."
             raise GraphError(msg)
         stage = self._input(name, [as_schema(schema)], epochs, handle=True)
         self._handles[name] = InputHandle(name, as_schema(schema), epochs=epochs)
         return Input(self, stage)
 
-    def _input(self, name: str, outputs: list[pa.Schema], epochs: str, **more: Any) -> Stage:
+    def _input(self, name: Any, outputs: list[pa.Schema], epochs: str, **more: Any) -> Stage:
+        if not isinstance(name, str):
+            hint = "name the input: its records are sent, and bound to DataFrames, by its name"
+            raise BadArgument.kind(name, what="name", expected="a text", where=caller(), hint=hint)
         for stage in self.graph.stages:
             if stage.is_source and kind_of(stage.epochs) != kind_of(epochs):
                 msg = (
@@ -204,6 +215,7 @@ class Dataflow:
             **more,
         )
 
+    @told
     def handle(self, name: str) -> InputHandle:
         """The sending end of an input.
 
@@ -212,6 +224,7 @@ class Dataflow:
         """
         return known(self._handles, name, kind="input", flow=self.name)
 
+    @told
     def vertex(
         self,
         vertex: Vertex,
@@ -234,12 +247,13 @@ class Dataflow:
         Returns:
             A stream; a tuple of streams where `outputs` is a list.
         """
-        streams = [inputs] if isinstance(inputs, Stream) else list(inputs)
+        streams: list[Any] = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
         several = isinstance(outputs, list | tuple)
         schemas: Any = outputs if several else [outputs]
         made = operators.add_vertex(streams, vertex, schemas, by=by, name=name)
         return made if several else made[0]
 
+    @told
     def compile(self, workers: int = 1) -> Plan:
         """The physical plan for a number of workers.
 
@@ -317,12 +331,14 @@ class Dataflow:
             replace=replace,
         )
 
+    @told
     def explain(self, workers: int = 2) -> None:
         """Print the logical graph, and its physical form for a number of workers."""
         from timely_spark.show import explain
 
         print(explain(self, workers))  # noqa: T201
 
+    @told
     def to_mermaid(self) -> str:
         """The graph as a Mermaid flowchart."""
         from timely_spark.show import to_mermaid

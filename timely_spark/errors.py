@@ -240,11 +240,14 @@ class StateError(TimelyError, TypeError):
 
 
 class RecordError(Exception):
-    """A user's function failed on `record`; what it raised is the cause. `VertexError` tells both."""
+    """A user's function failed on `record`; what it raised is the cause. `VertexError` tells both.
 
-    def __init__(self, record: object) -> None:
-        super().__init__(record)
-        self.record = record
+    `meaning` says what the record is, where the function's arguments do not say it.
+    """
+
+    def __init__(self, record: object, meaning: str = "") -> None:
+        super().__init__(record, meaning)
+        self.record, self.meaning = record, meaning
 
 
 class LogDamaged(TimelyError, RuntimeError):
@@ -313,7 +316,7 @@ class VertexError(TimelyError, RuntimeError):
     ) -> Self:
         """The error for an exception that a step raised; `rows`: some of what it was given."""
         if isinstance(error, RecordError) and (cause := error.__cause__) is not None:
-            rows, error = _fields(error.record), cause
+            rows, error = f"{_fields(error.record)}{error.meaning}", cause
         line = user_line(error)
         return cls.decode(
             {

@@ -43,15 +43,15 @@ import warnings
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.captured import Captured, Result, renumbered, sorted_rows
 from timely_spark.dataflow import Dataflow
-from timely_spark.errors import TimelyError
-from timely_spark.graph import Kind, as_table, caller
+from timely_spark.errors import BadArgument, TimelyError
+from timely_spark.graph import Kind, as_table, caller, whole
 from timely_spark.graph.arguments import most_epochs
 from timely_spark.times import as_epoch
 from timely_spark.worker import Bound, Budget, Coordinator, Node, Plan, Turn, pack, pack_input, step
@@ -119,7 +119,7 @@ class Simulation:
         warn_after: iterations of a loop in one epoch, after which there is a `LoopWarning`; None: never.
 
     Raises:
-        TimelyError: `crashes` is not at least 0 and below 1.
+        BadArgument: `crashes` is not at least 0 and below 1; or another argument is none of its values.
         Diverged: from `step` and `run`: what was done again after a crash was not the same.
 
     Example:
@@ -153,9 +153,16 @@ class Simulation:
         crashes: float = 0.0,
         warn_after: int | None = 10_000,
     ) -> None:
-        if not 0 <= crashes < 1:
-            msg = f"crashes={crashes} is no probability below 1"
-            raise TimelyError(msg, hint="say how likely an attempt at a batch is to crash: crashes=0.2")
+        likely: Any = crashes
+        if not isinstance(likely, int | float) or not 0 <= likely < 1:
+            hint = "say how likely an attempt at a batch is to crash: crashes=0.2"
+            _refuse("crashes", crashes, "a probability below 1", hint)
+        if not isinstance(seed, int | float | str | bytes | bytearray | None):
+            _refuse("seed", seed, "a number or a text", "seed=1, or None for the schedule that Spark has")
+        if not isinstance(flow, Dataflow | Plan):
+            _refuse(
+                "flow", flow, "a Dataflow", 'flow = ts.Dataflow("numbers"); build in it; run(flow, inputs)'
+            )
         plan = flow.compile(workers) if isinstance(flow, Dataflow) else flow
         self.plan = warned(plan, warn_after)
         self.coordinator = Coordinator(self.plan)
@@ -224,12 +231,12 @@ class Simulation:
 
     def _open(self, name: str, epoch: int | None = None) -> int:
         """The epoch, by default that at which the input stands, if it is not closed."""
-        stands = self._stands[name]
+        stands = self._stands[self.plan.source(name).name]
         at = stands if epoch is None else as_epoch(epoch, f"input {name!r}", caller())
         if stands is None or at is None or at < stands:
             where = "is closed" if stands is None else f"stands at epoch {stands}, and {at} is closed"
             msg = f"input {name!r} {where}"
-            raise TimelyError(msg, hint="send before advance_to() and close()")
+            raise TimelyError(msg, where=caller(), hint="send before advance_to() and close()")
         return at
 
     # -- rounds ----------------------------------------------------------------------------------------------
@@ -255,7 +262,7 @@ class Simulation:
         Raises:
             TimelyError: after `limit` batches it has not come to an end.
         """
-        for _ in range(limit):
+        for _ in range(whole("limit", limit)):
             if not self.step():
                 return
         msg = (
@@ -520,6 +527,10 @@ def _by_step(plan: Plan, state: bytes | None, rows: pa.Table) -> dict[str, list[
         elif kind == "output":
             found[meta["sink"]].append((meta, payload.to_pybytes()))
     return found
+
+
+def _refuse(what: str, value: object, expected: str, hint: str) -> NoReturn:
+    raise BadArgument.kind(value, what=what, expected=expected, where=caller(), hint=hint)
 
 
 def run(

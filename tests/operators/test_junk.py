@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Iterator
+import io
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow.compute as pc
@@ -111,3 +113,116 @@ def _fitting(parameter: inspect.Parameter, of: Any) -> Any:
         "columns": "n",
     }
     return of.scope.inner() if parameter.name == "scope" else fitting.get(parameter.name, _LEAVE)
+
+
+# -- flows, scopes, graphs, and functions --------------------------------------------------------------------
+
+
+class Passes(ts.Vertex):
+    def on_recv(self, edge: int, time: Any, batch: Any) -> None:
+        self.send_by(edge, time, batch)
+
+
+def of_flow(method: str, **fitting: Any) -> Callable[[ts.Dataflow], tuple[Any, dict[str, Any]]]:
+    def made(flow: ts.Dataflow) -> tuple[Any, dict[str, Any]]:
+        x = stream(flow)
+        x.capture("out")
+        given = {name: value(x) if callable(value) else value for name, value in fitting.items()}
+        return getattr(flow, method), given
+
+    return made
+
+
+def of_scope(method: str, *given: str) -> Callable[[ts.Dataflow], tuple[Any, dict[str, Any]]]:
+    return lambda flow: (getattr(flow.scope.inner(name="l"), method), dict.fromkeys(given, stream(flow)))
+
+
+def of_graph(name: str) -> Callable[[ts.Dataflow], tuple[Any, dict[str, Any]]]:
+    def made(flow: ts.Dataflow) -> tuple[Any, dict[str, Any]]:
+        function = getattr(ts.graphs, name)
+        edges = flow.input("edges", "src long, dst long, weight long").collection()
+        nodes = flow.input("nodes", "node long").collection()
+        both = {"edges": edges, "roots": nodes}
+        return function, {key: both[key] for key in inspect.signature(function).parameters if key in both}
+
+    return made
+
+
+def captured() -> Any:
+    flow = ts.Dataflow("words")
+    flow.input("words", "word string, diff long").collection(diff="diff").capture("log")
+    return ts.testing.run(flow, {"words": [[("to", 2)]]})["log"]
+
+
+def of_run(function: Any, **fitting: Any) -> Callable[[ts.Dataflow], tuple[Any, dict[str, Any]]]:
+    def made(flow: ts.Dataflow) -> tuple[Any, dict[str, Any]]:
+        stream(flow).capture("out")
+        return function, {"flow": flow, **fitting}
+
+    return made
+
+
+def of_simulation(method: str, **fitting: Any) -> Callable[[ts.Dataflow], tuple[Any, dict[str, Any]]]:
+    def made(_: ts.Dataflow) -> tuple[Any, dict[str, Any]]:
+        flow = ts.Dataflow("simulated")
+        flow.input("x", "n long", epochs="manual").capture("out")
+        return getattr(ts.testing.Simulation(flow), method), fitting
+
+    return made
+
+
+def of_input(method: str, **fitting: Any) -> Callable[[ts.Dataflow], tuple[Any, dict[str, Any]]]:
+    manual = lambda: ts.Dataflow("sent").input("x", "n long", epochs="manual")  # noqa: E731
+    return lambda _: (getattr(manual(), method), fitting)
+
+
+#: by what is called, what makes it and what its arguments are where they are not junk
+CALLS = {
+    "Dataflow": lambda flow: (ts.Dataflow, {"name": "flow"}),
+    "source": of_flow("source", name="y", frame="n long"),
+    "source with epochs": of_flow("source", name="y", frame="n long", epoch="n"),
+    "input": of_flow("input", name="y", schema="n long"),
+    "vertex": of_flow("vertex", vertex=Passes(), inputs=lambda x: x, outputs=lambda x: x.schema),
+    "compile": of_flow("compile"),
+    "handle": of_flow("handle", name="x"),
+    "explain": of_flow("explain"),
+    "inner": of_scope("inner"),
+    "scope.enter": of_scope("enter", "stream"),
+    "variable": of_scope("variable", "initial"),
+    **{name: of_graph(name) for name in ts.graphs.__all__},
+    "snapshot": lambda flow: (ts.snapshot, {"changes": captured()}),
+    "once": lambda flow: (ts.once, {"connect": list, "name": "n", "function": list}),
+    "run": of_run(ts.testing.run, inputs={"x": [[(1, "a")]]}),
+    "Simulation": of_run(ts.testing.Simulation),
+    "Simulation.send": of_simulation("send", name="x", records=[1]),
+    "Simulation.advance_to": of_simulation("advance_to", name="x", epoch=1),
+    "Simulation.close": of_simulation("close", name="x"),
+    "Simulation.cancel": of_simulation("cancel", epoch=0),
+    "Simulation.run": of_simulation("run"),
+    "send": of_input("send", records=[1]),
+    "advance_to": of_input("advance_to", epoch=1),
+}
+#: arguments that stand for parts of the runtime, and what is only asked whether it is true
+NOT_CHECKED = {"budget", "blobs", "rounds_per_batch", "together"}
+
+
+@pytest.mark.parametrize("called", CALLS)
+def test_junk_is_taken_or_told_by_all_that_is_no_operator(called: str) -> None:
+    bare = []
+    function, _ = CALLS[called](ts.Dataflow("x"))
+    for parameter in inspect.signature(function).parameters.values():
+        for what, make in JUNK.items():
+            if parameter.name in NOT_CHECKED:
+                continue
+            flow = ts.Dataflow("junk")
+            function, fitting = CALLS[called](flow)
+            case = f"{parameter.name}={what}"
+            try:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    function(**{**fitting, parameter.name: make(flow)})
+            except TimelyError as error:
+                if "Hint: " not in str(error) or "test_junk.py:" not in str(error):
+                    bare.append(f"{case}: no line or hint: {type(error).__name__}: {error}")
+            except Exception as error:  # noqa: BLE001 - all that comes is told
+                bare.append(f"{case}: {type(error).__name__}: {error}")
+    assert not bare, "\n".join(bare)

@@ -144,5 +144,5 @@ def test_names_and_arrivals_that_cannot_be(path: str) -> None:
 
 @pytest.mark.parametrize("checkpoint", ["x', 'y", "a b", "x" * 65])
 def test_what_is_no_id_of_a_checkpoint_reaches_no_sql(checkpoint: str) -> None:
-    with pytest.raises(ValueError, match="no id of a checkpoint"):
+    with pytest.raises(ValueError, match=r"once: checkpoint=.*the id of a checkpoint was expected"):
         ts.once(lambda: None, "name", lambda *_: None).of(checkpoint)  # type: ignore[arg-type]

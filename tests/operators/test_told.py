@@ -133,6 +133,48 @@ def test_what_does_not_fit_is_told_with_input_column_and_value(records: Any, tol
         x.send(records)
 
 
+# -- names of steps that are names of columns ----------------------------------------------------------------
+
+STEPS = {
+    "collection": lambda x: x.collection(name="n").distinct().changes(),
+    "diff": lambda x: x.collection(diff="n", name="n").distinct().changes(),
+    "negate": lambda x: x.collection().negate(name="n").changes(),
+    "changes": lambda x: x.collection().changes(name="n"),
+    "changes of what is consolidated": lambda x: x.collection().distinct().changes(name="n"),
+    "distinct": lambda x: x.distinct(name="n"),
+    "where": lambda x: x.collection().where(pc.field("n") > 0, name="n").changes(),
+    "count": lambda x: x.collection().count("m", keys="n", name="n").changes(),
+    "join": lambda x: x.collection().join(x.collection().select("n"), on="n", name="n").changes(),
+}
+
+
+@pytest.mark.parametrize("build", STEPS.values(), ids=STEPS)
+def test_a_step_may_be_called_like_a_column_where_no_column_can_be_meant(build: Any) -> None:
+    flow = ts.Dataflow("called")
+    build(flow.input("x", "n long, s string")).capture("out")
+    assert "n" in {stage.name for stage in flow.graph.stages}
+    assert run(flow, {"x": [[(1, "a")]]})["out"].rows()[0]
+
+
+def test_where_a_column_can_be_meant_a_step_is_not_called_like_one() -> None:
+    x = ts.Dataflow("called").input("x", "n long, s string")
+    for one in (x, x.collection()):
+        with pytest.raises(
+            SchemaError, match=r"select \(.*test_told\.py:\d+\): name='n' would be the step's"
+        ):
+            one.select("s", name="n")
+
+
+def test_an_error_of_reduce_says_that_records_are_distinct_and_counted() -> None:
+    flow = ts.Dataflow("reduce")
+    numbers = flow.input("x", "k long, n long").collection()
+    numbers.reduce(lambda key, rows: [1 // (len(rows) - 1)], "m long", keys="k").capture("out")
+    with pytest.raises(
+        VertexError, match=r"its distinct records, each with how often it is there as `count`"
+    ):
+        run(flow, {"x": [[(1, 5), (1, 5)]]})
+
+
 # -- combine -------------------------------------------------------------------------------------------------
 
 

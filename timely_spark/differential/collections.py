@@ -10,6 +10,7 @@ from timely_spark.differential import arranged, joins, linear, loops, outputs, r
 from timely_spark.differential.trace import DIFF, SEQUENCE
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Suggests, caller, check_given, composed, describe, told
+from timely_spark.operators.rows import computed
 from timely_spark.times import PRODUCT
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ class Collection(Suggests):
         check_given("changes", caller(), [diff])
         columns = [*self.schema.names, {diff: DIFF}]
         if self.once:
-            return self.stream.select(*columns, name=name)
+            return computed(self.stream, *columns, name=name)
         return self.consolidate(name=name).stream.select(*columns)
 
     def check(self, operator: str, *others: Any) -> None:

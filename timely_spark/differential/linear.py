@@ -336,8 +336,8 @@ def negate(collection: Collection, *, name: str | None = None) -> Collection:
         >>> ts.testing.run(flow, {"x": [[1, 2]]})["out"].rows()
         {0: []}
     """
-    columns = collection.schema.names
-    negated = collection.stream.select(*columns, {DIFF: pc.negate(pc.field(DIFF))}, name=name)
+    less = {DIFF: pc.negate(pc.field(DIFF))}
+    negated = computed(collection.stream, *collection.schema.names, less, own=(DIFF,), name=name)
     return collection.like(negated, once=collection.once)
 
 

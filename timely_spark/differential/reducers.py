@@ -255,4 +255,5 @@ class PerKey(Logic):
         try:
             return list(self.function(key, rows))
         except Exception as error:
-            raise RecordError((key, rows)) from error
+            meaning = " (the key, and its distinct records, each with how often it is there as `count`)"
+            raise RecordError((key, rows), meaning) from error

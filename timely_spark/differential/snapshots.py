@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.differential.trace import DIFF, consolidate, numbers
-from timely_spark.errors import SchemaError
-from timely_spark.graph import caller, identifier
+from timely_spark.errors import BadArgument, SchemaError
+from timely_spark.graph import caller, identifier, told
 from timely_spark.testing import Captured
 from timely_spark.times import as_epoch
 
@@ -27,6 +27,7 @@ def snapshot(
 def snapshot(changes: Captured, at: int | None = None, *, diff: str = "diff") -> pa.Table: ...
 
 
+@told
 def snapshot(
     changes: DataFrame | Captured, at: int | None = None, *, diff: str = "diff", epoch: str = "epoch"
 ) -> DataFrame | pa.Table:
@@ -53,11 +54,15 @@ def snapshot(
 
     Raises:
         SchemaError: a column is missing.
-        InvalidTime: `at` is no epoch.
+        InvalidTime: `at` is no epoch; BadArgument: `changes` are something else.
     """
     at = None if at is None else as_epoch(at, "snapshot(at=)", caller())
     if isinstance(changes, Captured):
         return _of_captured(changes, at, diff)
+    if not hasattr(changes, "sparkSession"):
+        hint = "give a DataFrame of what changes() were written to, or what a capture() of them has released."
+        expected = "changes of a collection"
+        raise BadArgument.kind(changes, what="changes", expected=expected, where=caller(), hint=hint)
     _check([diff, epoch], changes.columns)
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 

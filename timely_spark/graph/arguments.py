@@ -23,12 +23,12 @@ def whole(what: str, value: Any, *, least: int = 1) -> int:
     Raises:
         BadArgument: the value is something else, or below `least`.
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
+    if isinstance(value, bool | type) or not hasattr(value, "__index__") or value.__index__() < least:
         raise BadArgument.whole(what, value, least=least, where=caller())
     return int(value)
 
 
-def known(things: Mapping[str, T], name: str, *, kind: str, flow: str) -> T:
+def known(things: Mapping[str, T], name: Any, *, kind: str, flow: str) -> T:
     """The thing of a name.
 
     >>> known({"edges": 1}, "edges", kind="input", flow="paths")
@@ -37,7 +37,7 @@ def known(things: Mapping[str, T], name: str, *, kind: str, flow: str) -> T:
     Raises:
         UnknownName: there is none.
     """
-    if name not in things:
+    if not isinstance(name, str) or name not in things:
         raise UnknownName.of(name, things, kind=kind, flow=flow, where=caller())
     return things[name]
 

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -24,9 +25,15 @@ PACKAGE = str(Path(__file__).resolve().parents[1])
 def caller() -> Where:
     """The line of the user's code that is now calling into the package."""
     frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() reads every source file on the way
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+    while frame.f_back is not None and _ours(frame):
         frame = frame.f_back
     return Where(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _ours(frame: FrameType) -> bool:
+    """Whether a frame runs code of the package; what `dataclass` generates for it has no file."""
+    file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
+    return file.startswith(PACKAGE) or (file == "<string>" and module.startswith("timely_spark."))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,11 +6,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
-from timely_spark.graph import composed
+from timely_spark.graph import composed, told
 from timely_spark.graphs.edges import edges_of, ends_of, magnitude, reversed_of
 from timely_spark.graphs.forest import components, spanning_forest
 
 
+@told
 @composed
 def connected_components(
     edges: Collection, *, src: str = "src", dst: str = "dst", name: str | None = None
@@ -51,6 +52,7 @@ def connected_components(
     return least_reaching(ends_of(links), links, name=name)
 
 
+@told
 @composed
 def strongly_connected_components(
     edges: Collection, *, src: str = "src", dst: str = "dst", name: str | None = None

@@ -9,10 +9,11 @@ import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
 from timely_spark.errors import SchemaError
-from timely_spark.graph import caller, composed
+from timely_spark.graph import caller, composed, told
 from timely_spark.graphs.edges import edges_of, nodes_of
 
 
+@told
 @composed
 def bfs(
     edges: Collection,
@@ -58,6 +59,7 @@ def bfs(
     return _nearest("bfs", graph.select("src", "dst", weight=pc.scalar(1)), start, name)
 
 
+@told
 @composed
 def sssp(
     edges: Collection,

@@ -10,13 +10,14 @@ import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
 from timely_spark.errors import GraphError
-from timely_spark.graph import caller, composed
+from timely_spark.graph import caller, composed, told
 from timely_spark.graphs.edges import edges_of, ends_of
 
 #: of a unit, so that ranks of many nodes together are still numbers
 _LARGEST = 10**9
 
 
+@told
 @composed
 def pagerank(
     edges: Collection,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
-from timely_spark.graph import composed
+from timely_spark.graph import composed, told
 from timely_spark.graphs.edges import edges_of, magnitude
 
 
+@told
 @composed
 def triangles(
     edges: Collection, *, src: str = "src", dst: str = "dst", name: str | None = None

@@ -243,7 +243,7 @@ def add_vertex(
         raise GraphError(msg)
     _check_methods(vertex)
     operator = type(vertex).__name__.lower()
-    if not streams or not hasattr(streams[0], "then"):
+    if not streams or not hasattr(streams[0], "check_others"):
         msg = (
             f"{operator} ({caller()}) got {list(streams)!r}, no streams. "
             "Hint: give a stream, or a list of streams."

@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
 
-from timely_spark.errors import TimelyError
+from timely_spark.errors import BadArgument, TimelyError
+from timely_spark.graph import caller
 
 
 class Cursor(Protocol):
@@ -84,12 +85,19 @@ class Once:
     checkpoint: str = ""
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[\w.-]{1,200}", self.name, re.ASCII):
-            msg = f"once: name={self.name!r}. Hint: at most 200 letters, digits and '_', '.', '-'."
-            raise ValueError(msg)
+        name: Any = self.name
+        if not isinstance(name, str) or not re.fullmatch(r"[\w.-]{1,200}", name, re.ASCII):
+            self._refuse("name", "a name of the subscriber", "at most 200 letters, digits and '_', '.', '-'.")
         if not re.fullmatch(r"[\w-]{0,64}", self.checkpoint, re.ASCII):
-            msg = f"once: checkpoint={self.checkpoint!r} is no id of a checkpoint. Hint: leave it out."
-            raise ValueError(msg)
+            self._refuse("checkpoint", "the id of a checkpoint", "leave it out.")
+        if not callable(self.connect):
+            self._refuse("connect", "a function", 'partial(psycopg.connect, "dbname=sales").')
+        if not callable(self.function):
+            self._refuse("function", "a function", "it is called with (connection, epoch, table).")
+
+    def _refuse(self, what: str, expected: str, hint: str) -> NoReturn:
+        value = getattr(self, what)
+        raise BadArgument.kind(value, what=f"once: {what}", expected=expected, where=caller(), hint=hint)
 
     def of(self, checkpoint: str) -> Once:
         """The same, for the epochs of this checkpoint."""
@@ -173,7 +181,7 @@ def once(
         A function of (epoch, table); it can be pickled if its parts can.
 
     Raises:
-        ValueError: the name has other characters.
+        BadArgument: the name has other characters; `connect` or `function` is no function.
 
     Example:
         >>> import sqlite3, tempfile

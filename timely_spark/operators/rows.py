@@ -150,6 +150,7 @@ def select(
     Raises:
         SchemaError: a column is not there, or an expression does not fit.
     """
+    check_name("select", stream, name)
     return computed(stream, *columns, named, name=name)
 
 
@@ -161,10 +162,11 @@ def computed(
 ) -> Stream:
     """What `select` gives, with columns among them that are the library's `own`. For operators.
 
+    The step's name may be a column's: no column can have been meant by it.
+
     Raises:
         SchemaError: as `select`.
     """
-    check_name("select", stream, name)
     chosen: dict[str, str | Expression] = {}
     for column in columns:
         chosen |= column if isinstance(column, Mapping) else {column: column}

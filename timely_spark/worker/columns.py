@@ -35,7 +35,7 @@ def check_epoch_column(name: str, schema: pa.Schema, column: Any, max_jump: Any)
         SchemaError: there is no such column, or it does not hold whole numbers.
     """
     at = f"source {name!r} ({caller()})"
-    if column in {"clock", "manual"}:
+    if column in ("clock", "manual"):
         msg = (
             f"{at}: epoch={column!r} is no column's name here, but a kind of epochs. "
             "Hint: give a column of another name; rename it in the DataFrame if need be."

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.errors import GraphError, LimitReached, excerpt
-from timely_spark.graph import Kind, Scope
+from timely_spark.graph import Kind, Scope, caller
 from timely_spark.times import Times
 from timely_spark.worker.plan import Channel, Node, Plan
 
@@ -280,7 +280,9 @@ def warned(plan: Plan, after: int | None) -> Plan:
     """
     if after is not None and (type(after) is not int or after < 1):
         msg = f"warn_after={after!r}"
-        raise GraphError(msg, hint="give a whole number of at least 1, or None for no warnings.")
+        raise GraphError(
+            msg, where=caller(), hint="give a whole number of at least 1, or None for no warnings."
+        )
     return replace(plan, warn_after=after)
 
 
