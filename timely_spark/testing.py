@@ -43,16 +43,16 @@ import warnings
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.captured import Captured, Result, renumbered, sorted_rows
 from timely_spark.dataflow import Dataflow
-from timely_spark.errors import BadArgument, TimelyError
+from timely_spark.errors import TimelyError
 from timely_spark.graph import Kind, as_table, caller, whole
-from timely_spark.graph.arguments import most_epochs
+from timely_spark.graph.arguments import check_schedule, most_epochs
 from timely_spark.times import as_epoch
 from timely_spark.worker import Bound, Budget, Coordinator, Node, Plan, Turn, pack, pack_input, step
 from timely_spark.worker.codec import Blobs, unpack_parts
@@ -153,16 +153,7 @@ class Simulation:
         crashes: float = 0.0,
         warn_after: int | None = 10_000,
     ) -> None:
-        likely: Any = crashes
-        if not isinstance(likely, int | float) or not 0 <= likely < 1:
-            hint = "say how likely an attempt at a batch is to crash: crashes=0.2"
-            _refuse("crashes", crashes, "a probability below 1", hint)
-        if not isinstance(seed, int | float | str | bytes | bytearray | None):
-            _refuse("seed", seed, "a number or a text", "seed=1, or None for the schedule that Spark has")
-        if not isinstance(flow, Dataflow | Plan):
-            _refuse(
-                "flow", flow, "a Dataflow", 'flow = ts.Dataflow("numbers"); build in it; run(flow, inputs)'
-            )
+        check_schedule(seed, crashes, flow=flow, fits=isinstance(flow, Dataflow | Plan))
         plan = flow.compile(workers) if isinstance(flow, Dataflow) else flow
         self.plan = warned(plan, warn_after)
         self.coordinator = Coordinator(self.plan)
@@ -227,7 +218,7 @@ class Simulation:
 
     def cancel(self, epoch: int) -> None:
         """End the loops of an epoch, with the next batch: see `Query.cancel`."""
-        self._cancel.append(epoch)
+        self._cancel.append(as_epoch(epoch, "cancel", caller()))
 
     def _open(self, name: str, epoch: int | None = None) -> int:
         """The epoch, by default that at which the input stands, if it is not closed."""
@@ -527,10 +518,6 @@ def _by_step(plan: Plan, state: bytes | None, rows: pa.Table) -> dict[str, list[
         elif kind == "output":
             found[meta["sink"]].append((meta, payload.to_pybytes()))
     return found
-
-
-def _refuse(what: str, value: object, expected: str, hint: str) -> NoReturn:
-    raise BadArgument.kind(value, what=what, expected=expected, where=caller(), hint=hint)
 
 
 def run(

@@ -134,7 +134,13 @@ def answers(simulation: Simulation) -> list[list[Any]]:
     return [rows for rows in simulation.captured["out"].rows().values() if rows]
 
 
-@pytest.mark.parametrize("build", [growing, lambda **options: moved(ts.Dataflow("moved"), **options)])
+@pytest.mark.parametrize(
+    "build",
+    [
+        growing,
+        pytest.param(lambda **options: moved(ts.Dataflow("moved"), **options), marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize(("seed", "crashes"), [(None, 0.0), (1, 0.0), (2, 0.3)])
 def test_after_cancel_the_flow_is_one_whose_loop_was_bounded_all_along(

@@ -74,3 +74,23 @@ def most_epochs(inputs: Any) -> int:
             expected, what = "a list with the records of each epoch", f"inputs[{name!r}]"
             raise BadArgument.kind(of, what=what, expected=expected, where=caller(), hint=hint)
     return max(map(len, inputs.values()), default=0)
+
+
+def check_schedule(seed: Any, crashes: Any, *, flow: Any, fits: bool) -> None:
+    """Checks what a simulation is given; `fits`: whether `flow` is one.
+
+    Raises:
+        BadArgument: one of them is something else.
+    """
+    likely = isinstance(crashes, int | float) and 0 <= crashes < 1
+    drawn = isinstance(seed, int | float | str | bytes | bytearray | None)
+    run = 'flow = ts.Dataflow("numbers"); ...; ts.testing.run(flow, {"x": [[1, 2]]}).'
+    rare = "say how likely an attempt at a batch is to crash: crashes=0.2."
+    usual = "seed=1, or None for the schedule that Spark has."
+    for what, value, good, expected, hint in (
+        ("flow", flow, fits, "a Dataflow", run),
+        ("seed", seed, drawn, "a number or a text", usual),
+        ("crashes", crashes, likely, "a probability below 1", rare),
+    ):
+        if not good:
+            raise BadArgument.kind(value, what=what, expected=expected, where=caller(), hint=hint)
