@@ -84,3 +84,23 @@ def test_a_bound_may_get_smaller_but_not_larger_nor_go_in_the_middle() -> None:
         with pytest.raises(FlowChanged, match="cannot go on"):
             moved(old, collection(**wider))
     assert not compare(old.plan.described(), collection(max_iterations=20).compile(2)).flow
+
+
+def named(**options: Any) -> ts.Dataflow:
+    """A flow whose steps all have names that the user gave."""
+    flow = ts.Dataflow("growing")
+    x = flow.input("x", "n long, diff long").collection(diff="diff", name="numbers")
+    grown = x.iterate(lambda n: n.select(**UP, name="up").distinct(name="once"), name="grow", **options)
+    grown.changes(name="told").capture("out")
+    return flow
+
+
+@pytest.mark.parametrize("wider", [{"max_iterations": 51}, {}], ids=["larger", "gone"])
+def test_a_bound_gets_larger_where_steps_are_named_and_nothing_is_in_flight(wider: Any) -> None:
+    old, plan = begun(named(max_iterations=50), 3), named(**wider).compile(2)
+    rest = lambda: (old.coordinator.encode(), old.states, old.turn.rows)  # noqa: E731
+    with pytest.raises(FlowChanged, match=r"step 'grow\S*' \(.*test_bounds\.py:\d+\).*\nHint: "):
+        migrate(old.plan.described(), plan, *rest())
+    old.run()
+    made = migrate(old.plan.described(), plan, *rest())
+    assert (made.added, made.removed) == ((), {})
