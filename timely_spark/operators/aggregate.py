@@ -63,6 +63,9 @@ class Aggregates:
     def combine(self, table: pa.Table, groups: Groups) -> pa.Table:
         """Add partial aggregates up, one row per group."""
         rows = groups.rows(table)
+        if len(groups.starts) == rows.num_rows:  # one row per group already, as in most small epochs
+            names = (*self.keys, *(out for out, _, _ in self.columns))
+            return pa.table({name: rows.column(name) for name in names})
         firsts = rows.select(list(self.keys)).take(groups.starts)
         columns = {key: firsts.column(key) for key in self.keys}
         for out, kind, _ in self.columns:
@@ -141,8 +144,11 @@ class Aggregate(Vertex):
         changed = [table.select(keys) for table in (new, *self.meeting.pop(time, [])) if table is not None]
         if not changed:
             return
-        one = changed[0] if len(changed) == 1 else pa.concat_tables(changed)
-        _, rows = self.state.lookup(one.take(group(one, keys).firsts), keys)
+        probe = changed[0]
+        if new is None or len(changed) > 1:  # the new rows alone have each key once
+            one = pa.concat_tables(changed)
+            probe = one.take(group(one, keys).firsts)
+        _, rows = self.state.lookup(probe, keys)
         times, which = stamps(rows, self._context.times)
         counts = np.array([before.less_equal(time) for before in times], np.bool_)
         for i, other in enumerate(times):
