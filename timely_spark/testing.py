@@ -62,7 +62,7 @@ from timely_spark.worker.local_rounds import run_local_rounds
 from timely_spark.worker.loops import warned, worth_telling
 from timely_spark.worker.record import Recorded, recorded
 from timely_spark.worker.rows import ROWS, read_rows
-from timely_spark.worker.saved import Saved
+from timely_spark.worker.vertex_snapshot import VertexSnapshot
 
 
 class LoopWarning(UserWarning):
@@ -509,7 +509,7 @@ def _by_step(plan: Plan, state: bytes | None, rows: pa.Table) -> dict[str, list[
     if state:
         head, *parts = unpack_parts(state)
         for name, said in json.loads(bytes(head))["vertices"].items():
-            found[name].append(Saved.decode(said, parts))
+            found[name].append(VertexSnapshot.decode(said, parts))
     for to, kind, meta, payload in read_rows(rows):
         if kind == "message":
             source = plan.channels[meta["channel"]].source

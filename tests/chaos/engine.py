@@ -46,7 +46,7 @@ from timely_spark.runtime.run_context import RunContext, labels, packed
 from timely_spark.runtime.states import States
 from timely_spark.runtime.watch import Watch
 from timely_spark.testing import Captured, Simulation, run, sorted_rows
-from timely_spark.worker import ROWS, codec, saved
+from timely_spark.worker import ROWS, codec, vertex_snapshot
 
 
 class Killed(BaseException):
@@ -418,7 +418,7 @@ def _points(world: World) -> Iterator[None]:
         # all of these small, so that much is kept in files
         patches.enter_context(mock.patch.multiple(blobs, EMBEDDED=64, BULK=500))
         patches.enter_context(mock.patch.object(codec, "KEPT_BYTES", 200))
-        patches.enter_context(mock.patch.object(saved, "LOG_BYTES", 1_000))
+        patches.enter_context(mock.patch.object(vertex_snapshot, "LOG_BYTES", 1_000))
         # of use in Spark's own processes only
         patches.enter_context(mock.patch.object(run_context.process, "task", nullcontext))
         yield

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import timely_spark as ts
-from timely_spark.worker import Arrangement, Budget, Worker, codec, saved
+from timely_spark.worker import Arrangement, Budget, Worker, codec, vertex_snapshot
 
 #: vertices that send, and ask for notifications, at random; and a simulation that checks the laws all the way
 RANDOM = runpy.run_path(str(Path(__file__).parents[1] / "laws" / "test_rounds.py"))
@@ -265,7 +265,7 @@ class Case:
             crashes=self.crashes if crashes else 0.0,
         )
         small = mock.patch.object(codec, "KEPT_BYTES", 200 if self.blobs else codec.KEPT_BYTES)
-        with small, mock.patch.object(saved, "LOG_BYTES", 2_000):
+        with small, mock.patch.object(vertex_snapshot, "LOG_BYTES", 2_000):
             for method, args, kwargs in self.script:
                 getattr(run, method)(*args, **kwargs)
         run.trace = WORLD.trace

@@ -24,8 +24,8 @@ from timely_spark.runtime.states import States
 from timely_spark.worker import Coordinator, Plan, Worker
 from timely_spark.worker.arrangement import Arrangement
 from timely_spark.worker.keys import hashes
-from timely_spark.worker.saved import Called
 from timely_spark.worker.stamps import AT
+from timely_spark.worker.vertex_snapshot import Invocation
 
 Outcome = dict[str, Any]
 #: The first differing rows that are shown.
@@ -188,7 +188,7 @@ def state_of(worker: Worker, plan: Plan, since: int) -> dict[str, Any]:
         if node.name not in worker.saved:
             continue
         vertex = worker.vertex(node)
-        vertex._context.called = Called(None, since)
+        vertex._context.called = Invocation(None, since)
         values = {
             name: canonical(value, lambda state, vertex=vertex: _consolidated(vertex, state, since))
             for name, value in dict(vertex.checkpoint()).items()

@@ -311,22 +311,22 @@ def test_what_happens_depends_on_no_schedule_in_many_cases() -> None:
 
 
 def no_arrivals(plan: Any, node: Any, header: Any, open_: Any, present: Any) -> list[Any]:
-    return notify.blocking(plan, node, {"arrivals": {}}, open_, present)
+    return notify.lower_bounds(plan, node, {"arrivals": {}}, open_, present)
 
 
 def no_open_inputs(plan: Any, node: Any, header: Any, open_: Any, present: Any) -> list[Any]:
-    return notify.blocking(plan, node, header, dict.fromkeys(open_), present)
+    return notify.lower_bounds(plan, node, header, dict.fromkeys(open_), present)
 
 
 def no_data_of_this_batch(plan: Any, node: Any, header: Any, open_: Any, present: Any) -> list[Any]:
-    return notify.blocking(plan, node, header, open_, dict.fromkeys(present))
+    return notify.lower_bounds(plan, node, header, open_, dict.fromkeys(present))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [no_arrivals, no_open_inputs, no_data_of_this_batch])
 def test_a_wrong_rule_of_notifications_is_caught(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(round_, "blocking", rule)
-    monkeypatch.setattr(coordinator, "blocking", rule)
+    monkeypatch.setattr(round_, "lower_bounds", rule)
+    monkeypatch.setattr(coordinator, "lower_bounds", rule)
     with pytest.raises(Broken):
         check_many()
 
@@ -336,7 +336,7 @@ def test_a_round_that_ignores_what_it_holds_is_caught(monkeypatch: pytest.Monkey
         free = [p for p in self if not any(t.less_equal(p.guarantee) for t in blockers[p.node])]
         return free[-1] if free else None
 
-    monkeypatch.setattr(notify.Agenda, "first", first)
+    monkeypatch.setattr(notify.Notificator, "first", first)
     with pytest.raises(Broken):
         check_many()
 
@@ -346,9 +346,9 @@ def test_a_further_round_that_takes_the_next_epoch_for_closed_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def next_batch(source: Any, position: Any, batch_id: int, *, first: bool = True) -> Any:
-        return notify.standing(source, position, batch_id + (not first))
+        return notify.input_frontier(source, position, batch_id + (not first))
 
-    monkeypatch.setattr(round_, "standing", next_batch)
+    monkeypatch.setattr(round_, "input_frontier", next_batch)
     with pytest.raises(Broken):
         check_many()
 

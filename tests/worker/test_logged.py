@@ -11,7 +11,7 @@ import pytest
 import timely_spark as ts
 from timely_spark.errors import StateError, VertexError
 from timely_spark.testing import Recorded, Simulation
-from timely_spark.worker import Arrangement, Worker, codec, saved
+from timely_spark.worker import Arrangement, Worker, codec, vertex_snapshot
 from timely_spark.worker.codec import unpack_parts
 from timely_spark.worker.round import FORMAT
 
@@ -66,7 +66,7 @@ def state_of(simulation: Simulation) -> Any:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "KEPT_BYTES", 500)
-    monkeypatch.setattr(saved, "LOG_BYTES", 4_000)
+    monkeypatch.setattr(vertex_snapshot, "LOG_BYTES", 4_000)
 
 
 @pytest.mark.slow
@@ -98,12 +98,12 @@ def test_the_log_is_replaced_by_the_state_when_it_has_become_as_large(memory: An
         (state,) = state_of(simulation).saved.values()
         logs.append(state.log_size)
         written.append(state.full_size)
-        assert state.log_size <= max(state.full_size, saved.LOG_BYTES)
+        assert state.log_size <= max(state.full_size, vertex_snapshot.LOG_BYTES)
         assert len(state.log) < 10
     fulls = sorted(set(written))
     assert 2 < len(fulls) < 8, "each about twice as large as the one before"
     assert logs.count(0) == len(fulls) - 1
-    assert max(logs) > 1.2 * saved.LOG_BYTES, "a larger state lets it grow longer"
+    assert max(logs) > 1.2 * vertex_snapshot.LOG_BYTES, "a larger state lets it grow longer"
     assert blobs.written < 12 * max(written), "amortised: nothing grows with the number of rounds"
 
 
@@ -188,7 +188,9 @@ def test_a_log_outlives_the_word_that_made_it(memory: Any) -> None:
             send(simulation, [i, 100])
         (state,) = state_of(one).saved.values()
         assert bool(state.log) == (i % 2 == 0)
-        assert isinstance(state.full, codec.Kept) == (i % 2 == 0 < i), "what is written again is kept apart"
+        assert isinstance(state.full, codec.BlobRef) == (i % 2 == 0 < i), (
+            "what is written again is kept apart"
+        )
     assert one.captured["out"].rows() == other.captured["out"].rows()
 
 

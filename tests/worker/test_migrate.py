@@ -178,7 +178,7 @@ def test_a_step_that_has_changed_is_refused_with_both_sides() -> None:
 
     assert f"step 'counts' ({__file__}:" in text
     assert "holds state, and has changed" in text
-    assert "dealt was ['by k'], is ['by v']" in text
+    assert "partitioned was ['by k'], is ['by v']" in text
     assert "outputs was ['k int64, count int64'], is ['v int64, count int64']" in text
     assert "give the new ones other names" in text
     assert text.endswith("or start with a new checkpoint.")
@@ -447,7 +447,7 @@ def test_state_of_which_nobody_knows_how_it_lies_is_refused_by_name() -> None:
     text = refused(old, built(seen(Seen)), workers=3)
 
     assert "step 'seen'" in text
-    assert "does not say how that is dealt to 3 workers instead of 2" in text
+    assert "does not say how to partition that among 3 workers instead of 2" in text
     assert "write repartition()" in text
     assert "start with workers=2" in text
     go_on(old, built(seen(Seen)))

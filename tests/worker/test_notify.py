@@ -10,7 +10,7 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.worker import keys
-from timely_spark.worker.notify import Agenda, Pending
+from timely_spark.worker.notify import Notificator, Pending
 from timely_spark.worker.plan import Plan
 
 
@@ -104,22 +104,22 @@ def test_the_agenda_gives_what_the_definition_gives_in_each_round(seeds: int) ->
     delivered = 0
     for seed in range(seeds):
         draw = random.Random(seed)
-        agenda, asked, blockers = Agenda(plan), list[Pending](), outside(draw, plan)
+        notificator, asked, blockers = Notificator(plan), list[Pending](), outside(draw, plan)
         for step in range(60):
             if step % 20 == 19:
-                agenda.begin()
+                notificator.begin()
                 blockers = outside(draw, plan)
             if step < 20 or draw.random() < 0.4:
                 pending = request(draw, plan)
-                agenda.add(pending)
+                notificator.add(pending)
                 if pending not in asked:
                     asked.append(pending)
             if step >= 10:
-                first = agenda.first(blockers)
+                first = notificator.first(blockers)
                 assert first == naive(plan, asked, blockers)
-                assert list(agenda) == asked
+                assert list(notificator) == asked
                 if first is not None:
-                    agenda.remove(first)
+                    notificator.remove(first)
                     asked.remove(first)
                     delivered += 1
     assert delivered > 3 * seeds

@@ -62,7 +62,7 @@ def test_how_records_lie_is_told_from_the_graph_whatever_the_number_of_workers(
         "out"
     )
 
-    assert flow.compile(workers).lies["reader", 0] == expected
+    assert flow.compile(workers).partitioning["reader", 0] == expected
 
 
 def test_state_is_repartitioned_like_the_input_that_it_came_from() -> None:

@@ -20,10 +20,10 @@ from hypothesis.extra import numpy as npst
 import timely_spark as ts
 from timely_spark.testing import Simulation
 from timely_spark.times import Time
-from timely_spark.worker import Arrangement, Budget, Worker, codec, saved
+from timely_spark.worker import Arrangement, Budget, Worker, codec, vertex_snapshot
 from timely_spark.worker.codec import Codec
 from timely_spark.worker.notify import Pending
-from timely_spark.worker.saved import changed
+from timely_spark.worker.vertex_snapshot import changed
 
 # -- values --------------------------------------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ def drive(simulation: Simulation, epochs: int = 4) -> dict[int, list[Any]]:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hardly anything is so small that it is not kept apart."""
     monkeypatch.setattr(codec, "KEPT_BYTES", 400)
-    monkeypatch.setattr(saved, "LOG_BYTES", 3_000)
+    monkeypatch.setattr(vertex_snapshot, "LOG_BYTES", 3_000)
 
 
 @pytest.mark.slow

@@ -124,7 +124,7 @@ def weights_of(table: pa.Table) -> list[str]:
 def times_of(table: pa.Table, depth: int) -> tuple[Coordinates, pa.Table]:
     """The times of a history's rows, and the rows without them.
 
-    A history that comes from outside a loop has fewer coordinates: inside it is all at lap 0.
+    A history that comes from outside a loop has fewer coordinates: inside it is all at iteration 0.
 
     Args:
         table: what a look-up gave.

@@ -46,9 +46,11 @@ def rebounded(before: Mapping[str, Any], now: Mapping[str, Any]) -> Mapping[str,
         was = stages[name] = dict(stages[name])
         if was["kind"] == Kind.FEEDBACK.value and said["loops"][-1] in loops:
             was["parameters"] = said["parameters"]
-        laps = "laps that do not matter"
-        if set(said[laps]) <= set(was[laps]):  # a loop with a bound counts; what was kept counts as lap 0
-            was[laps] = said[laps]
+        iterations = "iterations that do not matter"
+        if set(said[iterations]) <= set(
+            was[iterations]
+        ):  # a loop with a bound counts; what was kept counts as iteration 0
+            was[iterations] = said[iterations]
     known = {(*channel[:3], _LIMITS.sub("", channel[3])): channel[3] for channel in now["channels"]}
     channels = [
         [*c[:3], known.get((*c[:3], _LIMITS.sub("", c[3])), c[3]), *c[4:]] for c in before["channels"]

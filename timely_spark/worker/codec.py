@@ -64,7 +64,7 @@ _MOST = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class BlobRef:
     """Bytes that are kept apart."""
 
     reference: bytes
@@ -75,20 +75,20 @@ class Kept:
         return [*as_text([self.reference]), self.size]
 
     @classmethod
-    def decode(cls, said: Sequence[Any]) -> Kept:
+    def decode(cls, said: Sequence[Any]) -> BlobRef:
         """The reverse."""
         text, size = said
         (reference,) = from_text([text])
         return cls(reference, size)
 
 
-Piece: TypeAlias = bytes | memoryview | Kept
+Chunk: TypeAlias = bytes | memoryview | BlobRef
 """Bytes of a state: at hand, or kept apart."""
 
 
-def size_of(piece: Piece) -> int:
+def size_of(piece: Chunk) -> int:
     """Bytes of a piece."""
-    return piece.size if isinstance(piece, Kept) else len(piece)
+    return piece.size if isinstance(piece, BlobRef) else len(piece)
 
 
 class Codec:
@@ -119,7 +119,7 @@ class Codec:
         self.times, self.blobs = times, blobs
         self.kept: dict[bytes, int] = {}
         #: where the batches lie that were written or read here
-        self._references: WeakKeyDictionary[Batch, Kept] = WeakKeyDictionary()
+        self._references: WeakKeyDictionary[Batch, BlobRef] = WeakKeyDictionary()
         #: what new blobs are called, and how many are called so
         self._what, self._number = "", 0
         #: whether to write all in one piece, even so
@@ -157,28 +157,28 @@ class Codec:
         head, *blobs = unpack_parts(data)
         return self._decode(json.loads(bytes(head)), blobs)
 
-    def put(self, piece: Piece) -> Piece:
+    def put(self, piece: Chunk) -> Chunk:
         """The same bytes, kept apart if they are many and may be."""
-        if isinstance(piece, Kept) or self.blobs is None or self.whole or len(piece) < KEPT_BYTES:
+        if isinstance(piece, BlobRef) or self.blobs is None or self.whole or len(piece) < KEPT_BYTES:
             return piece
         return self._put(self.blobs, bytes(piece))
 
-    def get(self, piece: Piece) -> Any:
+    def get(self, piece: Chunk) -> Any:
         """The bytes of a piece, as a buffer.
 
         Raises:
             StateError: they are kept apart, and there is no place to look.
         """
-        if not isinstance(piece, Kept):
+        if not isinstance(piece, BlobRef):
             return piece
         if self.blobs is None:
             msg = "state refers to blobs, and none are at hand. Hint: read it where it was written."
             raise StateError(msg)
         return self.blobs.get(piece.reference)
 
-    def _put(self, blobs: Blobs, data: bytes) -> Kept:
+    def _put(self, blobs: Blobs, data: bytes) -> BlobRef:
         self._number += 1
-        return Kept(blobs.put(f"{self._what}-{self._number}", data), len(data))
+        return BlobRef(blobs.put(f"{self._what}-{self._number}", data), len(data))
 
     def _encode(self, value: Any, blobs: list[bytes]) -> Any:  # noqa: C901, PLR0911, PLR0912 - a case per type
         if isinstance(value, self.time_type):
@@ -294,7 +294,7 @@ class Codec:
         if "kept" not in value:
             table = self._decode(value, blobs)
             return Batch.of(of.hashes(table), table)
-        kept = Kept.decode(value["kept"])
+        kept = BlobRef.decode(value["kept"])
         try:
             table = from_bytes(self.get(kept), validate=kept.reference not in _validated)
         except (pa.ArrowException, OSError) as error:

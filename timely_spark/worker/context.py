@@ -15,7 +15,7 @@ from timely_spark.worker.loops import limited
 from timely_spark.worker.notify import Pending
 from timely_spark.worker.pack import apply_stage
 from timely_spark.worker.plan import Node, Through
-from timely_spark.worker.saved import Called
+from timely_spark.worker.vertex_snapshot import Invocation
 
 if TYPE_CHECKING:
     from timely_spark.worker.round import Worker
@@ -45,12 +45,12 @@ class Live:
     def __init__(self, here: Worker) -> None:
         self.round, self.worker, self.workers, self.times = here, here.worker, here.workers, here.plan.times
 
-    def run(self, node: Node, called: Called, capability: Any | None = None) -> None:
+    def run(self, node: Node, called: Invocation, capability: Any | None = None) -> None:
         """Call a node's vertex, with the right to send from `capability` on."""
         with at_fault(node, called.time, called.batch):
             self.call(node, self.round.vertex(node), called, capability)
 
-    def call(self, node: Node, vertex: Vertex, called: Called, capability: Any | None) -> None:
+    def call(self, node: Node, vertex: Vertex, called: Invocation, capability: Any | None) -> None:
         """Call a vertex of `node`."""
         self.node, self.called, self.capability = node, called, capability
         try:
@@ -90,7 +90,7 @@ class Live:
     def _over(self, index: int, time: Any, batch: pa.Table) -> None:
         round_ = self.round
         channel = round_.plan.channels[index]
-        onward = round_.laps.onward(channel, time)
+        onward = round_.iterations.onward(channel, time)
         if onward is None:
             if (loop := limited(channel)) is not None:
                 self._dropped(channel.through, loop, time, batch)
@@ -112,7 +112,7 @@ class Live:
 
     def _dropped(self, stages: Through, loop: Scope, time: Any, batch: pa.Table) -> None:
         """A loop's limit lets nothing pass: what would have, is counted."""
-        self.round.laps.drop(self.node, loop, time, through(stages, batch))
+        self.round.iterations.drop(self.node, loop, time, through(stages, batch))
 
     def notify(self, time: Any, capability: Any | None) -> None:
         """Ask for a notification."""

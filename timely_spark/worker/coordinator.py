@@ -20,7 +20,7 @@ from timely_spark.progress import Tracker
 from timely_spark.times import MutableAntichain
 from timely_spark.worker.columns import Refused, by_column
 from timely_spark.worker.loops import Loops, Notice
-from timely_spark.worker.notify import Blockers, blocking, standing
+from timely_spark.worker.notify import Blockers, input_frontier, lower_bounds
 from timely_spark.worker.plan import Node, Plan
 from timely_spark.worker.rows import ROWS, as_rows, read_rows, text
 
@@ -344,10 +344,12 @@ class Coordinator:
         for the next epoch would keep an idle query running for ever, each batch without input making room for
         the next.
         """
-        stands = {s.name: standing(s, self.inputs[s.name], self.batch + 1) for s in self.plan.inputs}
+        stands = {s.name: input_frontier(s, self.inputs[s.name], self.batch + 1) for s in self.plan.inputs}
         open_, present = {k: v[0] for k, v in stands.items()}, {k: v[1] for k, v in stands.items()}
         clocked = any(s.epochs == "clock" and self.inputs[s.name] is not None for s in self.plan.inputs)
-        known = Blockers(lambda index: blocking(self.plan, self.plan.nodes[index], header, open_, present))
+        known = Blockers(
+            lambda index: lower_bounds(self.plan, self.plan.nodes[index], header, open_, present)
+        )
         for worker, pending in enumerate(self.pending):
             # what blocks the least guarantees of a vertex blocks its others
             least = ((index, guarantee) for index, asked in pending.items() for guarantee in asked.least)

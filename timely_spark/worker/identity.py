@@ -37,7 +37,7 @@ def described(plan: Plan) -> dict[str, Any]:
                 plan.nodes[channel.target].name,
                 channel.input,
                 repr(channel.summary),
-                _dealt(channel.exchange),
+                _exchanged(channel.exchange),
             ]
             for channel in plan.channels
         ],
@@ -54,14 +54,14 @@ def _said(plan: Plan, stage: Stage, inputs: list[Edge]) -> dict[str, Any]:
         "vertex": type(stage.vertex).__name__ if stage.vertex is not None else "",
         "refines": str(getattr(stage.vertex, "refines", "")),
         "loops": [loop.name for loop in stage.scope.path[1:]],
-        "laps that do not matter": sorted(node.forget) if node is not None else [],
+        "iterations that do not matter": sorted(node.forget) if node is not None else [],
         "inputs": [describe(edge.schema) for edge in inputs],
-        "dealt": [_how(plan.lies[stage.name, edge.input]) for edge in inputs],
+        "partitioned": [_how(plan.partitioning[stage.name, edge.input]) for edge in inputs],
         "outputs": [describe(schema) for schema in stage.outputs],
     }
 
 
-def _dealt(exchange: Partition | None) -> list[str] | str | None:
+def _exchanged(exchange: Partition | None) -> list[str] | str | None:
     if exchange is None:
         return None
     return "broadcast" if exchange.broadcast else list(exchange.columns)

@@ -63,7 +63,7 @@ or with cancel(7)
         return asdict(self)
 
 
-class Laps:
+class Iterations:
     """The iterations that one worker makes in one round, and what the limits of loops drop there."""
 
     def __init__(self, plan: Plan) -> None:

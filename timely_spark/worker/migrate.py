@@ -34,7 +34,7 @@ from timely_spark.worker.partitioning import BROADCAST
 from timely_spark.worker.plan import Node, Plan, Source
 from timely_spark.worker.round import FORMAT, Worker
 from timely_spark.worker.rows import read_rows
-from timely_spark.worker.saved import changed, instance
+from timely_spark.worker.vertex_snapshot import changed, instance
 
 
 class FlowChanged(TimelyError, ValueError):
@@ -388,7 +388,7 @@ class _Move:
         silent = type(node.template).repartition is Vertex.repartition
         if silent and (having or not alike):
             self._problem(
-                f"{self._has(node.name)}, and does not say how that is dealt to {len(new)} workers instead "
+                f"{self._has(node.name)}, and does not say how to partition that among {len(new)} workers instead "
                 f"of {len(old)}",
                 f"write repartition() for such vertices; or start with workers={len(old)}",
             )
@@ -423,7 +423,7 @@ class _Move:
     def _parts(self, node: Node, what: str, input_: int, table: pa.Table, *way: Partition) -> list[pa.Table]:
         """Records of an input for each worker; `way`: how the exchange they came over deals them."""
         workers, none = self.plan.workers, table.slice(0, 0)
-        by = way[0] if way else self.plan.lies.get((node.name, input_))
+        by = way[0] if way else self.plan.partitioning.get((node.name, input_))
         if by == BROADCAST or (by is None and workers > 1):
             self._unknown(node, what, input_, by)
             return [none] * workers
@@ -434,7 +434,7 @@ class _Move:
         why = (
             "every worker has a copy of them"
             if by == BROADCAST
-            else "they have come from where they were dealt by steps that do not say what they keep"
+            else "steps on their way do not say which columns they preserve"
         )
         text = (
             f"{self._shown(node.name)} holds {what} of input {input_}, and nobody can tell on which of "

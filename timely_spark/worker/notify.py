@@ -19,10 +19,10 @@ from timely_spark.times import Antichain, MutableAntichain
 from timely_spark.worker.plan import Node, Plan, Source
 
 
-def standing(
+def input_frontier(
     source: Source, position: int | None, batch_id: int, *, first: bool = True
 ) -> tuple[int | None, int | None]:
-    """Where an input stands after batch `batch_id`, and the least epoch of the data that came with it.
+    """The frontier of an input after batch `batch_id`, and the least epoch of the data in that batch.
 
     By the clock the batch itself is the epoch, used up whether or not the input brought rows; of a batch's
     rounds only the first has data. A closed input is None.
@@ -32,14 +32,14 @@ def standing(
     return (batch_id + 1, batch_id if first else None) if source.epochs == "clock" else (position, position)
 
 
-def blocking(
+def lower_bounds(
     plan: Plan,
     node: Node,
     header: Mapping[str, Any],
     open_: Mapping[str, int | None],
     present: Mapping[str, int | None],
 ) -> list[Any]:
-    """The least times at which something may still come to `node` from outside the round and worker.
+    """The least times at which messages may still arrive at `node` from outside the round and worker.
 
     Three kinds: what may arrive over an exchange (the header knows); an input that is still open, which
     blocks along every path; and the data of this very batch, which lies at its first vertex on every worker,
@@ -70,7 +70,7 @@ def blocking(
 
 
 class Blockers(dict[int, list[Any]]):
-    """`blocking` by node, found when first asked for: of many that could wait few do."""
+    """`lower_bounds` by node, computed on first use, because few of the nodes that could wait do."""
 
     def __init__(self, find: Callable[[int], list[Any]]) -> None:
         super().__init__()
@@ -90,8 +90,8 @@ class Pending:
     capability: Any | None
 
 
-class Agenda:
-    """The notifications a worker was asked for, in the order they were; and which of them comes first."""
+class Notificator:
+    """The notifications that the vertices of a worker requested, and the order of their delivery."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

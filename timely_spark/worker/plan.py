@@ -74,7 +74,7 @@ class Node:
     out: tuple[tuple[int, ...], ...]
     #: places in the topological order of the scopes around it, outermost first
     path: tuple[int, ...]
-    #: counters of loops around it whose laps do not matter to what is accumulated
+    #: counters of loops around it whose iterations do not matter to what is accumulated
     forget: frozenset[int]
 
     @property
@@ -149,7 +149,7 @@ class Plan:
         return known({source.name: source for source in self.inputs}, name, kind="input", flow=self.name)
 
     def initial(self, node: Node) -> Iterator[Any]:
-        """The times a vertex is to be notified of from the start: its epochs, at lap 0 of its loops."""
+        """The times a vertex is to be notified of from the start: its epochs, at iteration 0 of its loops."""
         for epoch in node.template.initial:
             time: Any = self.times.epoch(epoch)
             for depth in range(node.stage.scope.depth):
@@ -157,10 +157,10 @@ class Plan:
             yield time
 
     @cached_property
-    def lies(self) -> dict[tuple[str, int], Partition | None]:
+    def partitioning(self) -> dict[tuple[str, int], Partition | None]:
         """By step and input, how the records that arrive there lie on the workers; None: nobody can tell."""
-        lies = output_partitioning(self.edges, self.exchanged, self.saved)
-        return {(edge.target.name, edge.input): lies.get(edge.index) for edge in self.edges}
+        by_edge = output_partitioning(self.edges, self.exchanged, self.saved)
+        return {(edge.target.name, edge.input): by_edge.get(edge.index) for edge in self.edges}
 
     @cached_property
     def in_order(self) -> bool:
@@ -269,7 +269,7 @@ class _Compiler:
             self.saved[edge.index] = need
 
     def _partitioned(self, stage: Stage, columns: tuple[str, ...]) -> bool:
-        """Whether the stage's output lies by `columns`, or can be made to without an exchange right here.
+        """Whether the stage's output is partitioned by `columns`, or can be made to without an exchange right here.
 
         Through a stage that keeps records as they are the wish is handed on to its inputs: an exchange is
         best made early, at the sources; and records that a feedback brings back partitioned need no exchange.
@@ -287,10 +287,10 @@ class _Compiler:
         return True
 
     def _lies(self, stage: Stage, columns: tuple[str, ...]) -> bool:
-        """Whether the output lies by `columns`; a per-batch stage that keeps them is as its input."""
+        """Whether the output is partitioned by `columns`; a per-batch stage that keeps them is as its input."""
         if stage.guarantees is not None or stage in self._chosen:
-            lies = stage.guarantees if stage.guarantees is not None else self._chosen[stage]
-            return lies == columns
+            guaranteed = stage.guarantees if stage.guarantees is not None else self._chosen[stage]
+            return guaranteed == columns
         if stage in self.prefix:
             return False
         if stage.is_routing:
@@ -517,7 +517,7 @@ class _Compiler:
                     todo.append((target, 0, through, edges, onward, deal))
 
     def _counted(self) -> set[Scope]:
-        """The loops whose laps matter: with a limit, or something that waits for a lap or looks at it."""
+        """The loops whose iterations matter: they have a limit, or a vertex waits for or reads the loop counter."""
         counted = {stage.scope for stage in self.graph.stages if stage.scope.limit is not None}
         for stage in self.graph.stages:
             if stage.vertex is not None and (stage.vertex.waits or stage.vertex.reads_time):

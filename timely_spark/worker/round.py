@@ -22,15 +22,22 @@ import pyarrow as pa
 
 from timely_spark.errors import StateError, VertexError
 from timely_spark.graph import Vertex
-from timely_spark.worker.codec import Blobs, Codec, Kept, Piece, pack_parts, unpack_parts
+from timely_spark.worker.codec import BlobRef, Blobs, Chunk, Codec, pack_parts, unpack_parts
 from timely_spark.worker.columns import InTime, Refused, by_column
 from timely_spark.worker.context import Live, Muted, at_fault
 from timely_spark.worker.keys import from_bytes, to_bytes
-from timely_spark.worker.loops import Laps
-from timely_spark.worker.notify import Agenda, Blockers, Pending, blocking, standing
+from timely_spark.worker.loops import Iterations
+from timely_spark.worker.notify import Blockers, Notificator, Pending, input_frontier, lower_bounds
 from timely_spark.worker.plan import Channel, Node, Plan
 from timely_spark.worker.rows import Row, as_rows, read_rows
-from timely_spark.worker.saved import Called, Saved, changed, decode_piece, encode_piece, instance
+from timely_spark.worker.vertex_snapshot import (
+    Invocation,
+    VertexSnapshot,
+    changed,
+    decode_piece,
+    encode_piece,
+    instance,
+)
 
 FORMAT = 6
 """Version of the state's form."""
@@ -101,19 +108,19 @@ class Worker:
 
     def __init__(self, plan: Plan, state: Any | None, worker: int, blobs: Blobs | None = None) -> None:
         self.plan, self.worker, self.workers = plan, worker, plan.workers
-        self.codec, self.laps = Codec(plan.times, blobs), Laps(plan)
+        self.codec, self.iterations = Codec(plan.times, blobs), Iterations(plan)
         #: what waits for delivery; `order` holds each of its keys once
         self.queue: dict[tuple[int, int, Any], list[pa.Table]] = defaultdict(list)
         self.order: list[tuple[Any, int, int, int, Any]] = []
         #: large batches of the queue, and where they are kept
-        self.laid: dict[tuple[int, int, Any], tuple[pa.Table, Kept]] = {}
+        self.laid: dict[tuple[int, int, Any], tuple[pa.Table, BlobRef]] = {}
         self.tie = itertools.count()
-        self.pending = Agenda(plan)
+        self.pending = Notificator(plan)
         #: states as they were written last; a vertex is built when first called
-        self.saved: dict[str, Saved] = {}
+        self.saved: dict[str, VertexSnapshot] = {}
         self.vertices: dict[int, Vertex] = {}
         #: by vertex, those with state, the calls since then; of vertices that are not logged none is listed
-        self.called: dict[int, list[Called]] = {}
+        self.called: dict[int, list[Invocation]] = {}
         #: spent in `step`; of interest to people only
         self.seconds = 0.0
         self.live = Live(self)
@@ -159,7 +166,7 @@ class Worker:
             raise StateError(msg, hint="go on with the version that wrote it, or start with a new checkpoint")
         decode, by_name = self.plan.times.decode, self.plan.by_name
         self.saved = {
-            name: Saved.decode(said, parts)
+            name: VertexSnapshot.decode(said, parts)
             for name, said in head["vertices"].items()
             if name in by_name  # a step that the flow has no more leaves nothing behind
         }
@@ -167,7 +174,7 @@ class Worker:
             node, piece = by_name[name], decode_piece(said, parts)
             table, time_ = from_bytes(self.codec.get(piece)), decode(time)
             self.enqueue(node, input_, time_, table)
-            if isinstance(piece, Kept):
+            if isinstance(piece, BlobRef):
                 self.laid[node.index, input_, time_] = table, piece
         for name, guarantee, capability in head["pending"]:
             held = decode(capability) if capability is not None else None
@@ -177,7 +184,7 @@ class Worker:
         """Sort out what came: the header, how far inputs are, and data, in an order of its own."""
         headers = [meta for _, kind, meta, _ in rows if kind == "header"]
         self.header = headers[0] if headers else json.loads(read_header())
-        self.laps.begin(self.header["bounds"])
+        self.iterations.begin(self.header["bounds"])
         inputs = self.header["inputs"]
         #: where each input stands after this batch, and (for `present`) where its data of this batch may be
         self.open: dict[str, int | None] = {}
@@ -187,7 +194,7 @@ class Worker:
             key=lambda meta: (meta["source"], meta["seq"]),
         )
         for source in self.plan.inputs:
-            self.open[source.name], self.present[source.name] = standing(
+            self.open[source.name], self.present[source.name] = input_frontier(
                 source, inputs[source.name], self.batch_id, first=self.header["batch"] < self.batch_id
             )
         for meta in moved:
@@ -280,7 +287,9 @@ class Worker:
     def run(self) -> None:
         """Deliver until nothing is left that may be delivered, or the budget is used up."""
         self.blockers = Blockers(
-            lambda index: blocking(self.plan, self.plan.nodes[index], self.header, self.open, self.present)
+            lambda index: lower_bounds(
+                self.plan, self.plan.nodes[index], self.header, self.open, self.present
+            )
         )
         while self.stats["steps"] < self.budget.steps and self.stats["bytes"] < self.budget.bytes:
             # what a message leads to comes behind it, so a notification before it in order waits for none of
@@ -291,22 +300,24 @@ class Worker:
             if pending is not None:
                 node, time = self.plan.nodes[pending.node], pending.guarantee
                 key = self.plan.key(node, time)
-                if len(key) > 2 and not self.laps.passes(node, key, time, None, self.stats["steps"]):
+                if len(key) > 2 and not self.iterations.passes(node, key, time, None, self.stats["steps"]):
                     return
                 self.pending.remove(pending)
                 self.stats["notifications"] += 1
-                self._call(node, Called(time, self.header["oldest"]), pending.capability)
+                self._call(node, Invocation(time, self.header["oldest"]), pending.capability)
             elif self.order:
                 key, index, input_, _, time = self.order[0]
                 node, tables = self.plan.nodes[index], self.queue[index, input_, time]
-                if len(key) > 2 and not self.laps.passes(node, key, time, tables[0], self.stats["steps"]):
+                if len(key) > 2 and not self.iterations.passes(
+                    node, key, time, tables[0], self.stats["steps"]
+                ):
                     return
                 heapq.heappop(self.order)
                 del self.queue[index, input_, time]
                 batch = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
                 self.stats["bytes"] += batch.nbytes
                 self.stats["records"] += batch.num_rows
-                self._call(node, Called(time, self.header["oldest"], input_, batch), time)
+                self._call(node, Invocation(time, self.header["oldest"], input_, batch), time)
             else:
                 return
             self.stats["steps"] += 1
@@ -317,7 +328,7 @@ class Worker:
         outside = (time.epoch for time in self.blockers[node.index])
         return [*waiting, *outside, *self.pending.epochs(node)]
 
-    def _call(self, node: Node, called: Called, capability: Any | None) -> None:
+    def _call(self, node: Node, called: Invocation, capability: Any | None) -> None:
         if not node.stage.is_stateless:
             calls = self.called.setdefault(node.index, [])
             if node.template.logged:
@@ -331,7 +342,7 @@ class Worker:
             VertexError: it cannot be restored.
         """
         if node.index not in self.vertices:
-            vertex, saved = instance(node.template), self.saved.get(node.name, Saved())
+            vertex, saved = instance(node.template), self.saved.get(node.name, VertexSnapshot())
             if saved.full is not None:
                 with at_fault(node):
                     data = self.codec.get(saved.full)
@@ -379,7 +390,7 @@ class Worker:
             "advance": self.report["advance"],
             "seen": self.report["seen"],
             "late": self.report["late"],
-            "loops": self.laps.report(),
+            "loops": self.iterations.report(),
             "refused": {name: refused.encode() for name, refused in self.report["refused"].items()},
             "stats": self.stats,
         }
@@ -389,8 +400,8 @@ class Worker:
     def _messages(self) -> Iterator[tuple[int, Any, int, pa.Table]]:
         """What goes to other workers: one batch per (channel, time, worker).
 
-        Where the receiver combines and laps do not matter to it, those of all laps travel as one, at the last
-        of them.
+        Where the receiver combines and iterations do not matter to it, those of all iterations travel as
+        one, at the last of them.
         """
         together: dict[tuple[int, Any, int], list[tuple[Any, pa.Table]]] = defaultdict(list)
         for (index, time, to), tables in self.outbox.items():
@@ -462,9 +473,13 @@ class Worker:
         }
         return pack_parts([json.dumps(head, separators=(",", ":")).encode(), *parts])
 
-    def _written(self, node: Node) -> Saved | None:
+    def _written(self, node: Node) -> VertexSnapshot | None:
         """A vertex's state as it is to be written; None: all is as the template has it, or has become so."""
-        saved, calls, codec = self.saved.get(node.name, Saved()), self.called.get(node.index), self.codec
+        saved, calls, codec = (
+            self.saved.get(node.name, VertexSnapshot()),
+            self.called.get(node.index),
+            self.codec,
+        )
         if codec.whole:
             if calls is None and not saved.log and not saved.references:
                 return saved
@@ -475,14 +490,14 @@ class Worker:
         vertex = self.vertex(node)
         if not (state := changed(vertex, node.template)):
             return None
-        full: Piece = codec.write(state, pickles=vertex.pickles, vertex=type(vertex))
+        full: Chunk = codec.write(state, pickles=vertex.pickles, vertex=type(vertex))
         # what is not logged is likely to be written in full again, and a file of its own would be for nothing
-        return Saved(codec.put(full) if calls else full, codec.kept)
+        return VertexSnapshot(codec.put(full) if calls else full, codec.kept)
 
-    def _laid(self) -> tuple[dict[tuple[int, int, Any], tuple[pa.Table, Kept]], list[Piece]]:
+    def _laid(self) -> tuple[dict[tuple[int, int, Any], tuple[pa.Table, BlobRef]], list[Chunk]]:
         """The batches of the queue as they are to be written, and those of them that are kept apart."""
-        laid: dict[tuple[int, int, Any], tuple[pa.Table, Kept]] = {}
-        batches: list[Piece] = []
+        laid: dict[tuple[int, int, Any], tuple[pa.Table, BlobRef]] = {}
+        batches: list[Chunk] = []
         for key, tables in self.queue.items():
             known = None if self.codec.whole else self.laid.get(key)
             if known is not None and len(tables) == 1 and tables[0] is known[0]:
@@ -491,7 +506,7 @@ class Worker:
                 continue
             table = pa.concat_tables(tables)
             batches.append(piece := self.codec.put(to_bytes(table)))
-            if isinstance(piece, Kept):
+            if isinstance(piece, BlobRef):
                 self.queue[key] = [table]
                 laid[key] = table, piece
         return laid, batches

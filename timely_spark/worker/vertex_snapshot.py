@@ -1,8 +1,8 @@
-"""A vertex's state as it was written: in full, and, if the vertex is logged, the calls it got since.
+"""`VertexSnapshot`: a vertex's checkpoint: the full state and, if logged, the invocations since then.
 
-Naiad section 3.4: a vertex writes all it holds, or what it receives, with a full checkpoint now and then. A
-log has a few segments, each more than twice as large as the next, merged as they grow: so each round writes
-what it brought, amortised, and small segments alone lie in the state itself.
+Naiad section 3.4: a vertex writes its full state, or a log of its inputs with a full checkpoint now and then.
+A log has a few segments, each more than twice as large as the next, and merged as they grow. So the bytes
+written in a round are proportional, amortised, to the input of the round.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 
 from timely_spark.graph import Stateless, Vertex
 from timely_spark.worker.codec import (
+    BlobRef,
+    Chunk,
     Codec,
-    Kept,
-    Piece,
     as_text,
     from_text,
     pack_parts,
@@ -34,31 +34,31 @@ LOG_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
-    """A call that a vertex got: a batch on input `edge`, or, without a batch, a notification."""
+class Invocation:
+    """One call of a vertex: a batch on input `edge`, or, without a batch, a notification."""
 
     time: Any
-    #: what the context says of it that may be another thing later
+    #: the oldest epoch at the time of the call, which a replay must see again
     since: int
     edge: int = 0
     batch: pa.Table | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
-    """One vertex's state as it was written last."""
+class VertexSnapshot:
+    """One vertex's last checkpoint."""
 
-    #: None: as the template has it
-    full: Piece | None = None
+    #: the full state; None: that of the template
+    full: Chunk | None = None
     #: the blobs that `full` refers to in turn, with their sizes
     kept: Mapping[bytes, int] = field(default_factory=dict)
     #: segments of the calls since; each more than twice as large as the next
-    log: tuple[Piece, ...] = ()
+    log: tuple[Chunk, ...] = ()
 
     @property
     def references(self) -> dict[bytes, int]:
-        """All blobs it needs, with their sizes."""
-        pieces = [piece for piece in (self.full, *self.log) if isinstance(piece, Kept)]
+        """All blobs of the snapshot, with their sizes."""
+        pieces = [piece for piece in (self.full, *self.log) if isinstance(piece, BlobRef)]
         return {**self.kept, **{piece.reference: piece.size for piece in pieces}}
 
     @property
@@ -71,27 +71,27 @@ class Saved:
         """Bytes of the log."""
         return sum(map(size_of, self.log))
 
-    def apart(self, codec: Codec) -> Saved:
-        """The same, what is large of it kept apart: it is written once more only to be found again."""
+    def apart(self, codec: Codec) -> VertexSnapshot:
+        """This snapshot with a large full state moved to a blob; later rounds write a reference only."""
         return replace(self, full=codec.put(self.full)) if self.full is not None else self
 
-    def logged(self, calls: Sequence[Called], codec: Codec) -> Saved | None:
-        """With further calls; None where a state in full costs no more than the log has come to."""
-        log: list[Piece] = [*self.log, _segment(calls)]
+    def logged(self, calls: Sequence[Invocation], codec: Codec) -> VertexSnapshot | None:
+        """This snapshot with further invocations; None if the full state is as small as that log."""
+        log: list[Chunk] = [*self.log, _segment(calls)]
         while len(log) > 1 and size_of(log[-2]) < 2 * size_of(log[-1]):
             log[-2:] = [_merged([codec.get(piece) for piece in log[-2:]])]
         if sum(map(size_of, log)) > max(self.full_size, LOG_BYTES):
             return None
         return replace(self.apart(codec), log=tuple(map(codec.put, log)))
 
-    def calls(self, codec: Codec) -> Iterator[Called]:
+    def calls(self, codec: Codec) -> Iterator[Invocation]:
         """The calls of the log, in order."""
         for piece in self.log:
             head, *tables = unpack_parts(codec.get(piece))
             batches = iter(tables)
             for edge, time, since in json.loads(bytes(head)):
                 batch = from_bytes(next(batches)) if edge is not None else None
-                yield Called(codec.times.decode(time), since, edge or 0, batch)
+                yield Invocation(codec.times.decode(time), since, edge or 0, batch)
 
     def encode(self, parts: list[Any]) -> list[Any]:
         """As plain JSON; what lies in the state itself is added to `parts`."""
@@ -100,7 +100,7 @@ class Saved:
         return [full, kept, [encode_piece(piece, parts) for piece in self.log]]
 
     @classmethod
-    def decode(cls, said: Sequence[Any], parts: Sequence[Any]) -> Saved:
+    def decode(cls, said: Sequence[Any], parts: Sequence[Any]) -> VertexSnapshot:
         """The reverse."""
         full, kept, log = said
         return cls(
@@ -110,23 +110,23 @@ class Saved:
         )
 
 
-def encode_piece(piece: Piece, parts: list[Any]) -> Any:
+def encode_piece(piece: Chunk, parts: list[Any]) -> Any:
     """Where a piece is: its number among `parts`, to which it is added, or its reference and size."""
-    if isinstance(piece, Kept):
+    if isinstance(piece, BlobRef):
         return piece.encode()
     parts.append(piece)
     return len(parts) - 1
 
 
-def decode_piece(said: Any, parts: Sequence[Any]) -> Piece:
+def decode_piece(said: Any, parts: Sequence[Any]) -> Chunk:
     """The reverse."""
     if isinstance(said, list):
-        return Kept.decode(said)
+        return BlobRef.decode(said)
     part: bytes = parts[said]
     return part
 
 
-def _segment(calls: Sequence[Called]) -> bytes:
+def _segment(calls: Sequence[Invocation]) -> bytes:
     head = [[None if c.batch is None else c.edge, c.time.encode(), c.since] for c in calls]
     return _pack(head, [to_bytes(c.batch) for c in calls if c.batch is not None])
 
