@@ -388,8 +388,8 @@ class _Move:
         silent = type(node.template).repartition is Vertex.repartition
         if silent and (having or not alike):
             self._problem(
-                f"{self._has(node.name)}, and does not say how to partition that among {len(new)} workers instead "
-                f"of {len(old)}",
+                f"{self._has(node.name)}, and does not say how to partition that among {len(new)} "
+                f"workers instead of {len(old)}",
                 f"write repartition() for such vertices; or start with workers={len(old)}",
             )
         elif having:

@@ -158,7 +158,7 @@ class Plan:
 
     @cached_property
     def partitioning(self) -> dict[tuple[str, int], Partition | None]:
-        """By step and input, how the records that arrive there lie on the workers; None: nobody can tell."""
+        """By step and input, the partitioning of the records that arrive there; None: unknown."""
         by_edge = output_partitioning(self.edges, self.exchanged, self.saved)
         return {(edge.target.name, edge.input): by_edge.get(edge.index) for edge in self.edges}
 
@@ -269,9 +269,9 @@ class _Compiler:
             self.saved[edge.index] = need
 
     def _partitioned(self, stage: Stage, columns: tuple[str, ...]) -> bool:
-        """Whether the stage's output is partitioned by `columns`, or can be made to without an exchange right here.
+        """Whether the output is partitioned by `columns`, or can be without an exchange right behind the stage.
 
-        Through a stage that keeps records as they are the wish is handed on to its inputs: an exchange is
+        A stage that preserves the columns passes the requirement on to its inputs: an exchange is
         best made early, at the sources; and records that a feedback brings back partitioned need no exchange.
         """
         if (
@@ -280,14 +280,14 @@ class _Compiler:
             or stage in self._chosen
             or stage.requires[0] is not None
         ):
-            return self._lies(stage, columns)
+            return self._already_partitioned(stage, columns)
         self._chosen[stage] = columns
         for edge in self.into[stage]:
             self._require(edge, Partition(columns))
         return True
 
-    def _lies(self, stage: Stage, columns: tuple[str, ...]) -> bool:
-        """Whether the output is partitioned by `columns`; a per-batch stage that keeps them is as its input."""
+    def _already_partitioned(self, stage: Stage, columns: tuple[str, ...]) -> bool:
+        """Whether the output is partitioned by `columns`; per-batch stages may preserve them."""
         if stage.guarantees is not None or stage in self._chosen:
             guaranteed = stage.guarantees if stage.guarantees is not None else self._chosen[stage]
             return guaranteed == columns
@@ -517,7 +517,7 @@ class _Compiler:
                     todo.append((target, 0, through, edges, onward, deal))
 
     def _counted(self) -> set[Scope]:
-        """The loops whose iterations matter: they have a limit, or a vertex waits for or reads the loop counter."""
+        """The loops whose iterations matter: with a limit, or with a vertex that waits for iterations or reads them."""
         counted = {stage.scope for stage in self.graph.stages if stage.scope.limit is not None}
         for stage in self.graph.stages:
             if stage.vertex is not None and (stage.vertex.waits or stage.vertex.reads_time):
