@@ -517,7 +517,7 @@ class _Compiler:
                     todo.append((target, 0, through, edges, onward, deal))
 
     def _counted(self) -> set[Scope]:
-        """The loops whose iterations matter: with a limit, or with a vertex that waits for iterations or reads them."""
+        """The loops whose iterations matter: those with a limit or a vertex that waits for or reads them."""
         counted = {stage.scope for stage in self.graph.stages if stage.scope.limit is not None}
         for stage in self.graph.stages:
             if stage.vertex is not None and (stage.vertex.waits or stage.vertex.reads_time):
