@@ -67,5 +67,5 @@ def _exchanged(exchange: Partition | None) -> list[str] | str | None:
     return "broadcast" if exchange.broadcast else list(exchange.columns)
 
 
-def _how(lies: Partition | None) -> str:
-    return "as nobody can tell" if lies is None else "anywhere" if lies == ANYWHERE else str(lies)
+def _how(partition: Partition | None) -> str:
+    return "unknown" if partition is None else "anywhere" if partition == ANYWHERE else str(partition)

@@ -269,7 +269,7 @@ class _Compiler:
             self.saved[edge.index] = need
 
     def _partitioned(self, stage: Stage, columns: tuple[str, ...]) -> bool:
-        """Whether the output is partitioned by `columns`, or can be without an exchange right behind the stage.
+        """Whether the output is partitioned by `columns`, or can be without an exchange behind the stage.
 
         A stage that preserves the columns passes the requirement on to its inputs: an exchange is
         best made early, at the sources; and records that a feedback brings back partitioned need no exchange.
