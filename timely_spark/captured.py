@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from timely_spark.errors import SchemaError
-from timely_spark.graph import describe
+from timely_spark.errors import SchemaError, UnknownName
+from timely_spark.graph import caller, describe
 
 
 @dataclass
@@ -52,10 +52,16 @@ class Result(dict[str, Captured]):
     {'hops': 3}
     """
 
-    def __init__(self, captured: Mapping[str, Captured], cut_off: Mapping[str, int]) -> None:
+    def __init__(
+        self, captured: Mapping[str, Captured], cut_off: Mapping[str, int], *, flow: str = ""
+    ) -> None:
         super().__init__(captured)
+        self.flow = flow
         #: how many records the `max_iterations` of loops have dropped, per loop
         self.cut_off = dict(cut_off)
+
+    def __missing__(self, name: Any) -> Captured:
+        raise UnknownName.of(name, self, kind="output", flow=self.flow, where=caller())
 
 
 def sorted_rows(table: pa.Table) -> list[tuple[Any, ...]]:

@@ -581,7 +581,7 @@ def run(
     if clock and names:
         for captured in simulation.captured.values():
             captured.epochs = renumbered(captured.epochs, names)
-    return Result(simulation.captured, simulation.turn.cut_off)
+    return Result(simulation.captured, simulation.turn.cut_off, flow=plan.name)
 
 
 __all__ = [

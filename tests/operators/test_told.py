@@ -133,6 +133,15 @@ def test_what_does_not_fit_is_told_with_input_column_and_value(records: Any, tol
         x.send(records)
 
 
+def test_an_output_that_a_run_does_not_have_is_told_with_those_that_it_has() -> None:
+    flow = ts.Dataflow("outputs")
+    flow.input("x", "n long").capture("numbers")
+    with pytest.raises(
+        KeyError, match=r"'outputs' has no output 'number' \(.*test_told\.py:\d+\)\nHint: .*numbers"
+    ):
+        run(flow, {"x": [[1]]})["number"]
+
+
 # -- names of steps that are names of columns ----------------------------------------------------------------
 
 STEPS = {
