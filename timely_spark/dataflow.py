@@ -240,7 +240,7 @@ class Dataflow:
             vertex: the template; each worker runs a copy.
             inputs: the streams it receives, in the order of `on_recv`'s `edge`.
             outputs: the schema of each output, in the order of `send_by`'s `edge`; one schema for one output.
-            by: for each input the columns by which its records must be dealt to the workers; None: as they
+            by: for each input the columns by which its records must be partitioned; None: as they
                 come. For a single input its columns may stand alone: ``by="id"``.
             name: the step's name.
 

@@ -156,7 +156,7 @@ def test_wrong_columns_are_refused_when_the_graph_is_built(build: Any) -> None:
 
 
 def test_only_provisional_records_can_be_settled() -> None:
-    with pytest.raises(GraphError, match="is not provisional"):
+    with pytest.raises(GraphError, match="has final records already"):
         ts.Dataflow("bad").input("x", "n long").settle()
 
 

@@ -81,7 +81,7 @@ def test_a_bound_may_get_smaller_but_not_larger_nor_go_in_the_middle() -> None:
     old = begun(collection(max_iterations=50), 3)
     moved(old, collection(max_iterations=20)).run()
     for wider in ({"max_iterations": 51}, {}):
-        with pytest.raises(FlowChanged, match="cannot go on"):
+        with pytest.raises(FlowChanged, match="cannot continue from the checkpoint"):
             moved(old, collection(**wider))
     assert not compare(old.plan.described(), collection(max_iterations=20).compile(2)).flow
 

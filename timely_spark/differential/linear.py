@@ -379,9 +379,9 @@ def consolidate(collection: Collection, *, name: str | None = None) -> Collectio
 
 
 def lies(graph: Graph, stage: Stage) -> tuple[str, ...] | None:
-    """The columns by which a stage's records are dealt, as far as one on the way to it says; None: unknown.
+    """The columns by which a stage's records are partitioned, if a stage upstream says so; None: unknown.
 
-    Equal records lie together then, and need not be dealt by all their columns to be added up.
+    Equal records are then on one worker, and consolidating them needs no exchange by all their columns.
     """
     if stage.guarantees is not None or stage.kind is Kind.FEEDBACK:
         return stage.guarantees

@@ -120,7 +120,7 @@ _ENDS = frozenset({Kind.OUTPUT, Kind.INSPECT, Kind.PROBE})
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """How the records of an input are dealt to the workers: by H of some columns, or each to all of them."""
+    """A partitioning of records: by H of some columns, or a copy of each record on every worker."""
 
     columns: tuple[str, ...]
     broadcast: bool = False
@@ -131,7 +131,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Refines:
-    """A stream whose records may be bettered at a later round: its exact content is the least of them.
+    """A stream of improvements: later rounds may send better records; the final content is the least of them.
 
     Per `keys` the least (or greatest) `value` counts; with no `value` a record counts once.
     """
@@ -156,13 +156,13 @@ class Stage:
     summary: PathSummary
     outputs: tuple[pa.Schema, ...]
     vertex: Vertex | None = None
-    #: per input, how its records must be dealt; None: as they come
+    #: per input, the partitioning that it requires; None: any
     requires: tuple[Partition | None, ...] = (None,)
-    #: the columns by which the (first) output is dealt, whatever the input was
+    #: the columns by which the (first) output is partitioned, whatever the input was
     guarantees: tuple[str, ...] | None = None
     #: output column -> input column, where the stage keeps the values of a record together
     keeps: Mapping[str, str] | None = None
-    #: set where the output is provisional by this stage's own doing
+    #: set if this stage sends improvements, so that its output is not final
     refines: Refines | None = None
     #: shown by explain, and nothing else
     detail: str = ""

@@ -1,8 +1,8 @@
 """A spanning forest that is kept as edges come and go; and the connected components it tells.
 
-Each worker keeps a forest of the edges dealt to it, and passes on its changes only: so many edges become at
-most as many as there are nodes, and one worker keeps a forest of those. However long the paths are, nothing
-goes around in rounds.
+Each worker keeps a forest of the edges partitioned to it, and passes on its changes only: so many edges
+become at most as many as there are nodes, and one worker keeps a forest of those. However long the paths
+are, nothing goes around in rounds.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _FOLD: Mapping[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.max
 _KINDS = ("count", "sum", "min", "max", "collect")
 
 ALL = "__timely_all"
-"""A column that is the same everywhere: dealt or grouped by it, all records are one group, on one worker."""
+"""A constant column: partitioned or grouped by this column, all records are one group, on one worker."""
 
 Kind = str | tuple[str, str]
 """``"count"``, or ``(kind, column)`` with kind one of count, sum, min, max, collect."""

@@ -168,7 +168,7 @@ def binary_notify(
 
 
 def _partitions(operator: str, streams: Sequence[Stream], by: By) -> list[Partition | None]:
-    """How the records of each input must be dealt.
+    """The partitioning that each input requires.
 
     Raises:
         GraphError: `by` is not of as many inputs as there are.

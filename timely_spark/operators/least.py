@@ -1,6 +1,6 @@
 """Distinct, min and max: what became true stays true, so the first or best record of a key passes at once.
 
-They keep, per key, the antichain of (time, value) at which something was bettered, and never let a later
+They keep, per key, the antichain of (time, value) of the improvements, and never let a later
 epoch hide an earlier one. So they ask for no notification, and a loop that only confirms what is known comes
 to its end by itself.
 """
@@ -178,9 +178,9 @@ def min(
     expire: int | None = None,
     name: str | None = None,
 ) -> Stream:
-    """Per key the least value so far, whenever it is bettered.
+    """Per key the least value so far, sent again at each improvement.
 
-    Asks for no notification. Within an epoch a key's record may be bettered again; what outputs release, and
+    Asks for no notification. Within an epoch a key's record may be improved again; what outputs release, and
     what stages that wait read, is the last word: one record per key and epoch in which it changed. Null and
     NaN are no values.
 
@@ -208,7 +208,7 @@ def max(
     expire: int | None = None,
     name: str | None = None,
 ) -> Stream:
-    """Per key the greatest value so far, whenever it is bettered. As `min`, the other way round.
+    """Per key the greatest value so far, sent again at each improvement. Otherwise as `min`.
 
     **Columns:** in: `keys` and `value`, others are dropped; out: `keys`, `value`.
 
@@ -292,7 +292,7 @@ def settle(stream: Stream, *, name: str | None = None) -> Stream:
     refines = stream.stage.refines
     if refines is None:
         msg = (
-            f"settle: step {stream.stage.name!r} ({stream.stage.where}) is not provisional. "
+            f"settle: step {stream.stage.name!r} ({stream.stage.where}) has final records already. "
             "Hint: call it right after distinct, min or max."
         )
         raise GraphError(msg)

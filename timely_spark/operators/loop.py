@@ -78,7 +78,7 @@ def loop(
 
     variable = enter(input) + feedback(step(variable)). The loop ends when nothing is fed back, so let
     `step` end in something that stops what is known already, as `distinct` or `min`. A loop may contain
-    loops. What `min` or `max` says may be bettered a moment later, so between it and where the loop closes
+    loops. Records of `min` and `max` may be improved later, so between them and where the loop closes
     the step must be monotone (a better value leads to a better one); where it is not, call `settle()` on it.
 
     Args:

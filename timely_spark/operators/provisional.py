@@ -1,6 +1,6 @@
-"""Where provisional records must be made final: a pass over the finished graph.
+"""Where improvements must be finalised (`settle`): a pass over the finished graph.
 
-What `distinct`, `min` and `max` send may be bettered in a later round. That is as it should be for what takes
+What `distinct`, `min` and `max` send may be improved in a later round. That is as it should be for what takes
 the best again, and inside a loop that runs until nothing changes; whoever else reads such a stream must get
 each record's last word, once. So a `Settled` vertex is put before every reader outside loops, and before
 every one that waits inside. Outputs settle for themselves, and wait for nothing.

@@ -28,7 +28,7 @@ LARGE = 8 << 20
 TASK_BYTES = 16 << 20
 #: So many rows of a task go to the JVM at once.
 _ROWS = 1 << 16
-#: What is dealt out by key: what belongs into a bucket of the payload at a place.
+#: Payloads partitioned by key: the part of the payload at `place` that belongs to `bucket`.
 _DEALT = pa.schema([("bucket", pa.int32()), ("place", pa.int32()), ("payload", pa.binary())])
 
 

@@ -112,7 +112,7 @@ class OtherFlow(TimelyError, ValueError):
         msg = (
             f"Checkpoint {checkpoint}: batch {batch} was committed by the run before while this one started."
         )
-        return cls(msg, hint="start again: the flow goes on from that batch then.")
+        return cls(msg, hint="start again: the flow then continues from that batch.")
 
     @classmethod
     def no_flow(cls, checkpoint: str) -> OtherFlow:
@@ -399,7 +399,7 @@ class SentElsewhere(TimelyError, FileExistsError):
     def entry(cls, name: str, number: int) -> SentElsewhere:
         """What was to be entry `number` is there already."""
         msg = f"Input {name!r}: entry {number} was sent by another process; this one is not."
-        return cls(msg, hint="let one process at a time send into an input; a new start goes on after it.")
+        return cls(msg, hint="let one process at a time send into an input; a new start continues after it.")
 
 
 class QueryFailed(TimelyError, RuntimeError):

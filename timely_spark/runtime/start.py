@@ -117,7 +117,7 @@ def start(
         NameTaken: the session runs a query of that name.
         CheckpointInUse: a living driver runs a query on the checkpoint.
         OtherFlow: the checkpoint is not one of a flow, or of another format.
-        FlowChanged: the checkpoint is of a flow that this one cannot go on from.
+        FlowChanged: the checkpoint is of a flow that this flow cannot continue from.
         EpochClosed: something was sent before the start for an epoch that the checkpoint has closed.
         TableTaken: an output's table was written from another checkpoint.
         QueryRefused: Spark does not start the query.

@@ -1,7 +1,8 @@
 """What a plan says of itself to a checkpoint: by it another plan is known again, step by step.
 
 It tells what decides what a step keeps and what that means: its kind, vertex and parameters, the columns that
-come and go, and how they are dealt. What is only shown (labels of explain, names of functions) is not in it.
+come and go, and how they are partitioned. What is only shown (labels of explain, names of functions) is not
+in it.
 """
 
 from __future__ import annotations

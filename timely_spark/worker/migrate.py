@@ -3,7 +3,7 @@
 A step is known again by its name. One that holds anything (state, batches, notifications, epochs not yet
 released) must be the same in both flows. A step that is new starts empty; what one that is gone kept is
 dropped, and said; records on their way are never dropped. With another number of workers, what lies by
-columns is dealt anew by H of them.
+columns is repartitioned by H of them.
 
 Counts of pointstamps are not translated but taken again, from what there is: so they are right by
 construction. Nothing here acts: what is refused is refused before anything has changed.
@@ -38,7 +38,7 @@ from timely_spark.worker.vertex_snapshot import changed, instance
 
 
 class FlowChanged(TimelyError, ValueError):
-    """A flow cannot go on from a checkpoint: it names every step that stands in the way, and what to do.
+    """A flow cannot continue from a checkpoint: names every step that prevents it, and what to do.
 
     >>> issubclass(FlowChanged, ValueError)
     True
@@ -253,9 +253,7 @@ class _Move:
     def _refuse(self) -> None:
         if self.problems:
             hint = "; or ".join([*self.hints, "start with a new checkpoint."])
-            msg = (
-                f"flow {self.plan.name!r} cannot go on from the checkpoint: " + "; ".join(self.problems) + "."
-            )
+            msg = f"flow {self.plan.name!r} cannot continue from the checkpoint: {'; '.join(self.problems)}."
             raise FlowChanged(msg, hint=hint)
 
     def _shown(self, name: str) -> str:
@@ -475,7 +473,7 @@ class _Move:
         return self.snapshot["after"].get(source.name) if at is None and entry in source.late else at
 
     def _awaited(self, node: Node, tracker: Tracker) -> Iterable[Any]:
-        """What a vertex is notified of beside what it asked for: it is new, or was dealt anew."""
+        """What a vertex is notified of beside what it asked for: it is new, or was repartitioned."""
         if node.name not in self.kept:
             return self.plan.initial(node)
         if not (self.rescaled and node.template.announces and self.holds[node.name]["state"]):

@@ -163,7 +163,9 @@ class Worker:
         head = json.loads(bytes(head_part))
         if head["format"] != FORMAT:
             msg = f"a worker's state has format {head['format']}, this version reads {FORMAT}"
-            raise StateError(msg, hint="go on with the version that wrote it, or start with a new checkpoint")
+            raise StateError(
+                msg, hint="continue with the version that wrote it, or start with a new checkpoint"
+            )
         decode, by_name = self.plan.times.decode, self.plan.by_name
         self.saved = {
             name: VertexSnapshot.decode(said, parts)
