@@ -126,18 +126,6 @@ def test_inserting_costs_what_is_inserted(monkeypatch: pytest.MonkeyPatch) -> No
     assert 512 < sum(moved) <= 512 * 10, "each row is moved about log2(n) times"
 
 
-def test_what_is_inserted_between_two_lookups_is_merged_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    state, merged = Arrangement(["k"]), []
-    real = arrangement._merged
-    monkeypatch.setattr(arrangement, "_merged", lambda *args: merged.append(1) or real(*args))
-    for i in range(512):
-        state.insert(table([(str(i % 10), i)]))
-
-    assert not merged
-    assert found(state, ["3"]) == [[i for i in range(512) if i % 10 == 3]]
-    assert len(merged) == 2
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_one_insertion_merges_a_bounded_number_of_rows_however_many_there_are(

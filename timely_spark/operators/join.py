@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,7 +46,8 @@ class Join(Vertex):
             times, which = stamps(found, self._context.times)
             found = found.drop_columns([AT])
             self._send(edge, time, batch, probe=probe, found=found, times=times, which=which)
-        self.sides[edge].insert(stamp(batch, self._context.coarse(time)), compact=self._compact)
+        compact = partial(self._compact, self._context.since())
+        self.sides[edge].insert(stamp(batch, self._context.coarse(time)), compact=compact)
 
     def _send(
         self,
@@ -69,8 +71,8 @@ class Join(Vertex):
             members = np.flatnonzero(np.array([one == moment for one in at])[which])
             self.send_by(0, moment, pairs if len(members) == pairs.num_rows else pairs.take(members))
 
-    def _compact(self, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
-        return hashed, settle_times(table, self._context.times, self._context.since())[0]
+    def _compact(self, since: int, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
+        return hashed, settle_times(table, self._context.times, since)[0]
 
 
 class JoinExpiring(Join):

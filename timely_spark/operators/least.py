@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,7 +52,7 @@ class Least(Vertex):
             fresh[probe[worse]] = False
             best, hashed = best.filter(fresh), hashed[fresh]
         if best.num_rows:
-            self.state.insert(stamp(best, at), hashed, self._compact)
+            self.state.insert(stamp(best, at), hashed, partial(self._compact, self._context.since()))
             self.send_by(0, time, best)
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
@@ -62,8 +63,8 @@ class Least(Vertex):
         """The time with the counters of loops that run until nothing changes set to 0."""
         return self._context.coarse(time)
 
-    def _compact(self, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
-        table, at = settle_times(table, self._context.times, self._context.since())
+    def _compact(self, since: int, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
+        table, at = settle_times(table, self._context.times, since)
         # per (key, time) the best alone is of use
         keyed = table.append_column("__timely_class", pa.array(at))
         groups = group(_by_value(keyed, self.refines), [*self.refines.keys, "__timely_class"])

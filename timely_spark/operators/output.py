@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,8 @@ class RefinedOutput(Output):
         for one_epoch in np.unique(epoch[touched]):
             part = touched & (epoch == one_epoch)
             self._say(self._context.times.epoch(int(one_epoch)), rows, index[part], holds[part], was[part])
-        self.state.insert(stamp(best.take(index[new & holds]), time), compact=self._compact)
+        compact = partial(self._compact, self._context.since())
+        self.state.insert(stamp(best.take(index[new & holds]), time), compact=compact)
 
     def _say(self, time: Any, rows: pa.Table, index: Indices, holds: Mask, was: Indices) -> None:
         out = rows.take(index).append_column(VOID, pa.array(~holds))
@@ -128,8 +130,8 @@ class RefinedOutput(Output):
         table = table.take(np.sort(last))
         return table.filter(pc.invert(table.column(VOID))).select(self.schema.names)
 
-    def _compact(self, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
-        table, at = settle_times(table, self._context.times, self._context.since())
+    def _compact(self, since: int, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
+        table, at = settle_times(table, self._context.times, since)
         ranked = table.append_column("__timely_class", pa.array(at)).append_column(
             "__timely_rank", pa.array(_ranks(table, self.refines))
         )

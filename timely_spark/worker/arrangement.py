@@ -96,19 +96,14 @@ class Arrangement:
         #: what came before: in each lane the rows with hashes from one of the cuts (or 0) to below the next
         self.lanes: list[list[Batch]] = [[]]
         self.cuts: list[int] = []
-        #: what was inserted since rows were last looked for, with its hashes; and how to combine rows
-        self._inserted: list[tuple[Hashes | None, pa.Table]] = []
-        self._compact: Compact | None = None
 
     def rows_of_batches(self) -> list[list[Batch]]:
         """What came last, and the lanes."""
-        self._merge()
         return [self.recent, *self.lanes]
 
     @property
     def parts(self) -> list[Batch]:
         """All batches, in the order of insertion as far as one key is concerned."""
-        self._merge()
         return [*chain.from_iterable(self.lanes), *self.recent]
 
     def __len__(self) -> int:
@@ -130,26 +125,15 @@ class Arrangement:
     def insert(self, table: pa.Table, hashed: Hashes | None = None, compact: Compact | None = None) -> None:
         """Add rows. `compact` may drop or combine rows whenever batches are merged.
 
-        Rows are sorted, and merged with those there are, when rows are looked for: so many insertions cost
-        what one does.
+        Batches are merged here and nowhere else: what a state looks like depends on what was inserted, not on
+        when it was written or read.
         """
-        if table.num_rows:
-            self._inserted.append((hashed, table))
-            self._compact = compact
-
-    def _merge(self) -> None:
-        """Put what was inserted where it is found."""
-        if not self._inserted:
+        if not table.num_rows:
             return
-        inserted, compact = self._inserted, self._compact
-        self._inserted = []
-        table = _concat([table for _, table in inserted]) if len(inserted) > 1 else inserted[0][1]
-        h = np.concatenate([self.hashes(rows) if known is None else known for known, rows in inserted])
+        h = self.hashes(table) if hashed is None else hashed
         if (h[1:] < h[:-1]).any():
             order = in_order(h)
             h, table = h[order], table.take(pa.array(order))
-        if compact is not None and len(inserted) > 1:
-            h, table = compact(h, table)
         self.recent.append(Batch.of(h, table.combine_chunks()))
         left = _merged(self.recent, compact, 2 * LIMIT + _LEVELS * len(h))
         while self.recent and len(self.recent[0].hashes) >= _LARGE:
@@ -192,7 +176,6 @@ class Arrangement:
         What lies in the rest is dropped in its turn, so no more than half of the rows have ended; and to drop
         a row costs what it cost to insert it (amortised), however large the state is.
         """
-        self._merge()
         self.recent = list(_unended(self.recent, before))
         self.lanes = [list(_unended(lane, before)) for lane in self.lanes]
 
