@@ -163,16 +163,9 @@ class Notificator:
         leads = self.plan.reach.may_lead
         return [e[0] for at, e in self._epochs.items() if at == node.leaves or leads(at, node.arrives)]
 
-    def first(
-        self, blockers: Mapping[int, list[Any]], before: tuple[Any, ...] | None = None
-    ) -> Pending | None:
-        """The first that nothing can precede any more. `blockers` are the same throughout a round.
-
-        Args:
-            blockers: what may still come from outside.
-            before: only one whose place is before this one.
-        """
-        while self._order and (before is None or self._order[0][0] < before):
+    def first(self, blockers: Mapping[int, list[Any]]) -> Pending | None:
+        """The first that nothing can precede any more. `blockers` are the same throughout a round."""
+        while self._order:
             entry = self._order[0]
             _, _, tie, pending = entry
             if self._asked.get(pending) == tie:

@@ -35,7 +35,7 @@ from timely_spark.graph import (
 )
 from timely_spark.progress import Edge as Path
 from timely_spark.progress import Reachability
-from timely_spark.times import PRODUCT, PathSummary, Times
+from timely_spark.times import PathSummary, Times
 from timely_spark.worker.identity import described
 from timely_spark.worker.partitioning import output_partitioning
 
@@ -161,14 +161,6 @@ class Plan:
         """By step and input, the partitioning of the records that arrive there; None: unknown."""
         by_edge = output_partitioning(self.edges, self.exchanged, self.saved)
         return {(edge.target.name, edge.input): by_edge.get(edge.index) for edge in self.edges}
-
-    @cached_property
-    def in_order(self) -> bool:
-        """Whether all that work leads to has a later `key`. It has not where two loops lead to each other."""
-        inner = (c for c in self.channels if not any(edge.target.kind is Kind.FEEDBACK for edge in c.edges))
-        return self.times is PRODUCT and all(
-            c.source is None or self.nodes[c.source].path < self.nodes[c.target].path for c in inner
-        )
 
     def described(self) -> dict[str, Any]:
         """All by which a checkpoint of this plan can be judged, and gone on from: see `identity`."""

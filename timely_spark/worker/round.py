@@ -1,7 +1,7 @@
 """One worker's round: a pure function of its state, the round's header and the rows that came for it.
 
-Messages and notifications in (time, topological) order, what waits at one (time, input) as one batch; what
-stays on the worker is delivered in the same round. So the order depends on times and the graph
+Messages before notifications; messages in (time, topological) order, what waits at one (time, input) as one
+batch; what stays on the worker is delivered in the same round. So the order depends on times and the graph
 only, never on how rows happened to lie, and a round ends when nothing is left to do here, or its budget is
 used up.
 """
@@ -294,20 +294,7 @@ class Worker:
             )
         )
         while self.stats["steps"] < self.budget.steps and self.stats["bytes"] < self.budget.bytes:
-            # what a message leads to comes behind it, so a notification before it in order waits for none of
-            # them; and what comes to one place meanwhile is delivered as one
-            before = self.order[0][0] if self.order else None
-            waits = before is not None and not self.plan.in_order
-            pending = None if waits else self.pending.first(self.blockers, before)
-            if pending is not None:
-                node, time = self.plan.nodes[pending.node], pending.guarantee
-                key = self.plan.key(node, time)
-                if len(key) > 2 and not self.iterations.passes(node, key, time, None, self.stats["steps"]):
-                    return
-                self.pending.remove(pending)
-                self.stats["notifications"] += 1
-                self._call(node, Invocation(time, self.header["oldest"]), pending.capability)
-            elif self.order:
+            if self.order:
                 key, index, input_, _, time = self.order[0]
                 node, tables = self.plan.nodes[index], self.queue[index, input_, time]
                 if len(key) > 2 and not self.iterations.passes(
@@ -320,6 +307,14 @@ class Worker:
                 self.stats["bytes"] += batch.nbytes
                 self.stats["records"] += batch.num_rows
                 self._call(node, Invocation(time, self.header["oldest"], input_, batch), time)
+            elif (pending := self.pending.first(self.blockers)) is not None:
+                node, time = self.plan.nodes[pending.node], pending.guarantee
+                key = self.plan.key(node, time)
+                if len(key) > 2 and not self.iterations.passes(node, key, time, None, self.stats["steps"]):
+                    return
+                self.pending.remove(pending)
+                self.stats["notifications"] += 1
+                self._call(node, Invocation(time, self.header["oldest"]), pending.capability)
             else:
                 return
             self.stats["steps"] += 1
