@@ -137,7 +137,7 @@ def test_a_batch_that_fails_in_a_further_round_runs_again_whole(
 
 
 def test_no_round_at_all_is_refused(spark: SparkSession, checkpoint: str) -> None:
-    with pytest.raises(TimelyError, match="rounds_per_batch is 0"):
+    with pytest.raises(TimelyError, match="rounds_per_batch=0"):
         paths().start(spark, checkpoint=checkpoint, workers=2, rounds_per_batch=0)
 
 
