@@ -1,4 +1,4 @@
-"""What jobs of the tests are made of: programs for a cluster, which are no tests and are not imported here."""
+"""Programs that tests submit to a cluster: they are no tests, and are not imported here."""
 
 from __future__ import annotations
 
