@@ -234,6 +234,7 @@ def test_components_from_an_archive_while_a_worker_is_killed(
         assert {record: times for record, times in answer.items() if times} == expected
 
 
+@pytest.mark.campaign  # whether Spark starts a second attempt in time is up to its clock
 def test_a_task_that_is_run_twice_by_speculation_counts_once(
     submit: Any, package: Path, tmp_path: Path
 ) -> None:

@@ -151,7 +151,7 @@ def test_in_one_process_a_checkpoint_is_free_when_its_query_has_ended(
 ) -> None:
     with growing().start(spark, checkpoint=checkpoint, workers=1):
         with pytest.raises(CheckpointInUse, match=f"process {os.getpid()}"):
-            growing().start(spark, checkpoint=checkpoint, workers=1)
+            growing().start(spark, checkpoint=checkpoint, workers=1, name="second")
         assert Status.of(checkpoint).running
     for _ in range(2):  # one ends by itself, and is followed at once
         query = growing().start(spark, checkpoint=checkpoint, workers=1, trigger="available_now")
