@@ -69,7 +69,7 @@ class Input(Stream):
     def advance_to(self, epoch: int) -> None:
         """Say that epochs before `epoch` are over: outputs hear of each of them, empty ones too.
 
-        But of more than 100 empty epochs in a row only of the last one.
+        But where one micro-batch passes more than 100 empty epochs in a row, only of the last one.
         """
         self.handle.advance_to(epoch)
 
@@ -139,8 +139,8 @@ class Dataflow:
 
         Outputs hear of each such epoch, in order, when it is complete. With epochs of a column, or manual
         ones, they hear of each number from the first epoch on (0 if manual), with an empty table where
-        nothing came; but of more than 100 empty epochs in a row only of the last one. So an epoch that was
-        passed over was empty.
+        nothing came; but where one micro-batch passes more than 100 empty epochs in a row, only of the last
+        one. So an epoch that was passed over was empty.
 
         Args:
             name: the input's name.

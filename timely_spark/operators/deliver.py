@@ -112,7 +112,8 @@ def subscribe(
     """Call `on_epoch(epoch, table)` on the driver for each complete epoch, in order; also if it is empty.
 
     By the clock, epochs are the micro-batches that bring input. Manual epochs, and those of a column, are all
-    numbers from the first on; of more than 100 empty ones in a row only the last is called for.
+    numbers from the first on; where one micro-batch passes more than 100 empty ones in a row, only the last
+    of them is called for.
 
     At least once: after a crash an epoch may come again, with the same number and the same records; one at
     which `on_epoch` failed does, when the flow is started again. `timely_spark.once` makes a subscriber that
