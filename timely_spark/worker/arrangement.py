@@ -97,10 +97,6 @@ class Arrangement:
         self.lanes: list[list[Batch]] = [[]]
         self.cuts: list[int] = []
 
-    def rows_of_batches(self) -> list[list[Batch]]:
-        """What came last, and the lanes."""
-        return [self.recent, *self.lanes]
-
     @property
     def parts(self) -> list[Batch]:
         """All batches, in the order of insertion as far as one key is concerned."""

@@ -191,7 +191,7 @@ class Codec:
             table = pa.Table.from_batches([value]) if isinstance(value, pa.RecordBatch) else value
             return {"table": self._blob(to_bytes(table), blobs)}
         if isinstance(value, Arrangement):
-            rows = [[self._part(part, blobs) for part in row] for row in value.rows_of_batches()]
+            rows = [[self._part(part, blobs) for part in row] for row in (value.recent, *value.lanes)]
             return {"arrangement": [list(value.keys), list(value.within), value.cuts, rows]}
         if type(value) in (np.ndarray, np.memmap) and value.dtype.kind != "V":
             if value.dtype.hasobject:
