@@ -63,12 +63,12 @@ def hops(edges: ts.Stream, root: int) -> ts.Stream:
     """Columns: in src long, dst long; out node long, hops long: the least number of edges from `root`."""
     start = edges.select(node=pc.scalar(root), hops=pc.scalar(0))
 
-    def onward(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
+    def relax(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
         near = proposed.min("hops", keys=["node"], name="near")
         links = near.join(proposed.scope.enter(edges), left=["node"], right=["src"])
         return links.select(node="dst", hops=pc.field("hops") + 1), near
 
-    return start.loop(onward, name="hop")
+    return start.loop(relax, name="hop")
 
 
 def main() -> None:

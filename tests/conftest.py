@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,13 +13,18 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
 # Before any JVM starts: Spark's Python workers are this interpreter, and its sockets stay on this machine.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+# Hundreds of short queries: compiling for a long run would take longer than they do (`conf/prepare.py`).
+ARCHIVE = Path(sys.prefix) / "classes.jsa"
+os.environ.setdefault(
+    "SPARK_SUBMIT_OPTS",
+    f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable",
+)
 
 # No deadline: the machine is small and shared. A campaign looks at many more examples, new ones each time.
 settings.register_profile("timely", deadline=None, max_examples=20, derandomize=bool(os.environ.get("CI")))
@@ -34,8 +40,8 @@ class Memory:
         #: the references that were looked up
         self.read: set[bytes] = set()
 
-    def put(self, what: str, data: bytes) -> bytes:
-        reference = f"{what}-{len(data)}-{zlib.crc32(data):08x}".encode()
+    def put(self, prefix: str, data: bytes) -> bytes:
+        reference = f"{prefix}-{len(data)}-{zlib.crc32(data):08x}".encode()
         self.content[reference] = data
         self.written += len(data)
         return reference

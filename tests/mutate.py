@@ -4,9 +4,10 @@
     .venv/bin/python tests/mutate.py times/ driver.py   those of files whose names contain one of these
     .venv/bin/python tests/mutate.py --number 7 12      some again
 
-Only fast tests are asked, those of `make check`. A mutation is killed when one fails, or the code cannot be
-imported; it survives when all pass; it is stale when its text does not stand exactly once in its file. The
-exit code is 0 if nine of ten were killed and none is stale; it is 2 if the tests fail as the code is.
+Only tests without Spark are asked, fast and slow ones. A mutation is killed when one fails, or the code
+cannot be imported; it survives when all pass; it is stale when its text does not stand exactly once in its
+file. The exit code is 0 if nine of ten were killed and none is stale; it is 2 if the tests fail as the code
+is.
 """
 
 from __future__ import annotations
@@ -119,11 +120,7 @@ def _ask(tree: str, tests: list[str]) -> None:
     code = 3
     try:
         quiet = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-        code = int(
-            pytest.main(
-                ["-x", "-q", "-p", "no:cacheprovider", *quiet, "-m", "not spark and not slow", *tests]
-            )
-        )
+        code = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *quiet, "-m", "not spark", *tests]))
     finally:
         os._exit(code)  # what tests leave running is not waited for
 

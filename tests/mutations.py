@@ -6,7 +6,7 @@ _ORDERS = ["tests/times/test_product.py", "tests/times/test_lexicographic.py", "
 _PROGRESS = ["tests/progress", "tests/laws/test_frontiers.py"]
 _NOTIFY = [
     "tests/worker/test_notify.py",
-    "tests/worker/test_coordinator.py",
+    "tests/coordinator/test_coordinator.py",
     "tests/worker/test_round.py",
     "tests/laws/test_rounds.py",
 ]
@@ -48,7 +48,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
                 "return self._passes(other) and all(excess <= 0 for excess in self._excess(other))",
                 "return self._passes(other) and all(excess < 0 for excess in self._excess(other))",
             ),
-            ("yield a - b + (other.limits[i] if its_kept <= i < kept else 0)", "yield a - b"),
+            ("yield a - b + (other.limits[i] if other_kept <= i < kept else 0)", "yield a - b"),
             ("limit=MAX if limit is None else limit - 1)", "limit=MAX if limit is None else limit)"),
             ("(0 if i - 1 in counters else value", "(0 if i in counters else value"),
             ("[*(MAX - more for more in increments)", "[*(MAX for more in increments)"),
@@ -56,7 +56,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
     ),
     (
         "times/product.py",
-        ["timely_spark/times/product.py", "tests/worker/test_states.py", "tests/operators/test_least.py"],
+        ["timely_spark/times/product.py", "tests/worker/test_states.py", "tests/operators/test_monotone.py"],
         [("(max(time[0], since - 1), *time[1:])", "(since - 1, *time[1:])")],
     ),
     (
@@ -115,7 +115,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             ),
             ("if len(advances) <= coordinate:", "if len(advances) < coordinate:"),
             ("if not advances[coordinate]:", "if advances[coordinate]:"),
-            ("(known, edge.summary) if forwards else (edge.summary, known)", "(known, edge.summary)"),
+            ("(path, edge.summary) if forwards else (edge.summary, path)", "(path, edge.summary)"),
             ("either.setdefault(location, Antichain()).extend(paths)", "either.setdefault(location, paths)"),
             ("together += pair", "together += pair[::-1]"),
         ],
@@ -148,7 +148,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
                 "return (batch_id + 1, batch_id if first else None)",
                 "return (batch_id, batch_id if first else None)",
             ),
-            ("zip(onward, epochs, strict=True)", "zip(onward[::-1], epochs, strict=True)"),
+            ("zip(reachable, epochs, strict=True)", "zip(reachable[::-1], epochs, strict=True)"),
             (
                 "if any(time.less_equal(pending.guarantee) for time in blockers[pending.node]):",
                 "if any(time == pending.guarantee for time in blockers[pending.node]):",
@@ -163,29 +163,38 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ],
     ),
     (
-        "worker/coordinator.py",
+        "coordinator/round_result.py",
+        ["tests/coordinator/test_local_rounds.py"],
         [
-            "tests/worker/test_coordinator.py",
-            "tests/worker/test_local_rounds.py",
+            ("released=[*self.released, *later.released]", "released=later.released"),
+            ("outputs=pa.concat_tables([self.outputs, later.outputs])", "outputs=later.outputs"),
+            ("(0 if name in _OPEN else self.stats.get(name, 0))", "0"),
+        ],
+    ),
+    (
+        "coordinator/coordinator.py",
+        [
+            "tests/coordinator/test_coordinator.py",
+            "tests/coordinator/test_local_rounds.py",
             "tests/worker/test_round.py",
             "tests/laws/test_rounds.py",
         ],
         [
             ("until = min(until, time.epoch)", "until = min(until, time.epoch + 1)"),
-            ("released=[*self.released, *later.released]", "released=later.released"),
-            ("outputs=pa.concat_tables([self.outputs, later.outputs])", "outputs=later.outputs"),
-            ("(0 if name in _OPEN else self.stats.get(name, 0))", "0"),
-            ('(self.left.add if meta["left"] else self.left.discard)(worker)', "self.left.discard(worker)"),
-            ("not (clocked and guarantee.epoch > self.begun)", "True"),
+            (
+                '(self.unfinished.add if meta["left"] else self.unfinished.discard)(worker)',
+                "self.unfinished.discard(worker)",
+            ),
+            ("not (clocked and guarantee.epoch > self.last_epoch)", "True"),
             ("complete=not wake and all(", "complete=all("),
-            ("self.waits += n", "self.waits += 1"),
+            ("self.pending_count += n", "self.pending_count += 1"),
         ],
     ),
     (
         "worker/round.py",
-        ["tests/worker/test_round.py", "tests/worker/test_coordinator.py", "tests/laws/test_rounds.py"],
+        ["tests/worker/test_round.py", "tests/coordinator/test_coordinator.py", "tests/laws/test_rounds.py"],
         [
-            ("deltas.subtract(self.before)", "pass"),
+            ("deltas.subtract(self.queued_before)", "pass"),
             ("deltas.subtract(self.received)", "pass"),
             ("if late == (channel.index in source.late):", "if late != (channel.index in source.late):"),
             (
@@ -204,29 +213,29 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
                 "if self.capability is None:",
             ),
             (
-                "least: int = min([self.called.time.epoch, *epochs])",
-                "least: int = max([self.called.time.epoch, *epochs])",
+                "least: int = min([self.invocation.time.epoch, *epochs])",
+                "least: int = max([self.invocation.time.epoch, *epochs])",
             ),
             ("parts = dict.fromkeys(range(self.workers), batch)", "parts = dict.fromkeys(range(1), batch)"),
             ("or not time.less_equal(capability)", "or False"),
         ],
     ),
     (
-        "worker/keys.py",
-        ["tests/worker/test_keys.py"],
+        "state/keys.py",
+        ["tests/state/test_keys.py"],
         [
             ("limit = 1 << (kind.bit_width - 1)", "limit = 1 << kind.bit_width"),
             ("if -limit <= low and high < limit:", "if -limit <= low and high <= limit:"),
             ("if -limit <= low and high < limit:", "if -limit < low and high < limit:"),
-            ("mix(result * _PRIME ^ one)", "mix(result ^ one)"),
+            ("mix(result * _PRIME ^ hashed)", "mix(result ^ hashed)"),
             ("np.where(np.isnan(values), np.nan, values)", "values"),
             ("pc.and_(a.is_null(), b.is_null())", "a.is_null()"),
             ("if bounds[w] < bounds[w + 1]", "if bounds[w] + 1 < bounds[w + 1]"),
         ],
     ),
     (
-        "worker/arrangement.py",
-        ["tests/worker/test_arrangement.py"],
+        "state/arrangement.py",
+        ["tests/state/test_arrangement.py", "timely_spark/state/arrangement.py"],
         [
             (
                 'counts = np.searchsorted(part.hashes, asked | rest, "right") - low',
@@ -245,8 +254,8 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ],
     ),
     (
-        "worker/codec.py",
-        ["tests/worker/test_codec.py"],
+        "state/codec.py",
+        ["tests/state/test_codec.py"],
         [
             (
                 'return {"timedelta": [value.days, value.seconds, value.microseconds]}',
@@ -256,41 +265,44 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ],
     ),
     (
-        "worker/migrate.py",
-        ["tests/worker/test_migrate.py"],
+        "coordinator/migrate.py",
+        ["tests/coordinator/test_migrate.py"],
         [
-            ("self.rescaled = self.differ.workers[0] != self.differ.workers[1]", "self.rescaled = False"),
             (
-                'self.kept = set(before["nodes"]) & set(plan.by_name) - set(self.differ.changed)',
-                'self.kept = set(before["nodes"]) & set(plan.by_name)',
+                "self.rescaled = self.differences.workers[0] != self.differences.workers[1]",
+                "self.rescaled = False",
             ),
             (
-                "if time is not None and time.epoch < self.fresh]:",
-                "if time is not None and time.epoch > self.fresh]:",
+                'self.continuing = set(before["nodes"]) & set(plan.by_name) - set(self.differences.changed)',
+                'self.continuing = set(before["nodes"]) & set(plan.by_name)',
+            ),
+            (
+                "if time is not None and time.epoch < self.open_epoch]:",
+                "if time is not None and time.epoch > self.open_epoch]:",
             ),
             ("if tracker.less_equal(node.arrives, time):", "if True:"),
         ],
     ),
     (
-        "worker/plan.py",
-        ["tests/worker/test_plan.py", "tests/laws/test_schedules.py", "tests/test_counts.py"],
+        "compiler/compile.py",
+        ["tests/compiler/test_plan.py", "tests/laws/test_schedules.py", "tests/test_counts.py"],
         [
             ("if need.broadcast or not self._partitioned(edge.source, need.columns):", "if need.broadcast:"),
             (
-                "enumerate(stage.scope.path[1:]) if scope not in counted),",
-                "enumerate(stage.scope.path[1:])),",
+                "for i, scope in enumerate(stage.scope.path[1:]) if scope not in counted",
+                "for i, scope in enumerate(stage.scope.path[1:])",
             ),
             ("counted.update(stage.scope.path[1:])", "counted.add(stage.scope)"),
             ("before = tuple(stage.keeps[column] for column in columns)", "before = columns"),
         ],
     ),
     (
-        "worker/local_rounds.py",
-        ["tests/worker/test_local_rounds.py"],
+        "coordinator/local_rounds.py",
+        ["tests/coordinator/test_local_rounds.py"],
         [
-            ('turn.stats["rounds"] < self.rounds', 'turn.stats["rounds"] <= self.rounds'),
-            ('turn.stats["bytes_in_flight"] <= self.exchanged', "True"),
-            ('turn.stats.get("bytes", 0) <= self.delivered', "True"),
+            ('result.stats["rounds"] < self.rounds', 'result.stats["rounds"] <= self.rounds'),
+            ('result.stats["bytes_in_flight"] <= self.exchanged', "True"),
+            ('result.stats.get("bytes", 0) <= self.delivered', "True"),
         ],
     ),
     # -- operators -------------------------------------------------------------------------------------------
@@ -305,7 +317,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             ),
             ("return int(time.epoch) + 1 if outermost", "return int(time.epoch) + 5 if outermost"),
             ('("id", "ascending"), ("value", "ascending")', '("id", "ascending"), ("value", "descending")'),
-            ("made[out] = ones if values is None else", "made[out] = ones if True else"),
+            ("partial[out] = ones if values is None else", "partial[out] = ones if True else"),
             ("pa.decimal128(min(38, kind.precision + 10), kind.scale)", "kind"),
         ],
     ),
@@ -313,7 +325,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         "operators/join.py",
         ["tests/operators/test_join.py", "tests/operators/test_expire.py", _DEFINED],
         [
-            ("at = [time.join(before) for before in times]", "at = [time for before in times]"),
+            ("joins = [time.join(other) for other in times]", "joins = [time for other in times]"),
             (
                 "close = np.abs(epochs - time.epoch) <= self.expire",
                 "close = np.abs(epochs - time.epoch) < self.expire",
@@ -323,22 +335,22 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ],
     ),
     (
-        "operators/least.py",
-        ["tests/operators/test_least.py", _DEFINED],
+        "operators/monotone.py",
+        ["tests/operators/test_monotone.py", _DEFINED],
         [
             ("lambda before: before.less_equal(at))", "lambda before: before == at)"),
             (
-                "pc.greater_equal if refines.greatest else pc.less_equal",
-                "pc.greater if refines.greatest else pc.less",
+                "pc.greater_equal if monotone.greatest else pc.less_equal",
+                "pc.greater if monotone.greatest else pc.less",
             ),
             ("keep = pc.and_(keep, pc.invert(pc.fill_null(pc.is_nan(value), fill_value=True)))", "pass"),
-            ("fresh[probe[worse]] = False", "fresh[probe] = False"),
-            ('direction = "descending" if refines.greatest else "ascending"', 'direction = "ascending"'),
+            ("improves[probe[beaten]] = False", "improves[probe] = False"),
+            ('direction = "descending" if monotone.greatest else "ascending"', 'direction = "ascending"'),
         ],
     ),
     (
         "operators/expire.py",
-        ["tests/operators/test_expire.py"],
+        ["tests/operators/test_expire.py", "tests/times/test_own.py::test_what_counts_epochs_is_refused"],
         [
             (
                 "last = last[epochs[last] >= time.epoch - self.expire]",
@@ -348,21 +360,21 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
                 "self.state.expire(time.epoch + 1 - self.expire)",
                 "self.state.expire(time.epoch + 2 - self.expire)",
             ),
-            ("self.over = time.epoch - self.after", "self.over = time.epoch - self.after - 1"),
-            ("taken = pc.negate_checked(rows.column(place))", "taken = rows.column(place)"),
+            ("self.retracted = time.epoch - self.after", "self.retracted = time.epoch - self.after - 1"),
+            ("negated = pc.negate_checked(rows.column(place))", "negated = rows.column(place)"),
             ("if not only_epochs(stream.flow.graph.times):", "if False:"),
         ],
     ),
     (
-        "operators/output.py",
+        "operators/output_vertex.py",
         [
-            "tests/operators/test_output.py",
-            "tests/operators/test_least.py",
-            "tests/operators/test_provisional.py",
+            "tests/operators/test_output_vertex.py",
+            "tests/operators/test_monotone.py",
+            "tests/operators/test_finalise.py",
         ],
         [
             ("& (epoch >= time.epoch)", "& (epoch > time.epoch)"),
-            ("rank[1:] < best_yet[:-1]", "rank[1:] <= best_yet[:-1]"),
+            ("rank[1:] < best_so_far[:-1]", "rank[1:] <= best_so_far[:-1]"),
         ],
     ),
     (
@@ -416,11 +428,12 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             "tests/differential/test_cases.py",
             "tests/differential/test_values.py",
             "tests/differential/test_law.py",
+            "timely_spark/differential/reductions.py",
         ],
         [
             ("(np.maximum if self.greatest else np.minimum).reduceat", "np.minimum.reduceat"),
-            ("held = replaced(held, DIFF, np.minimum(counts, left))", "held = replaced(held, DIFF, counts)"),
-            ("return counts > 0\n", "return counts >= 0\n"),
+            ("replaced(inputs, DIFF, np.minimum(counts, left))", "replaced(inputs, DIFF, counts)"),
+            ("return counts > 0\n", "return counts != 0\n"),
         ],
     ),
     (
@@ -448,58 +461,61 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
     ),
     # -- the runtime, without a JVM --------------------------------------------------------------------------
     (
-        "runtime/driver.py",
+        "runtime/query/driver.py",
         _DRIVER,
         [
             ("if last is None or last.manifest.batch != batch_id - 1:", "if last is None:"),
             ('return {**self.__dict__, "_last": None}', "return dict(self.__dict__)"),
-            ("if manifest.plan != self.site.plan.fingerprint:", "if False:"),
+            ("if manifest.plan != self.context.plan.fingerprint:", "if False:"),
             ("log.check_owner()\n        pending", "pending"),
             ("log.check_owner()  # Spark commits", "pass  # Spark commits"),
             ("*sorted(read - sent)]", "*sorted(sent - read)]"),
-            ("manifest = log.prune(manifest, keep=self.site.keep)", "pass"),
-            ("manifest = log.prune(manifest, keep=self.site.keep)", "manifest = log.prune(manifest, keep=0)"),
+            ("manifest = log.prune(manifest, keep=self.context.keep)", "pass"),
+            (
+                "manifest = log.prune(manifest, keep=self.context.keep)",
+                "manifest = log.prune(manifest, keep=0)",
+            ),
             ("last, self._last = self._last, None", "last = self._last"),
             ('if output.release == "arrival":', "if True:"),
             ('if name in by_name and by_name[name].release == "epoch":', "if name in by_name:"),
-            ("if turn.complete:", "if False:"),
-            ("runnable=turn.rows.num_rows > 0", "runnable=True"),
-            ("rounds_ahead=site.rounds", "rounds_ahead=1"),
+            ("if result.complete:", "if False:"),
+            ("runnable=result.rows.num_rows > 0", "runnable=True"),
+            ("rounds_ahead=context.rounds", "rounds_ahead=1"),
             ("states.enter(changed)\n", "pass\n"),
         ],
     ),
     (
-        "runtime/feedback.py",
+        "runtime/query/feedback.py",
         _DRIVER,
         [
             ('if end["round"] != start["round"]:', "if True:"),
             ('first = start["inputs"].get(name, -1) + 1', 'first = start["inputs"].get(name, -1)'),
             (
-                "if first <= last and name in self.site.inputs:",
-                "if first < last and name in self.site.inputs:",
+                "if first <= last and name in self.context.inputs:",
+                "if first < last and name in self.context.inputs:",
             ),
-            ("if len(self._committed) <= self.site.keep:", "if len(self._committed) < self.site.keep:"),
-            ("self._oldest[name], last\n", "self._oldest[name], last + 1\n"),
+            ("if len(self._committed) <= self.context.keep:", "if len(self._committed) < self.context.keep:"),
+            ("range(self._oldest[name], last)", "range(self._oldest[name], last + 1)"),
             ("if manifest is not None and manifest.runnable:", "if manifest is not None:"),
             (
                 "self._pause = min(max(2 * self._pause, SHORTEST_PAUSE), LONGEST_PAUSE)",
                 "self._pause = max(2 * self._pause, SHORTEST_PAUSE)",
             ),
             (
-                "end = self._asked(start) if self._to_the_end else self._wait(start)",
+                "end = self._question(start) if self._available_now else self._wait(start)",
                 "end = self._wait(start)",
             ),
             ("> MAX_BYTES and number > first):", "> MAX_BYTES):"),
-            ('start["inputs"] | {name: self._last', "{name: self._last"),
-            ("if self.site.inputs and (end := self._end(start)) != start:", "if False:"),
+            ('"inputs": start["inputs"] | entries', '"inputs": entries'),
+            ("if self.context.inputs and (end := self._end(start)) != start:", "if False:"),
         ],
     ),
     (
-        "runtime/log.py",
+        "runtime/storage/log.py",
         _LOG,
         [
-            ('pc.not_equal(found[1].column("kind"), KEPT)', 'pc.is_valid(found[1].column("kind"))'),
-            ("(found := self.read_whole(batch - 1))", "(found := self.read_whole(batch))"),
+            ('pc.not_equal(whole[1].column("kind"), KEPT)', 'pc.is_valid(whole[1].column("kind"))'),
+            ("(whole := self.read_whole(batch - 1))", "(whole := self.read_whole(batch))"),
             ("while self.has(hint + 1):", "while False:"),
             (
                 "until = min(max(manifest.batch - keep, manifest.kept_from), manifest.kept_from + 4)",
@@ -511,33 +527,38 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ],
     ),
     (
-        "runtime/pending_outputs.py",
+        "runtime/sinks/pending_outputs.py",
         _DRIVER,
         [
             ("payloads += _parts(self._file(file), output.name, epoch)", "pass"),
             ("self.taken.add((output.name, epoch))", "pass"),
-            ("while waiting and rows_of(waiting[-1]) < 2 * kept.num_rows:", "while False:"),
+            ("while waiting and rows_of(waiting[-1]) < 2 * pending.num_rows:", "while False:"),
             ("rounds=self.before.rounds + manifest.rounds", "rounds=manifest.rounds"),
             ("kept_from=self.before.kept_from", "kept_from=self.batch"),
         ],
     ),
     (
-        "runtime/states.py",
-        _DRIVER,
+        "runtime/storage/states.py",
+        ["tests/runtime/test_states.py", *_DRIVER],
         [
             ("self.gone += sorted(old.files - state.files)", "pass"),
             ("self.gone += sorted(old.files - state.files)", "self.gone += sorted(old.files)"),
-            ("found.known[worker] = State.of(meta, payload)", "pass"),
+            ("states.by_worker[worker] = State.of(meta, payload)", "pass"),
         ],
     ),
     (
-        "runtime/entries.py",
-        ["tests/runtime/test_taken.py", "tests/runtime/test_arguments.py", *_DRIVER],
+        "runtime/storage/entries.py",
+        [
+            "tests/spark/test_inputs.py",
+            "tests/runtime/test_taken.py",
+            "tests/runtime/test_arguments.py",
+            *_DRIVER,
+        ],
         [
             ("self.first = numbers[-1] + 1 if numbers else 0", "self.first = numbers[-1] if numbers else 0"),
             (
-                "self._file(stand.sent - 1), table, durable=True, new=True)",
-                "self._file(stand.sent - 1), table, durable=True)",
+                "self._file(position.sent - 1), table, durable=True, new=True)",
+                "self._file(position.sent - 1), table, durable=True)",
             ),
         ],
     ),

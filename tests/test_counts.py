@@ -36,8 +36,8 @@ def components_flow(diff: str | None = None) -> ts.Dataflow:
 
     def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
         least = proposed.min("component", keys=["node"], name="least")
-        onward = least.join(proposed.scope.enter(both), left=["node"], right=["src"])
-        return onward.select(node="dst", component="component"), least
+        targets = least.join(proposed.scope.enter(both), left=["node"], right=["src"])
+        return targets.select(node="dst", component="component"), least
 
     first = both.select(node="src", component=pc.min_element_wise(pc.field("src"), pc.field("dst")))
     first.loop(spread).to_delta("nowhere", diff=diff, name="out")
@@ -206,8 +206,8 @@ def test_a_loop_of_many_laps_keeps_no_lap_in_its_progress() -> None:
     edges = flow.input("edges", "src long, dst long")
 
     def hop(near: ts.Stream) -> ts.Stream:
-        onward = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
-        return onward.concat(near).distinct()
+        targets = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
+        return targets.concat(near).distinct()
 
     edges.where(pc.field("src") == 0).select(node="src").loop(hop).capture("out")
     simulation = Simulation(flow, workers=3)

@@ -18,23 +18,27 @@ LAYERS = (
     ("times",),
     ("graph",),
     ("progress",),
+    ("state",),
+    ("compiler",),
     ("worker",),
+    ("coordinator",),
     ("operators",),
     ("streams",),
     ("dataflow",),
     ("captured",),
-    ("testing",),
     ("differential",),
     ("graphs",),
     ("show",),
     ("runtime",),
+    ("crashes",),
+    ("testing",),
     ("__init__",),
     ("__main__",),
 )
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 
 #: These decide, and never act: no import upwards and no pyspark, not even inside a function.
-PURE = {"errors", "times", "graph", "progress", "worker"}
+PURE = {"errors", "times", "graph", "progress", "state", "compiler", "worker", "coordinator"}
 
 #: Fetched by nobody who does not use them: imported inside functions only.
 OPTIONAL = {"delta", "networkx", "scipy", "matplotlib", "graphviz", "IPython", "ipywidgets", "rich"}

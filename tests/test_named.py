@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from timely_spark.coordinator.migrate import FlowChanged, migrate
 from timely_spark.differential import Variable as CollectionVariable
 from timely_spark.operators import Grouped
-from timely_spark.operators.provisional import settle_graph
+from timely_spark.operators.finalise import finalise_graph
 from timely_spark.testing import Simulation
-from timely_spark.worker.migrate import FlowChanged, migrate
 
 Build = Callable[[Any, Any], Any]
 
@@ -143,6 +143,7 @@ COLLECTIONS: dict[str, Build] = {
     ),
     "count": lambda x, _: x.count(name="it"),
     "sum": lambda x, _: x.sum("v", name="it"),
+    "mean": lambda x, _: x.mean("v", name="it"),
     "min": lambda x, _: x.min("v", name="it"),
     "max": lambda x, _: x.max("v", keys="k", name="it"),
     "top_k": lambda x, _: x.top_k(2, "v", name="it"),
@@ -286,9 +287,9 @@ def gone_on(old: Simulation, flow: ts.Dataflow, workers: int) -> Simulation:
         pa.concat_tables(old.waiting),
     )
     new = Simulation(flow, workers=workers)
-    new.coordinator, new.turn, new.batch = made.coordinator, made.turn, old.batch
+    new.coordinator, new.turn, new.batch = made.coordinator, made.result, old.batch
     new.states = [worker.checkpoint("moved") for worker in made.workers]
-    new.waiting, new._stands = [made.turn.rows], dict(made.coordinator.inputs)
+    new.waiting, new._stands = [made.result.rows], dict(made.coordinator.inputs)
     new._parts.update({key: parts for key, parts in old._parts.items() if key[0] in new.captured})
     return new
 
@@ -305,11 +306,11 @@ ALL = {
 def test_all_that_an_operator_makes_has_a_name_of_the_users(case: Case) -> None:
     flow = built(case)
 
-    steps = settle_graph(flow.graph).stages
+    steps = finalise_graph(flow.graph).stages
     assert [stage.name for stage in steps if not stage.named] == []
     assert any(stage.name.split(".")[-1] == "it" or "it" in stage.name.split(".") for stage in steps)
     assert len({stage.name for stage in steps}) == len(steps)
-    changed = settle_graph(built(case, more=True).graph).stages
+    changed = finalise_graph(built(case, more=True).graph).stages
     assert {stage.name for stage in steps} <= {stage.name for stage in changed}
 
 
@@ -360,7 +361,7 @@ def test_an_epoch_that_had_begun_ends_alike_with_more_steps_or_is_refused(case: 
     try:
         new = gone_on(old, built(case, more=True), workers=2)
     except FlowChanged as refused:
-        if "by a way that is new" in str(refused) or "has changed: partitioned was" in str(refused):
+        if "over a new channel" in str(refused) or "has changed: partitioned was" in str(refused):
             return
         raise
     for epoch in (0, 1):

@@ -1,16 +1,19 @@
 """timely_spark: Naiad's timely dataflow on Spark Structured Streaming: loops, logical time, completion.
 
-- `times`: what a time is.
-- `graph`: what the user said.
-- `progress`: what may still happen.
-- `worker`: one worker's round, and the driver's turn between rounds.
-- `operators`: what streams can do.
-- `dataflow`: the handles a user holds.
+- `times`: timestamps, path summaries and antichains.
+- `graph`: the logical graph: stages, edges, loop contexts, vertices.
+- `progress`: could-result-in, and the progress tracker.
+- `state`: keyed state: arrangements, hashing, repartitioning.
+- `compiler`: from the graph to the physical plan.
+- `worker`: one worker's round.
+- `coordinator`: the driver's part of each round.
+- `operators`: the operators of streams.
+- `streams`, `dataflow`: the user's handles.
 - `differential`: incremental collections.
 - `graphs`: graph algorithms on collections of edges.
-- `testing`: the whole of it on simulated workers, without Spark.
-- `show`: a flow as text and pictures.
-- `runtime`: the only part that knows Spark.
+- `testing`: flows on simulated workers, without Spark.
+- `show`: a flow as text and as a drawing.
+- `runtime`: the only part that uses Spark.
 """
 
 from __future__ import annotations
@@ -23,12 +26,12 @@ from timely_spark.differential import Collection, snapshot
 from timely_spark.errors import TimelyError
 from timely_spark.graph import Vertex
 from timely_spark.operators import Probe
-from timely_spark.operators.once import once
+from timely_spark.operators.exactly_once import once
 from timely_spark.streams import Scope, Stream, Variable
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Time
 
 if TYPE_CHECKING:
-    from timely_spark.runtime.handle import Query
+    from timely_spark.runtime.handle.query import Query
     from timely_spark.runtime.session import configure, tune
 
 __version__ = "0.1.0"
@@ -57,18 +60,18 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """The names of the API; modules that are imported on the way are no part of it."""
+    """The names of the API, without imported modules."""
     return [*__all__, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    """What needs Spark is imported when it is first used."""
+    """Import names that need Spark on first use."""
     if name in {"configure", "tune"}:
         from timely_spark.runtime import session
 
         return getattr(session, name)
     if name == "Query":
-        from timely_spark.runtime.handle import Query
+        from timely_spark.runtime.handle.query import Query
 
         return Query
     msg = f"module 'timely_spark' has no attribute {name!r}"

@@ -64,7 +64,7 @@ def _seconds(text: str) -> float:
 
 def _status(given: argparse.Namespace) -> int:
     from timely_spark.errors import TimelyError
-    from timely_spark.runtime.status import Status
+    from timely_spark.runtime.handle.status import Status
 
     try:
         found = Status.of(given.checkpoint)

@@ -1,4 +1,4 @@
-"""What outputs have released, as whoever runs a flow gets to see it."""
+"""The released epochs of outputs, for the user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from timely_spark.graph import caller, describe
 
 @dataclass
 class Captured:
-    """What an output released: one table per epoch, in the order of release."""
+    """An output's released epochs: one table each, in the order of release."""
 
     schema: pa.Schema
     epochs: dict[int, pa.Table] = field(default_factory=dict)
@@ -29,11 +29,11 @@ class Captured:
         """All records, with a first column ``epoch``.
 
         Raises:
-            SchemaError: they have a column of that name already.
+            SchemaError: the records have a column of that name.
         """
         if "epoch" in self.schema.names:
             msg = (
-                f"the records have a column 'epoch' themselves: ({describe(self.schema)}). "
+                f"the records have a column 'epoch': ({describe(self.schema)}). "
                 "Hint: read .epochs, which has a table per epoch; or select the column under another name."
             )
             raise SchemaError(msg)
@@ -46,7 +46,7 @@ class Captured:
 
 
 class Result(dict[str, Captured]):
-    """What a run led to: for each output what it released.
+    """The result of a run: for each output its released epochs.
 
     >>> Result({}, {"hops": 3}).cut_off
     {'hops': 3}
@@ -57,7 +57,7 @@ class Result(dict[str, Captured]):
     ) -> None:
         super().__init__(captured)
         self.flow = flow
-        #: how many records the `max_iterations` of loops have dropped, per loop
+        #: per loop, the number of records that `max_iterations` dropped
         self.cut_off = dict(cut_off)
 
     def __missing__(self, name: Any) -> Captured:
@@ -71,9 +71,9 @@ def sorted_rows(table: pa.Table) -> list[tuple[Any, ...]]:
 
 
 def renumbered(epochs: dict[int, pa.Table], batches: Sequence[int]) -> dict[int, pa.Table]:
-    """Epochs by the number of the input given; by the clock they are batches, which loops use up too."""
-    made: dict[int, list[pa.Table]] = defaultdict(list)
+    """Number epochs by the inputs given: by the clock they are batch ids, of which loops use some too."""
+    tables: dict[int, list[pa.Table]] = defaultdict(list)
     for epoch, table in epochs.items():
         beyond = epoch - batches[-1]
-        made[bisect_left(batches, epoch) if beyond <= 0 else len(batches) + beyond - 1].append(table)
-    return {epoch: pa.concat_tables(tables) for epoch, tables in made.items()}
+        tables[bisect_left(batches, epoch) if beyond <= 0 else len(batches) + beyond - 1].append(table)
+    return {epoch: pa.concat_tables(parts) for epoch, parts in tables.items()}

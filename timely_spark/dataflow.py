@@ -1,4 +1,4 @@
-"""The flow that a user writes: `Dataflow`, and its inputs."""
+"""`Dataflow`, and its inputs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from timely_spark import operators
+from timely_spark.compiler import Plan, compile_plan
 from timely_spark.errors import BadArgument, GraphError, InvalidTime
 from timely_spark.graph import (
     Graph,
@@ -18,32 +19,31 @@ from timely_spark.graph import (
     as_schema,
     as_table,
     caller,
+    find,
     frame_schema,
-    known,
-    told,
+    locate_errors,
     whole,
 )
 from timely_spark.operators.custom import By
-from timely_spark.operators.deliver import OutputSpec
+from timely_spark.operators.outputs import OutputSpec
 from timely_spark.streams import Scope, Stream
 from timely_spark.times import PRODUCT, Times, broken_law
-from timely_spark.worker import Plan, compile_plan
 from timely_spark.worker.columns import check_epoch_column, kind_of
-from timely_spark.worker.loops import warned
+from timely_spark.worker.loops import with_warn_after
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from timely_spark.runtime.handle import Query
-    from timely_spark.runtime.inputs import InputHandle
+    from timely_spark.runtime.handle.inputs import InputHandle
+    from timely_spark.runtime.handle.query import Query
 
 Trigger = str | Mapping[str, Any] | None
 
 
 class Input(Stream):
-    """A stream that the program itself sends. Before the start, what is sent waits for it.
+    """A stream whose records the program sends. Records sent before the start wait for it.
 
-    With ``epochs="manual"`` the program also says when an epoch is over, by `advance_to` and `close`.
+    With ``epochs="manual"`` the program also ends epochs, by `advance_to` and `close`.
 
     Example:
         >>> import timely_spark as ts
@@ -58,7 +58,7 @@ class Input(Stream):
 
     @property
     def handle(self) -> InputHandle:
-        """The sending end."""
+        """The handle that sends."""
         return self.flow.handle(self.name)
 
     def send(self, records: Any, *, epoch: int | None = None) -> None:
@@ -67,14 +67,14 @@ class Input(Stream):
         self.handle.send(table, epoch=epoch)
 
     def advance_to(self, epoch: int) -> None:
-        """Say that epochs before `epoch` are over: outputs hear of each of them, empty ones too.
+        """Close the epochs before `epoch`: outputs release each of them, also empty ones.
 
-        But where one micro-batch passes more than 100 empty epochs in a row, only of the last one.
+        If one micro-batch completes more than 100 empty epochs in a row, outputs release only the last one.
         """
         self.handle.advance_to(epoch)
 
     def close(self) -> None:
-        """Say that nothing more will come."""
+        """Close the input: no more records will be sent."""
         self.handle.close()
 
     @property
@@ -86,11 +86,11 @@ class Input(Stream):
 class Dataflow:
     """A timely dataflow: stages over streams, with nested loops, that runs as one streaming query.
 
-    Building only describes; `start` runs on Spark, `testing.run` in this process.
+    Building a flow runs nothing; `start` runs it on Spark, `testing.run` in this process.
 
     Args:
         name: the flow's name.
-        times: the kind of time; the product order by default. For one of your own see `times.Times`.
+        times: the kind of time, by default the product order. For your own see `times.Times`.
 
     Example:
         >>> import timely_spark as ts
@@ -98,8 +98,8 @@ class Dataflow:
         >>> edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
         >>> def hop(reached):
         ...     links = reached.scope.enter(edges)
-        ...     onward = reached.join(links, left=["node"], right=["src"]).select(node="dst")
-        ...     return onward.concat(reached).distinct(name="near")
+        ...     targets = reached.join(links, left=["node"], right=["src"]).select(node="dst")
+        ...     return targets.concat(reached).distinct(name="near")
         >>> _ = roots.loop(hop).capture("near")
         >>> epochs = {"edges": [[(1, 2), (2, 3)], [(3, 4)]], "roots": [[1], []]}
         >>> ts.testing.run(flow, epochs, workers=2)["near"].rows()
@@ -109,7 +109,7 @@ class Dataflow:
     def __init__(self, name: str, *, times: Times = PRODUCT) -> None:
         given: Any = name
         if not isinstance(given, str) or not given:
-            hint = 'call the flow after what it answers: Dataflow("reachability")'
+            hint = 'name the flow after its result: Dataflow("reachability")'
             raise BadArgument.kind(name, what="name", expected="a text", where=caller(), hint=hint)
         if (broken := broken_law(times)) is not None:
             msg = f"flow {name!r} has times of the kind {type(times).__name__}: {broken}"
@@ -126,7 +126,7 @@ class Dataflow:
         """The outermost scope."""
         return Scope(self, self.graph.root)
 
-    @told
+    @locate_errors
     def source(
         self,
         name: str,
@@ -135,24 +135,24 @@ class Dataflow:
         epoch: str | None = None,
         max_jump: int = 10_000_000_000,
     ) -> Source:
-        """A streaming DataFrame as input: an epoch is a micro-batch in which a source brought something.
+        """A streaming DataFrame as input: each micro-batch with input is an epoch.
 
-        Outputs hear of each such epoch, in order, when it is complete. With epochs of a column, or manual
-        ones, they hear of each number from the first epoch on (0 if manual), with an empty table where
-        nothing came; but where one micro-batch passes more than 100 empty epochs in a row, only of the last
-        one. So an epoch that was passed over was empty.
+        Outputs release each epoch, in order, when it is complete. With epochs of a column, or manual ones,
+        they release every number from the first epoch on (0 if manual), with an empty table for an empty
+        epoch. If one micro-batch completes more than 100 empty epochs in a row, they release only the last
+        one, so skipped epochs were empty.
 
         Args:
             name: the input's name.
-            frame: the DataFrame; or only its schema, to be bound at `start(sources=...)` or fed in tests.
-            epoch: a column of whole numbers that do not decrease, to be the epoch instead: one is over a
-                round after a higher one was seen, or at the end of what is available. What comes later is
-                counted and goes to `late`, as does what has no epoch (null, negative, from 2**62 on).
-            max_jump: by how much an epoch may exceed the highest one before; what jumps further is taken
-                for a mistake, goes to `late`, and is warned of. The first epoch may be any.
+            frame: the DataFrame; or only its schema, bound later by `start(sources=...)` or in tests.
+            epoch: an integer column that is the epoch and does not decrease: an epoch ends one round after a
+                higher one was seen, or when all available input was read. Later records of it are counted and
+                go to `late`, as do records without an epoch (null, negative, from 2**62 on).
+            max_jump: by how much an epoch may exceed the highest epoch so far. Records with a greater epoch
+                go to `late` with a warning. The first epoch may be any.
 
         Raises:
-            GraphError: the DataFrame is not a streaming one, or the kinds of epoch are mixed.
+            GraphError: the DataFrame is not streaming, or the kinds of epoch are mixed.
         """
         given: Any = frame
         if hasattr(given, "isStreaming"):
@@ -171,16 +171,17 @@ class Dataflow:
         stage = self._input(name, [schema] * (1 if epoch is None else 2), epoch or "clock", max_jump=max_jump)
         return Source(self, stage)
 
-    @told
+    @locate_errors
     def input(self, name: str, schema: SchemaLike, *, epochs: Literal["clock", "manual"] = "clock") -> Input:
-        """A stream that the program itself sends.
+        """A stream whose records the program sends.
 
         Args:
             name: the input's name.
-            schema: of its records.
-            epochs: "clock": what was sent since the last micro-batch joins the next epoch; "manual": you say.
+            schema: the schema of the records.
+            epochs: "clock": records sent since the last micro-batch join the next epoch; "manual": the
+                program ends epochs, by `Input.advance_to`.
         """
-        from timely_spark.runtime.inputs import InputHandle
+        from timely_spark.runtime.handle.inputs import InputHandle
 
         given: Any = epochs
         if not isinstance(given, str) or given not in ("clock", "manual"):
@@ -215,16 +216,16 @@ class Dataflow:
             **more,
         )
 
-    @told
+    @locate_errors
     def handle(self, name: str) -> InputHandle:
-        """The sending end of an input.
+        """The handle that sends to an input.
 
         Raises:
             UnknownName: the flow has no input of that name.
         """
-        return known(self._handles, name, kind="input", flow=self.name)
+        return find(self._handles, name, kind="input", flow=self.name)
 
-    @told
+    @locate_errors
     def vertex(
         self,
         vertex: Vertex,
@@ -234,34 +235,35 @@ class Dataflow:
         by: By = None,
         name: str | None = None,
     ) -> Any:
-        """Add a vertex of one's own.
+        """Add a vertex written by the user.
 
         Args:
             vertex: the template; each worker runs a copy.
             inputs: the streams it receives, in the order of `on_recv`'s `edge`.
             outputs: the schema of each output, in the order of `send_by`'s `edge`; one schema for one output.
-            by: for each input the columns by which its records must be partitioned; None: as they
-                come. For a single input its columns may stand alone: ``by="id"``.
+            by: for each input the columns by which it is partitioned; None: it is not exchanged. A single
+                input needs no outer list: ``by="id"``.
             name: the step's name.
 
         Returns:
-            A stream; a tuple of streams where `outputs` is a list.
+            A stream; a tuple of streams if `outputs` is a list.
         """
         streams: list[Any] = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
         several = isinstance(outputs, list | tuple)
         schemas: Any = outputs if several else [outputs]
-        made = operators.add_vertex(streams, vertex, schemas, by=by, name=name)
-        return made if several else made[0]
+        results = operators.add_vertex(streams, vertex, schemas, by=by, name=name)
+        return results if several else results[0]
 
-    @told
+    @locate_errors
     def compile(self, workers: int = 1) -> Plan:
         """The physical plan for a number of workers.
 
         Raises:
             BadArgument: `workers` is no number of at least 1.
-            GraphError: the graph is not whole; or CycleError: a cycle does not advance time.
+            GraphError: the graph is incomplete.
+            CycleError: a cycle does not advance time.
         """
-        return compile_plan(operators.settle_graph(self.graph), whole("workers", workers))
+        return compile_plan(operators.finalise_graph(self.graph), whole("workers", workers))
 
     def start(
         self,
@@ -278,44 +280,48 @@ class Dataflow:
         replace: bool = False,
         warn_after: int | None = 10_000,
     ) -> Query:
-        """Run on Spark, as one streaming query; from where an earlier run with its checkpoint stopped.
+        """Run on Spark, as one streaming query that continues from its checkpoint.
 
         Args:
             session: the session, by default the active one.
-            checkpoint: a directory that driver and executors see; without one all is forgotten at the end.
-            workers: by default those of the checkpoint, and at first the session's parallelism, at most 8.
-            trigger: None: always on. "available_now": until nothing is left. Or as for Spark's `trigger`.
+            checkpoint: a directory that driver and executors can reach; without one, state is lost at the
+                end.
+            workers: by default the checkpoint's number, or for a new one the session's parallelism, at most
+                8.
+            trigger: None: always on. "available_now": until all available input is processed. Or as for
+                Spark's `trigger`.
             name: the query's name, by default the flow's.
             sources: DataFrames for sources that were declared by their schema.
             partitions: Spark tasks per round; by default as many as workers or cores.
-            rounds_per_batch: how many rounds a micro-batch may take, by default 100; with 1 each is a
-                micro-batch of its own, so that input and commits wait for one round at most. Further rounds
-                cost a few milliseconds each, in one task; they end where a round exchanges more than 4 MB,
-                where 64 MB have been delivered, and are not made where more than 256 MB of states must be
-                read (batches of keyed state are not, where files are mapped).
-            record: a folder into which each worker's round is written, to be run again by `testing.recorded`.
-            replace: for a notebook's cell that is run again: stop first what this process runs with this
-                flow's inputs, under the query's name or on the checkpoint. What was sent is kept where the
-                checkpoint is the same.
+            rounds_per_batch: the most rounds of a micro-batch, by default 100; with 1 every round is a
+                micro-batch, so input and commits wait for one round at most. The rounds after the first are
+                local: they cost a few milliseconds each, in one task. They end when a round exchanges more
+                than 4 MB, or 64 MB have been delivered, and are skipped if more than 256 MB of states would
+                be read (not counting keyed state in mapped files).
+            record: a folder into which each worker's round is written, to be repeated by `testing.recorded`.
+            replace: for a notebook cell that is run again: first stop queries of this process that read this
+                flow's inputs, or have the query's name or checkpoint. Sent records are kept if the checkpoint
+                is the same.
             warn_after: iterations of a loop in one epoch, after which a warning is logged; None: never.
 
         Returns:
-            The query, with the verbs of Spark's `StreamingQuery` and those of time.
+            The query, with the methods of Spark's `StreamingQuery` and those of time.
 
         Raises:
-            BadArgument: an argument is none of its values.
-            InputsInUse: a query that is running reads this flow's inputs, and `replace` was not asked for.
-            NameTaken: the session runs a query of that name; or CheckpointInUse: on the checkpoint.
-            TimelyError: more that is wrong; whatever it is, inputs and other queries stay as they are.
+            BadArgument: an argument is not allowed.
+            InputsInUse: a running query reads this flow's inputs, and `replace` is false.
+            NameTaken: the session runs a query of that name.
+            CheckpointInUse: a running query has the checkpoint.
+            TimelyError: another error; inputs and other queries are unchanged after any of them.
         """
         from timely_spark.runtime.arguments import check_arguments
-        from timely_spark.runtime.outputs import outputs_of
+        from timely_spark.runtime.sinks.outputs import outputs_of
         from timely_spark.runtime.start import default_workers, start
 
         check_arguments(session=session, checkpoint=checkpoint, name=name, sources=sources, record=record)
         if workers is None:
             workers = default_workers(session, checkpoint)
-        plan = warned(self.compile(workers), warn_after)
+        plan = with_warn_after(self.compile(workers), warn_after)
         return start(
             plan,
             dataframes={**self.frames, **(sources or {})},
@@ -331,14 +337,14 @@ class Dataflow:
             replace=replace,
         )
 
-    @told
+    @locate_errors
     def explain(self, workers: int = 2) -> None:
         """Print the logical graph, and its physical form for a number of workers."""
         from timely_spark.show import explain
 
         print(explain(self, workers))  # noqa: T201
 
-    @told
+    @locate_errors
     def to_mermaid(self) -> str:
         """The graph as a Mermaid flowchart."""
         from timely_spark.show import to_mermaid
@@ -353,10 +359,10 @@ class Source(Stream):
 
     @property
     def late(self) -> Stream:
-        """The records that came too late for their epoch, in the epoch that was open then.
+        """The records that arrived after their epoch had ended, in the epoch that was open then.
 
         Raises:
-            GraphError: the source goes by the clock, where nothing is late.
+            GraphError: the source has no epoch column.
         """
         if len(self.stage.outputs) < 2:
             msg = (

@@ -1,7 +1,7 @@
-"""The exceptions of the library: one root, each also a child of the builtin a caller would expect.
+"""The exceptions of the library: one root, and each also a subclass of a fitting builtin exception.
 
-A message says what was got and what was expected, and ends in ``Hint: ...`` with what to do about it. Errors
-travel from Python workers to the driver, so each of them survives pickling, attributes included.
+A message names the actual and the expected value, and ends in ``Hint: ...`` with a remedy. Errors travel from
+Python workers to the driver, so they can be pickled, with their attributes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = (
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A place in the user's own source, so that an error can name the line that caused it.
+    """A line of the user's source, for error messages.
 
     >>> str(Where("job.py", 12))
     'job.py:12'
@@ -56,19 +56,19 @@ class Where:
 class TimelyError(Exception):
     """The root of all errors of this library.
 
-    The message is followed by the user's place (if known) and ends in the hint (if one is given).
+    The message is followed by the user's line, if known, and the hint, if given.
 
     >>> print(TimelyError("no such stage: 'a'", where=Where("job.py", 12), hint="the stages are 'b', 'c'"))
     no such stage: 'a' (job.py:12)
     Hint: the stages are 'b', 'c'
 
     Args:
-        message: What was got, and what was expected.
-        where: The user's own line.
-        hint: What to do about it.
+        message: the actual and the expected value.
+        where: the user's line.
+        hint: a remedy.
     """
 
-    #: A stable name of the mistake, for programs and for searching.
+    #: A stable name of the error, for programs and for searching.
     condition: ClassVar[str] = "TIMELY_ERROR"
 
     def __init__(self, message: str, *, where: Where | None = None, hint: str | None = None) -> None:
@@ -78,7 +78,7 @@ class TimelyError(Exception):
 
 
 class InvalidTime(TimelyError, ValueError):
-    """A time or a path summary that cannot be: out of range, or of another loop context than what it meets.
+    """A time or path summary that is out of range, or of another loop context than expected.
 
     >>> InvalidTime.out_of_range((0, -1), 9).condition
     'INVALID_TIME'
@@ -88,39 +88,39 @@ class InvalidTime(TimelyError, ValueError):
 
     @classmethod
     def out_of_range(cls, values: Iterable[int], largest: int) -> Self:
-        """Epochs and loop counters are natural numbers that fit 64 bits."""
+        """An epoch or loop counter is negative or too large."""
         msg = f"an epoch and a loop counter lie between 0 and {largest}, got {tuple(values)}"
         return cls(msg, hint="number epochs from 0 upwards")
 
     @classmethod
     def no_epoch(cls, of: str, got: object, where: Where | None) -> Self:
-        """A user gave something else where an epoch is expected."""
+        """An argument is not an epoch."""
         msg = f"{of}: {got!r} ({type(got).__name__}) is no epoch"
         return cls(msg, where=where, hint="an epoch is a whole number from 0 on and below 2**62")
 
     @classmethod
     def depths_differ(cls, left: object, right: object) -> Self:
-        """Two times, or a time and a summary, belong to different loop contexts."""
+        """Two times, or a time and a summary, are of different loop contexts."""
         msg = f"{left!r} and {right!r} differ in their number of loop counters, so in their loop contexts"
         return cls(msg, hint="bring both into one context with enter or leave first")
 
     @classmethod
     def backwards(cls, old: object, new: object) -> Self:
-        """An input was asked to go back to an earlier (or unrelated) time."""
+        """An input cannot move to an earlier or unrelated time."""
         msg = f"an input stands at {old!r} and cannot move to {new!r}, which is not later"
         return cls(msg, hint="an input only advances or closes")
 
     @classmethod
     def limit_not_monotone(cls, limit: int, depth: int) -> Self:
-        """Under the lexicographic order an inner limit would let a late time hide an earlier one."""
-        msg = f"the lexicographic order cannot know a limit ({limit}) of the loop at nesting depth {depth}"
+        """Under the lexicographic order the limit of an inner loop is not monotone."""
+        msg = f"the lexicographic order has no limit ({limit}) for the loop at nesting depth {depth}"
         return cls(msg, hint="limit only the outermost loop, or use the product order")
 
 
 class CyclicTime(TimelyError, ValueError):
-    """A cycle of the graph along which time need not advance: nothing on it could ever be complete.
+    """A cycle of the graph along which time does not advance, so that no time on it could be complete.
 
-    Naiad section 2.1: could-result-in is a partial order only because every cycle passes a feedback.
+    Naiad section 2.1: could-result-in is a partial order because every cycle passes a feedback.
 
     >>> CyclicTime.around([0, 2]).locations
     [0, 2]
@@ -128,7 +128,7 @@ class CyclicTime(TimelyError, ValueError):
 
     condition = "CYCLIC_TIME"
 
-    #: The locations of one offending cycle, in the order of its edges (the last leads back to the first).
+    #: The locations of one such cycle, in the order of its edges.
     locations: list[int]
 
     @classmethod
@@ -144,7 +144,7 @@ class CyclicTime(TimelyError, ValueError):
 
 
 class BadArgument(TimelyError, ValueError):
-    """An argument is not one of the values that it may have.
+    """An argument is not one of the allowed values.
 
     >>> print(BadArgument.whole("workers", 0, least=1, where=Where("job.py", 12)))
     workers=0: it must be a whole number of at least 1 (job.py:12)
@@ -155,18 +155,18 @@ class BadArgument(TimelyError, ValueError):
 
     @classmethod
     def whole(cls, what: str, value: object, *, least: int, where: Where) -> Self:
-        """A number was expected, of at least `least`."""
+        """A whole number of at least `least` was expected."""
         msg = f"{what}={value!r}: it must be a whole number of at least {least}"
         return cls(msg, where=where, hint="leave it out for the default.")
 
     @classmethod
     def kind(cls, value: object, *, what: str, expected: str, where: Where, hint: str) -> Self:
-        """Something else was expected."""
+        """Another kind of value was expected."""
         return cls(f"{what}={value!r}: {expected} was expected", where=where, hint=hint)
 
 
 class UnknownName(TimelyError, KeyError):
-    """Something was asked for by a name that the flow does not have.
+    """The flow has nothing of this name.
 
     >>> print(UnknownName.of("edge", ["edges"], kind="input", flow="paths", where=Where("job.py", 12)))
     flow 'paths' has no input 'edge' (job.py:12)
@@ -179,7 +179,7 @@ class UnknownName(TimelyError, KeyError):
 
     @classmethod
     def of(cls, name: object, known: Iterable[str], *, kind: str, flow: str, where: Where) -> Self:
-        """`known` are the names that there are, of that kind."""
+        """`known`: the existing names of that kind."""
         names = sorted(known)
         near = difflib.get_close_matches(str(name), names, n=1)
         guess = f"did you mean {near[0]!r}? " if near else ""
@@ -188,19 +188,19 @@ class UnknownName(TimelyError, KeyError):
 
 
 class GraphError(TimelyError, ValueError):
-    """The graph cannot be as it was said: found while it is built or compiled."""
+    """The graph is invalid; found while it is built or compiled."""
 
     condition = "GRAPH"
 
 
 class CycleError(GraphError):
-    """A cycle of steps does not advance time; the message names them with the user's lines."""
+    """A cycle of steps does not advance time; the message names the steps with the user's lines."""
 
     condition = "CYCLE"
 
 
 class NoSuchMethod(TimelyError, AttributeError):
-    """Something has no method or property of this name.
+    """An object has no method or property of this name.
 
     >>> isinstance(NoSuchMethod.of("Stream", "agg", None, "aggregate"), AttributeError)
     True
@@ -210,7 +210,7 @@ class NoSuchMethod(TimelyError, AttributeError):
 
     @classmethod
     def of(cls, kind: str, name: str, where: Where | None, meant: str) -> Self:
-        """The error for one name, with what may have been meant."""
+        """The error for one name, with a suggestion."""
         msg = f"a {kind} has no {name!r}"
         return cls(msg, where=where, hint=f"did you mean {meant}?")
 
@@ -222,13 +222,13 @@ class SchemaError(TimelyError, TypeError):
 
     @classmethod
     def column(cls, source: str, column: str, kind: str, where: Where) -> Self:
-        """A column of a DataFrame has a type of Spark's that a flow does not take."""
+        """A column of a DataFrame has an unsupported Spark type."""
         msg = f"source {source!r}: column {column!r} is of type {kind}, which a flow does not take"
         return cls(msg, where=where, hint="cast the column, or drop it, in the DataFrame.")
 
 
 class CapabilityError(TimelyError, RuntimeError):
-    """A vertex sends, or asks to be notified, at a time it has no right to (any more)."""
+    """A vertex sends, or requests a notification, at a time for which it has no capability."""
 
     condition = "CAPABILITY"
 
@@ -240,9 +240,9 @@ class StateError(TimelyError, TypeError):
 
 
 class RecordError(Exception):
-    """A user's function failed on `record`; what it raised is the cause. `VertexError` tells both.
+    """A user's function failed on `record`; the cause is its exception. `VertexError` shows both.
 
-    `meaning` says what the record is, where the function's arguments do not say it.
+    `meaning` explains the record, if the function's arguments differ from it.
     """
 
     def __init__(self, record: object, meaning: str = "") -> None:
@@ -251,50 +251,49 @@ class RecordError(Exception):
 
 
 class LogDamaged(TimelyError, RuntimeError):
-    """A file of the checkpoint is gone, or is not what was written; the message names it."""
+    """A file of the checkpoint is missing or damaged; the message names the file."""
 
     condition = "LOG_DAMAGED"
 
     @classmethod
     def no_manifest(cls, root: str, batch: int) -> Self:
-        """The manifest of `batch` does not exist, and none that could stand for it."""
+        """The manifest of `batch` is missing, and there is no substitute."""
         msg = f"{root} does not hold the manifest of batch {batch}, rounds/*/{batch}.arrow."
         return cls(msg, hint="the checkpoint was deleted in part; delete all of it, or restore all of it.")
 
     @classmethod
     def unreadable(cls, root: str, name: str, reason: object) -> Self:
-        """A file is there and is not what it should be."""
+        """A file cannot be parsed."""
         msg = f"{root}: {name} cannot be read: {str(reason).partition(chr(10))[0]}."
         hint = "the disk or the machine may have failed; restore the checkpoint from before."
         return cls(msg, hint=hint)
 
     @classmethod
     def altered(cls, root: str, name: str, *, expected: object, found: object) -> Self:
-        """A file has another content than the one that was written under its name."""
+        """A file's content differs from its checksum."""
         msg = f"{root}: {name} is damaged: its checksum is {found}, expected was {expected}."
         hint = "the disk failed, or something else wrote the file; restore the checkpoint from before."
         return cls(msg, hint=hint)
 
     @classmethod
     def no_file(cls, root: str, name: str) -> Self:
-        """A file to which a manifest or an offset refers is gone."""
+        """A file to which a manifest or an offset refers is missing."""
         msg = f"{root} does not hold {name}."
         hint = "the checkpoint was deleted in part; restore all of it."
         return cls(msg, hint=hint)
 
     @classmethod
     def escapes(cls, root: str, name: str) -> Self:
-        """A name leads out of the checkpoint, or is none."""
+        """A file name is invalid, or leads out of the checkpoint."""
         msg = f"{name!r} is not the name of a file below {root}."
         hint = "the checkpoint was written by something else; restore it, and check who may write there."
         return cls(msg, hint=hint)
 
 
 class VertexError(TimelyError, RuntimeError):
-    """A step failed while it ran: what was raised, in which step, at which time, and where the user built it.
+    """A step failed at run time: the message has the exception, the step, the time and the user's lines.
 
-    Of a function of one record the message has the record, of a function of batches some of the records, and
-    of both the line of the function that failed.
+    For a function of one record it also shows the record; for a function of batches, some of the records.
 
     Attributes:
         step: the step's name.
@@ -314,7 +313,7 @@ class VertexError(TimelyError, RuntimeError):
     def from_exception(
         cls, step: str, where: Where | None, error: BaseException, *, time: str | None = None, rows: str = ""
     ) -> Self:
-        """The error for an exception that a step raised; `rows`: some of what it was given."""
+        """The error for an exception that a step raised; `rows`: some of its input."""
         if isinstance(error, RecordError) and (cause := error.__cause__) is not None:
             rows, error = f"{_fields(error.record)}{error.meaning}", cause
         line = user_line(error)
@@ -326,7 +325,7 @@ class VertexError(TimelyError, RuntimeError):
                 "cause": f"{type(error).__name__}: {error}",
                 "trace": "".join(traceback.format_exception(error)),
                 "line": line,
-                # where no function of the user's has failed, the records are none of his concern
+                # the records help only if a function of the user's failed
                 "rows": rows if line else "",
             }
         )
@@ -337,34 +336,34 @@ class VertexError(TimelyError, RuntimeError):
 
     @classmethod
     def decode(cls, parts: Mapping[str, str | None], context: str = "") -> Self:
-        """The error that `encode` wrote, with where in the run it happened."""
+        """The error that `encode` wrote; `context`: the part of the run in which it was raised."""
         kind: Any = LimitReached if parts.get("kind") == LimitReached.condition else cls
-        made: Self = kind(kind.told(parts, context))
-        made.step, made.cause, made.trace = (parts[key] or "" for key in ("step", "cause", "trace"))
-        made._parts, made._context = dict(parts), context
-        return made
+        error: Self = kind(kind.text_of(parts, context))
+        error.step, error.cause, error.trace = (parts[key] or "" for key in ("step", "cause", "trace"))
+        error._parts, error._context = dict(parts), context
+        return error
 
     @classmethod
-    def told(cls, parts: Mapping[str, str | None], context: str) -> str:
+    def text_of(cls, parts: Mapping[str, str | None], context: str) -> str:
         """The message."""
-        said = {key: text or "" for key, text in parts.items()}
+        texts = {key: text or "" for key, text in parts.items()}
         at = "".join(
             [
-                f" at {said['time']}" if said["time"] else "",
+                f" at {texts['time']}" if texts["time"] else "",
                 f" in {context}" if context else "",
-                f", in {said['line']}" if said.get("line") else "",
-                f", with {said['rows']}" if said.get("rows") else "",
+                f", in {texts['line']}" if texts.get("line") else "",
+                f", with {texts['rows']}" if texts.get("rows") else "",
             ]
         )
-        hint = "" if "Hint:" in said["cause"] else "\nHint: the step's traceback is in this error's `trace`."
-        return f"step {said['step']!r} ({said['where']}) failed{at}: {said['cause']}{hint}"
+        hint = "" if "Hint:" in texts["cause"] else "\nHint: the step's traceback is in this error's `trace`."
+        return f"step {texts['step']!r} ({texts['where']}) failed{at}: {texts['cause']}{hint}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return VertexError.decode, (self.encode(), self._context)
 
 
 class LimitReached(VertexError):
-    """A loop made with ``on_limit="raise"`` came to its `max_iterations` before it had nothing more to do.
+    """A loop with ``on_limit="raise"`` has records left after its `max_iterations`.
 
     >>> error = LimitReached.of("hops", Where("job.py", 3), "near", epoch=2, iteration=5, rows="{'n': 1}")
     >>> print(error)
@@ -375,7 +374,7 @@ class LimitReached(VertexError):
 
     Attributes:
         loop: the loop's name.
-        epoch: the epoch in which it was.
+        epoch: the epoch in which the loop ended.
     """
 
     condition = "LIMIT_REACHED"
@@ -391,7 +390,7 @@ class LimitReached(VertexError):
         return cls.decode({**parts, "epoch": str(epoch)})
 
     @classmethod
-    def told(cls, parts: Mapping[str, str | None], context: str) -> str:
+    def text_of(cls, parts: Mapping[str, str | None], context: str) -> str:
         """The message."""
         hint = 'raise max_iterations; or say on_limit="return" if the loop is meant to end there, or "warn".'
         return f"{parts['cause']}{f' ({context})' if context else ''}\nHint: {hint}"
@@ -403,12 +402,12 @@ class LimitReached(VertexError):
 
     @property
     def epoch(self) -> int:
-        """The epoch in which it was."""
+        """The epoch in which the loop ended."""
         return int(str(self._parts["epoch"]))
 
 
 def shorten(value: object, most: int = 60) -> str:
-    """A value in a message.
+    """A value's text, shortened for a message.
 
     >>> shorten("a" * 100, most=12)
     "'aaaaaaaa..."
@@ -418,7 +417,7 @@ def shorten(value: object, most: int = 60) -> str:
 
 
 def excerpt(table: Any, most: int = 3) -> str:
-    """Some records of an Arrow table as text; without the columns that only the library knows."""
+    """Some records of an Arrow table as text, without reserved columns."""
     shown = table.select([name for name in table.schema.names if not name.startswith("__timely_")])
     rows = ["{" + _items(row.items()) + "}" for row in shown.slice(0, most).to_pylist()]
     more = table.num_rows - len(rows)
@@ -431,13 +430,13 @@ def _items(pairs: Iterable[tuple[str, object]]) -> str:
 
 
 def _fields(record: Any) -> str:
-    """A record, a named tuple, in a message."""
+    """A named tuple as text for a message."""
     names = getattr(record, "_fields", None)
     return f"{{{_items(zip(names, tuple(record), strict=True))}}}" if names else shorten(record)
 
 
 def user_line(error: BaseException) -> str:
-    """The line of the user's own function that raised, or called what did; empty: there is none."""
+    """The line of the user's function in which an exception was raised; empty: no such function."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     numbers = [number for _, number in traceback.walk_tb(error.__traceback__)]
     ours = [place for place, frame in enumerate(frames) if _module(frame) == __name__.partition(".")[0]]
@@ -452,7 +451,7 @@ def _module(frame: Any) -> str:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
-#: what this library itself calls: a mistake found in there is told of the step that called it
+#: libraries that this one calls: an error in them belongs to the step that called them
 _LIBRARIES = frozenset({"pyarrow", "numpy", "pandas", "json", "pickle"})
-#: characters of a record in a message
+#: the most characters of a record in a message
 _LONGEST = 500

@@ -1,4 +1,4 @@
-"""Streams, and the loops that they go through: what operators are methods of."""
+"""Streams, loop variables and scopes: the handles whose methods are the operators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from timely_spark import operators
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Kind, SchemaLike, Stage, Suggests, as_schema, caller, describe, told
+from timely_spark.graph import Kind, SchemaLike, Stage, Suggests, as_schema, caller, describe, locate_errors
 from timely_spark.graph import Scope as GraphScope
 from timely_spark.operators.loop import OnLimit
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from timely_spark.differential import Collection
 
 
-@told
+@locate_errors
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream(Suggests):
-    """Records that flow: an output of a stage. All operators are methods of it, and return new streams.
+    """A stream of records: an output of a stage. The operators are its methods and return new streams.
 
     Example:
         >>> import timely_spark as ts
         >>> numbers = ts.Dataflow("numbers").input("x", "n long")
-        >>> numbers.distinct(name="once").select(number="n")
+        >>> numbers.distinct(name="unique").select(number="n")
         Stream(select: number int64)
     """
 
@@ -72,10 +72,10 @@ class Stream(Suggests):
     to_files = operators.to_files
 
     def collection(self, diff: str | None = None, *, name: str | None = None) -> Collection:
-        """Its records as a collection, which is kept up to date incrementally: see `Collection`.
+        """The records as changes of an incremental collection: see `Collection`.
 
         Args:
-            diff: a column of whole numbers: how many of the record there are more (or, negative, less).
+            diff: an integer column: the change of the record's multiplicity; by default 1.
             name: the step's name.
 
         **Columns:** out: the stream's, without `diff`.
@@ -86,7 +86,8 @@ class Stream(Suggests):
             Collection(collection: word string)
 
         Raises:
-            SchemaError: `diff` is none, or no column is left; GraphError: the flow has times of its own kind.
+            SchemaError: `diff` is no integer column, or no column is left.
+            GraphError: the flow has times of its own kind.
         """
         from timely_spark.differential import collection
 
@@ -94,17 +95,17 @@ class Stream(Suggests):
 
     @property
     def schema(self) -> pa.Schema:
-        """The declared schema of its records."""
+        """The schema of the records."""
         return self.stage.outputs[self.port]
 
     @property
     def scope(self) -> Scope:
-        """The loop context it lives in."""
+        """The loop context of the stream."""
         return Scope(self.flow, self.stage.scope)
 
     @property
     def name(self) -> str:
-        """The name of the step it comes from."""
+        """The name of the step that sends the stream."""
         return self.stage.name
 
     def __repr__(self) -> str:
@@ -120,17 +121,17 @@ class Stream(Suggests):
         scope: GraphScope | None = None,
         **parts: Any,
     ) -> tuple[Stream, ...]:
-        """Add a stage behind this stream and others: what every operator is made of.
+        """Add a stage that reads this stream and others: the primitive of all operators.
 
         Args:
-            operator: what it is called, shown by explain; a name is derived from it.
+            operator: the operator's label, shown by explain; unnamed steps are named after it.
             outputs: the schema of each output.
             others: further inputs.
-            name: the step's own name.
+            name: the step's name.
             scope: the scope of the outputs, if not that of the inputs.
             parts: `kind` (by default a vertex), `vertex`, `requires`, `guarantees`, `keeps`, `summary`,
-                `detail`, `parameters` of the stage; `called`: what its name is derived from, by default
-                `operator`; `own`: names of the library's that the outputs have, and the inputs do not.
+                `detail`, `parameters` of the stage; `called`: the text from which a name is derived, by
+                default `operator`; `own`: reserved column names that the stage adds.
 
         Raises:
             GraphError: the inputs are of different flows or scopes.
@@ -154,7 +155,7 @@ class Stream(Suggests):
         """
         for other in others:
             if not isinstance(other, Stream):
-                msg = (  # type: ignore[unreachable] # whoever writes without a type checker gets here
+                msg = (  # type: ignore[unreachable] # reached without a type checker
                     f"{operator} ({caller()}) got a {type(other).__name__}, not a stream. "
                     "Hint: take one output of a step that has several."
                 )
@@ -176,11 +177,12 @@ class Stream(Suggests):
                 raise GraphError(msg)
 
 
-@told
+@locate_errors
 class Variable(Stream):
-    """A loop variable: a stream that is read before what feeds it is known.
+    """A loop variable: a stream that can be read before its feedback is defined by `feed`.
 
-    `loop` makes and feeds one. That of collections is `timely_spark.differential.Variable`, which has `set`.
+    `loop` makes and feeds one. The variable of collections is `timely_spark.differential.Variable`, which has
+    `set`.
 
     Example:
         >>> import pyarrow.compute as pc, timely_spark as ts
@@ -196,10 +198,10 @@ class Variable(Stream):
     __slots__ = ()
 
     def feed(self, stream: Stream) -> None:
-        """Close the loop: what `stream` sends comes back in the next iteration (Naiad's feedback).
+        """Close the loop: records of `stream` return in the next iteration (Naiad's feedback).
 
         Raises:
-            GraphError: it is fed already, or from another scope.
+            GraphError: the variable is fed already, or `stream` is in another scope.
             SchemaError: the schemas differ.
         """
         graph, feedback = self.flow.graph, self.flow.feedbacks[self.stage.index]
@@ -214,7 +216,7 @@ class Variable(Stream):
             msg = (
                 f"feed ({where}): {stream.name!r} is in {stream.stage.scope.name or 'no loop'}, "
                 f"the variable in {self.stage.scope.name}. "
-                "Hint: feed from the variable's own loop; what left an inner loop may."
+                "Hint: feed from the variable's own loop; a stream of an inner loop must leave that first."
             )
             raise GraphError(msg)
         if stream.schema != self.schema:
@@ -227,7 +229,7 @@ class Variable(Stream):
         graph.connect(stream.stage, stream.port, feedback, 0)
 
 
-@told
+@locate_errors
 @dataclass(frozen=True, slots=True)
 class Scope:
     """A loop context, or the outermost scope. Times inside a loop count its iterations (Naiad section 2.1).
@@ -260,10 +262,10 @@ class Scope:
         Args:
             name: the loop's name.
             max_iterations: the largest number of iterations; None: until nothing changes.
-            on_limit: what happens where `max_iterations` drops records: see `Stream.loop`.
+            on_limit: what happens if `max_iterations` drops records: see `Stream.loop`.
 
         Raises:
-            GraphError: `max_iterations` is no whole number of at least 1; `on_limit` is none of those.
+            GraphError: `max_iterations` is no whole number of at least 1, or `on_limit` is unknown.
         """
         limit = operators.check_limit(max_iterations, on_limit)
         title = self.flow.graph.names.add(self.graph_scope.title, "loop", name, caller())
@@ -272,7 +274,7 @@ class Scope:
         )
 
     def enter(self, stream: Stream, *, name: str | None = None) -> Stream:
-        """A stream of an outer scope inside this loop, at iteration 0 (Naiad's ingress), and there only.
+        """A stream of an outer scope inside this loop, at iteration 0 only (Naiad's ingress).
 
         **Columns:** out as in.
 
@@ -301,10 +303,10 @@ class Scope:
         return stream
 
     def variable(self, initial: Stream | SchemaLike, *, name: str | None = None) -> Variable:
-        """A loop variable, which starts as a stream (or empty, of a schema) and goes on as what it is fed.
+        """A loop variable with an initial stream, or a schema; `feed` defines its later iterations.
 
         Raises:
-            GraphError: this is no loop.
+            GraphError: this scope is no loop.
         """
         if self.graph_scope.parent is None:
             msg = f"variable ({caller()}): the outermost scope is no loop. Hint: make one with scope.inner()."

@@ -10,7 +10,6 @@ differences; ends with 1 if there is a difference, and keeps the checkpoint of e
 from __future__ import annotations
 
 import argparse
-import atexit
 import json
 import os
 import random
@@ -41,9 +40,6 @@ VICTIMS = {
 }
 #: Seconds for one start of one flow.
 PATIENCE = 240
-#: Where the first JVM leaves Spark's classes for the others.
-CLASSES = Path(tempfile.gettempdir()) / f"timely-chaos-{os.getpid()}.jsa"
-atexit.register(CLASSES.unlink, missing_ok=True)
 Order = tuple[str, int, str]
 
 
@@ -133,7 +129,7 @@ def start_children(homes: Sequence[Path], *, linger: float = 0) -> tuple[int, st
     """
     local = Path(tempfile.mkdtemp(prefix="chaos-"))  # short: sockets lie in it
     env = os.environ | {
-        "TIMELY_CHAOS": str(CLASSES),
+        "TIMELY_CHAOS": "on",  # what `sitecustomize` looks for
         "TMPDIR": str(local),
         "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYSPARK_PYTHON": sys.executable,

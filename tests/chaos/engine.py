@@ -32,21 +32,25 @@ import pyarrow.compute as pc
 from simulate import Pairs
 
 import timely_spark as ts
-from timely_spark.runtime import blobs, query, run_context, start
-from timely_spark.runtime.blobs import files_of
-from timely_spark.runtime.driver import Driver
+from timely_spark.runtime import start
 from timely_spark.runtime.errors import CheckpointInUse, LostOwnership
-from timely_spark.runtime.feedback import FeedbackReader
-from timely_spark.runtime.files import Files
-from timely_spark.runtime.inputs import InputHandle
-from timely_spark.runtime.log import RoundLog
-from timely_spark.runtime.outputs import outputs_of
+from timely_spark.runtime.handle.inputs import InputHandle
+from timely_spark.runtime.handle.watch import Watch
+from timely_spark.runtime.query import run_context
+from timely_spark.runtime.query import streaming as query
+from timely_spark.runtime.query.driver import Driver
+from timely_spark.runtime.query.feedback import FeedbackReader
+from timely_spark.runtime.query.run_context import RunContext, labels, packed
 from timely_spark.runtime.restore import check
-from timely_spark.runtime.run_context import RunContext, labels, packed
-from timely_spark.runtime.states import States
-from timely_spark.runtime.watch import Watch
+from timely_spark.runtime.sinks.outputs import outputs_of
+from timely_spark.runtime.storage import blobs
+from timely_spark.runtime.storage.blobs import files_of
+from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.states import States
+from timely_spark.state import codec
 from timely_spark.testing import Captured, Simulation, run, sorted_rows
-from timely_spark.worker import ROWS, codec, vertex_snapshot
+from timely_spark.worker import ROWS, vertex_snapshot
 
 
 class Killed(BaseException):
@@ -253,7 +257,7 @@ class Process:
             name: InputHandle(name, plan.source(name).stage.outputs[0], epochs=plan.source(name).epochs)  # type: ignore[arg-type]
             for name in world.sends
         }
-        site = RunContext(
+        context = RunContext(
             checkpoint=log.checkpoint,
             **packed(plan),
             labels=labels(plan.workers, flow["partitions"]),
@@ -263,12 +267,12 @@ class Process:
             keep=world.keep,
             rounds=world.rounds or world.draw.choice([1, 1, 2, 100]),
         )
-        claim = start._claimed(site)
-        self.site = claim.site
+        claim = start._claimed(context)
+        self.context = claim.context
         for name, handle in self.handles.items():
-            handle.open(self.site.log, claim.stands[name])
-        self.driver = Driver(self.site, tuple(outputs))
-        self.reader = FeedbackReader(RunContext.from_option(self.site.to_option()))
+            handle.open(self.context.log, claim.epochs[name])
+        self.driver = Driver(self.context, tuple(outputs))
+        self.reader = FeedbackReader(RunContext.from_option(self.context.to_option()))
         self.reader.prepareForTriggerAvailableNow()
         offsets, commits = world.files.numbers("offsets"), world.files.numbers("commits")
         self.next = offsets[-1] + bool(commits and commits[-1] == offsets[-1]) if offsets else 0
@@ -344,7 +348,7 @@ class Process:
             if part.num_rows
         ]
         state = GroupState(self.world.versions[n].get(label))
-        made = list(query._operator(self.site)((label,), iter(frames), state))  # type: ignore[arg-type]
+        made = list(query._operator(self.context)((label,), iter(frames), state))  # type: ignore[arg-type]
         return state.get, [pa.Table.from_pandas(frame, ROWS, preserve_index=False) for frame in made]
 
     def task(self, function: Callable[[], Any]) -> Any:
@@ -417,7 +421,7 @@ def _points(world: World) -> Iterator[None]:
         patches.enter_context(mock.patch.object(query, "batch_id", batch_id))
         # all of these small, so that much is kept in files
         patches.enter_context(mock.patch.multiple(blobs, EMBEDDED=64, BULK=500))
-        patches.enter_context(mock.patch.object(codec, "KEPT_BYTES", 200))
+        patches.enter_context(mock.patch.object(codec, "BLOB_BYTES", 200))
         patches.enter_context(mock.patch.object(vertex_snapshot, "LOG_BYTES", 1_000))
         # of use in Spark's own processes only
         patches.enter_context(mock.patch.object(run_context.process, "task", nullcontext))
@@ -465,10 +469,10 @@ def difference(world: World) -> str | None:
             got = dict(told)
             wrong = any(epochs.get(epoch) != rows for epoch, rows in told)
         else:
-            got, wrong = _rows({name: Watch(process.site).captured(name)})[name], False
+            got, wrong = _rows({name: Watch(process.context).captured(name)})[name], False
         if wrong or got != epochs:
             return f"output {name!r}: {got} instead of {epochs}"
-    live, gone, there = files(process.site.log)
+    live, gone, there = files(process.context.log)
     if live - there:
         return f"files that a retained batch needs are not there: {sorted(live - there)}"
     if there - live - gone:
@@ -481,13 +485,13 @@ def files(log: RoundLog) -> tuple[set[str], set[str], set[str]]:
     live: set[str] = set()
     gone: set[str] = set()
     newest = log.read(log.newest())
-    for batch in log._known():
+    for batch in log._batches():
         manifest, rows = log.newest_before(batch + 1)
         gone.update(manifest.gone)
         if batch < newest.kept_from:  # one that was given up for dead wrote it later
             continue
         live |= files_of(rows.filter(pc.equal(rows.column("kind"), "message")))
-        live = live.union(*(state.files for state in States.of(rows).known.values()))
+        live = live.union(*(state.files for state in States.of(rows).by_worker.values()))
         waiting = {
             name for epochs in manifest.unreleased.values() for names in epochs.values() for name in names
         }
@@ -504,8 +508,8 @@ def paths(draw: random.Random, told: Told) -> tuple[ts.Dataflow, dict[str, list[
     edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
 
     def hop(near: ts.Stream) -> ts.Stream:
-        onward = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
-        return onward.concat(near).distinct(name="near")
+        targets = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
+        return targets.concat(near).distinct(name="near")
 
     near = roots.loop(hop, name="hops")
     near.capture("out")

@@ -129,8 +129,8 @@ def _graph() -> Files:
 def _hops(edges: ts.Stream, roots: ts.Stream) -> ts.Stream:
     def hop(reached: ts.Stream) -> ts.Stream:
         links = reached.scope.enter(edges)
-        onward = reached.join(links, left=["node"], right=["src"], name="links").select(node="dst")
-        return onward.concat(reached).distinct(name="near")
+        targets = reached.join(links, left=["node"], right=["src"], name="links").select(node="dst")
+        return targets.concat(reached).distinct(name="near")
 
     return roots.loop(hop, name="hops")
 

@@ -43,24 +43,37 @@ class Call:
 
 
 CALLS = (
-    Call("claim", "log", "RoundLog.claim", lambda log, *_: log.checkpoint),
-    Call("align", "log", "RoundLog.align", lambda log: log.checkpoint),
-    Call("sweep", "log", "RoundLog.sweep", lambda log: log.checkpoint),
-    Call("batch", "driver", "Driver.__call__", lambda driver, *_: driver.site.checkpoint),
-    Call("manifest", "log", "RoundLog.write", lambda log, *_: log.checkpoint),
-    Call("outputs", "log", "RoundLog.write_outputs", lambda log, *_: log.checkpoint),
-    Call("prune", "log", "RoundLog.prune", lambda log, *_, **__: log.checkpoint),
-    Call("capture", "sinks", "CaptureSink.deliver", lambda sink, *_: sink.deliveries.checkpoint),
-    Call("subscribe", "sinks", "SubscribeSink.deliver", None),
-    Call("folder", "folder", "FolderSink.deliver", lambda sink, *_: sink.path),
-    Call("delta", "delta", "DeltaSink.deliver", lambda sink, *_: sink.target),
-    Call("entry", "inputs", "InputHandle._say", lambda handle, *_: handle._log and handle._log.checkpoint),
-    Call("read", "feedback", "FeedbackReader.read", lambda reader, *_: reader.log.checkpoint, SOURCE),
-    Call("reread", "feedback", "FeedbackReader.readBetweenOffsets", lambda it, *_: it.log.checkpoint, SOURCE),
-    Call("taken", "feedback", "FeedbackReader.commit", lambda reader, *_: reader.log.checkpoint, SOURCE),
-    Call("operator", "query", "_work", lambda site, *_: site.checkpoint, TASK),
-    Call("further", "local_rounds", "_run", lambda site, *_: site.checkpoint, TASK),
-    Call("blob", "blobs", "Blobs.put", lambda blobs, *_: blobs.files.root, TASK),
+    Call("claim", "storage.log", "RoundLog.claim", lambda log, *_: log.checkpoint),
+    Call("align", "storage.log", "RoundLog.align", lambda log: log.checkpoint),
+    Call("sweep", "storage.log", "RoundLog.sweep", lambda log: log.checkpoint),
+    Call("batch", "query.driver", "Driver.__call__", lambda driver, *_: driver.context.checkpoint),
+    Call("manifest", "storage.log", "RoundLog.write", lambda log, *_: log.checkpoint),
+    Call("outputs", "storage.log", "RoundLog.write_outputs", lambda log, *_: log.checkpoint),
+    Call("prune", "storage.log", "RoundLog.prune", lambda log, *_, **__: log.checkpoint),
+    Call("capture", "sinks.sink", "CaptureSink.deliver", lambda sink, *_: sink.deliveries.checkpoint),
+    Call("subscribe", "sinks.sink", "SubscribeSink.deliver", None),
+    Call("folder", "sinks.folder", "FolderSink.deliver", lambda sink, *_: sink.path),
+    Call("delta", "sinks.delta", "DeltaSink.deliver", lambda sink, *_: sink.target),
+    Call(
+        "entry",
+        "handle.inputs",
+        "InputHandle._append",
+        lambda handle, *_: handle._log and handle._log.checkpoint,
+    ),
+    Call("read", "query.feedback", "FeedbackReader.read", lambda reader, *_: reader.log.checkpoint, SOURCE),
+    Call(
+        "reread",
+        "query.feedback",
+        "FeedbackReader.readBetweenOffsets",
+        lambda it, *_: it.log.checkpoint,
+        SOURCE,
+    ),
+    Call(
+        "taken", "query.feedback", "FeedbackReader.commit", lambda reader, *_: reader.log.checkpoint, SOURCE
+    ),
+    Call("operator", "query.streaming", "_work", lambda context, *_: context.checkpoint, TASK),
+    Call("localrounds", "query.local_rounds", "_run", lambda context, *_: context.checkpoint, TASK),
+    Call("blob", "storage.blobs", "Blobs.put", lambda blobs, *_: blobs.files.root, TASK),
 )
 #: Folders of the round log: `<folder>.temp`, a file is written and not yet in its place.
 FOLDERS = {"rounds": DRIVER, "outputs": DRIVER, "captured": DRIVER, "inputs": DRIVER, "blobs": TASK}
@@ -274,13 +287,13 @@ def wrap(call: Call) -> None:
         return result
 
     @functools.wraps(function)
-    def worked(site: Any, key: Any, *args: Any) -> Iterator[Any]:
+    def worked(context: Any, key: Any, *args: Any) -> Iterator[Any]:
         detail = str(key[0])
-        reached(site.checkpoint, "operator.before", detail)
-        for made in function(site, key, *args):
-            reached(site.checkpoint, MADE, detail)
+        reached(context.checkpoint, "operator.before", detail)
+        for made in function(context, key, *args):
+            reached(context.checkpoint, MADE, detail)
             yield made
-            reached(site.checkpoint, "operator.after", detail)
+            reached(context.checkpoint, "operator.after", detail)
 
     setattr(owner, name, worked if call.name == "operator" else called)
 

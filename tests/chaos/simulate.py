@@ -29,7 +29,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import timely_spark as ts
-from timely_spark.worker import Arrangement, Budget, Worker, codec, vertex_snapshot
+from timely_spark.state import Arrangement, codec
+from timely_spark.worker import Budget, Worker, vertex_snapshot
 
 #: vertices that send, and ask for notifications, at random; and a simulation that checks the laws all the way
 RANDOM = runpy.run_path(str(Path(__file__).parents[1] / "laws" / "test_rounds.py"))
@@ -43,8 +44,8 @@ def reachability(draw: random.Random) -> ts.Dataflow:
     edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
 
     def hop(near: ts.Stream) -> ts.Stream:
-        onward = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
-        return onward.concat(near).distinct(name="near")
+        targets = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
+        return targets.concat(near).distinct(name="near")
 
     near = roots.loop(hop, max_iterations=draw.choice([None, None, 3]))
     near.inspect("seen")
@@ -61,8 +62,8 @@ def components(draw: random.Random) -> ts.Dataflow:
     def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
         least = proposed.min("label", keys=["node"], name="least")
         links = proposed.scope.enter(both)
-        onward = (least.settle() if exact else least).join(links, left=["node"], right=["src"])
-        return onward.select(node="dst", label="label"), least
+        targets = (least.settle() if exact else least).join(links, left=["node"], right=["src"])
+        return targets.select(node="dst", label="label"), least
 
     labels = both.select(node="src", label=pc.min_element_wise(pc.field("src"), pc.field("dst"))).loop(spread)
     labels.to_delta("nowhere", diff="diff", name="changes")
@@ -186,8 +187,8 @@ class Memory:
     def __init__(self) -> None:
         self.content: dict[bytes, bytes] = {}
 
-    def put(self, what: str, data: bytes) -> bytes:
-        reference = f"{what}-{len(data)}-{zlib.crc32(data):08x}".encode()
+    def put(self, prefix: str, data: bytes) -> bytes:
+        reference = f"{prefix}-{len(data)}-{zlib.crc32(data):08x}".encode()
         self.content[reference] = bytes(data)
         return reference
 
@@ -264,7 +265,7 @@ class Case:
             blobs=Memory() if self.blobs else None,
             crashes=self.crashes if crashes else 0.0,
         )
-        small = mock.patch.object(codec, "KEPT_BYTES", 200 if self.blobs else codec.KEPT_BYTES)
+        small = mock.patch.object(codec, "BLOB_BYTES", 200 if self.blobs else codec.BLOB_BYTES)
         with small, mock.patch.object(vertex_snapshot, "LOG_BYTES", 2_000):
             for method, args, kwargs in self.script:
                 getattr(run, method)(*args, **kwargs)

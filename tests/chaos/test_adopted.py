@@ -10,9 +10,9 @@ import pytest
 from engine import Process, World
 
 import timely_spark as ts
-from timely_spark.runtime.log import RoundLog
-from timely_spark.runtime.states import States
-from timely_spark.runtime.watch import Watch
+from timely_spark.runtime.handle.watch import Watch
+from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.states import States
 
 
 def world(flow: ts.Dataflow, folder: Path, *, keep: int = 5, rounds: int | None = None) -> World:
@@ -43,7 +43,7 @@ def run(
 
 
 def rows(process: Process, name: str) -> list[Any]:
-    told = Watch(process.site).captured(name).rows()
+    told = Watch(process.context).captured(name).rows()
     return [row for epoch in sorted(told) for row in told[epoch]]
 
 
@@ -68,7 +68,7 @@ def test_there_and_back_again_nothing_that_is_needed_goes(tmp_path: Path, steps:
         run(there, flow(kind), {"x": said}, workers, go=False)
         log = RoundLog(str(tmp_path))
         manifest, table = log.read_whole(log.newest())
-        needed = set().union(*(state.files for state in States.of(table).known.values()))
+        needed = set().union(*(state.files for state in States.of(table).by_worker.values()))
         assert not needed & set(manifest.gone)
     said += [("send", ([0],))] * between  # it touches one worker
     run(there, flow(kind), {"x": said}, first)

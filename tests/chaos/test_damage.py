@@ -17,20 +17,20 @@ from engine import Process, World, files
 
 import timely_spark as ts
 from timely_spark.errors import LogDamaged
-from timely_spark.runtime import query
-from timely_spark.runtime.blobs import Blobs, files_of
-from timely_spark.runtime.captured import Deliveries
-from timely_spark.runtime.checksums import sealed
-from timely_spark.runtime.entries import read_entry
-from timely_spark.runtime.files import Files
-from timely_spark.runtime.inputs import InputHandle
-from timely_spark.runtime.log import RoundLog
-from timely_spark.runtime.states import States
-from timely_spark.runtime.watch import Watch
+from timely_spark.runtime.handle.inputs import InputHandle
+from timely_spark.runtime.handle.watch import Watch
+from timely_spark.runtime.query import streaming as query
+from timely_spark.runtime.storage.blobs import Blobs, files_of
+from timely_spark.runtime.storage.captured import Deliveries
+from timely_spark.runtime.storage.checksums import sealed
+from timely_spark.runtime.storage.entries import read_entry
+from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.states import States
+from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.codec import Codec, as_text, pack_parts, unpack_parts
 from timely_spark.times import PRODUCT
 from timely_spark.worker import round as round_
-from timely_spark.worker.arrangement import Arrangement
-from timely_spark.worker.codec import Codec, as_text, pack_parts, unpack_parts
 
 FLIPS = 200
 #: Spark's versions of the operator's state, of the template.
@@ -95,7 +95,7 @@ def needed(checkpoint: Path) -> list[str]:
     """The blobs that the newest manifest refers to."""
     log = RoundLog(str(checkpoint))
     _, rows = log.read_whole(log.newest())
-    states = [state.files for state in States.of(rows).known.values()]
+    states = [state.files for state in States.of(rows).by_worker.values()]
     assert any(states)
     return sorted(files_of(rows).union(*states))
 
@@ -121,8 +121,8 @@ def go_on(checkpoint: Path) -> None:
     """All that a restart, with another number of workers, and a look at its outputs read."""
     sends = [said(1)] * 7  # all of which are there already
     process = live(world(checkpoint, sends=sends, workers=3))
-    Watch(process.site).captured("all")
-    Watch(process.site).captured("out")
+    Watch(process.context).captured("all")
+    Watch(process.context).captured("out")
 
 
 def look(kind: str, checkpoint: Path, name: str) -> object:
@@ -132,7 +132,7 @@ def look(kind: str, checkpoint: Path, name: str) -> object:
     readers: dict[str, Callable[[], object]] = {
         "flow.json": log.identity,
         "terms": log.owner,
-        "flows": lambda: log.read_json_there(name),
+        "flows": lambda: log.require_json(name),
         "failures": lambda: log.read_json(name),
         "rounds": lambda: (log.read(number), log.read_whole(number)),
         "outputs": lambda: log.outputs(name),
@@ -332,10 +332,10 @@ def small() -> Iterator[None]:
     ids=["empty", "no parts", "no json", "no head", "no vertex", "no Arrow"],
 )
 def test_a_state_that_somebody_made_up_is_named(checkpoint: Path, made_up: bytes) -> None:
-    site = live(world(checkpoint, sends=[said(1)] * 7)).site
-    reference = b"blobfile" + site.blobs._write("0-9", made_up + b" " * 64).encode()
+    context = live(world(checkpoint, sends=[said(1)] * 7)).context
+    reference = b"blobfile" + context.blobs._write("0-9", made_up + b" " * 64).encode()
     with pytest.raises(LogDamaged, match=r"blobs/\d+-0-9-\d+-\w+ cannot be read"):
-        query.restored(site, 0, reference)
+        query.restored(context, 0, reference)
 
 
 def test_a_batch_of_state_that_somebody_made_up_is_named(tmp_path: Path) -> None:

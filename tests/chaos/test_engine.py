@@ -12,8 +12,8 @@ import pytest
 from engine import World, check_seed, difference, files
 
 import timely_spark as ts
-from timely_spark.runtime.log import RoundLog
-from timely_spark.runtime.states import States
+from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.states import States
 
 
 @pytest.mark.slow
@@ -133,10 +133,10 @@ def test_files_that_go_too_early_are_caught(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.slow
 def test_an_operator_that_takes_an_older_state_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = RoundLog.left
+    real = RoundLog.header_and_state
 
     def left(log: RoundLog, batch: int, worker: int) -> Any:
         return real(log, batch, worker)[0], real(log, max(batch - 1, 0), worker)[1]
 
-    monkeypatch.setattr(RoundLog, "left", left)
+    monkeypatch.setattr(RoundLog, "header_and_state", left)
     assert caught(range(8, 11))  # in others the flow then never comes to its end

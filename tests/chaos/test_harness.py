@@ -15,8 +15,8 @@ import verdict
 from campaign import Chain, Params
 from pyspark.sql import SparkSession
 
-from timely_spark.runtime.log import RoundLog
-from timely_spark.runtime.sinks import CaptureSink
+from timely_spark.runtime.sinks.sink import CaptureSink
+from timely_spark.runtime.storage.log import RoundLog
 
 LOOPING = Params("looping", workers=2, rounds=3)
 
@@ -32,7 +32,7 @@ def test_every_point_is_a_function_of_the_runtime(call: points.Call) -> None:
 
 def test_a_point_that_is_gone_is_an_error() -> None:
     with pytest.raises(AttributeError, match="no_such"):
-        points.owner_of(points.Call("x", "log", "RoundLog.no_such", None))
+        points.owner_of(points.Call("x", "storage.log", "RoundLog.no_such", None))
 
 
 def test_counts_orders_and_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,7 @@ def test_a_driver_killed_anywhere_loses_nothing_and_repeats_nothing(
     assert sum(len(chain.kills) for chain in campaign.chains) >= KILLS
 
 
+@pytest.mark.campaign  # a driver is killed in every run
 def test_python_workers_killed_in_the_middle_of_their_tasks(
     base: Path, known: dict[Params, Unfailed]
 ) -> None:

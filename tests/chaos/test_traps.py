@@ -14,9 +14,9 @@ import pytest
 from engine import Process, World, difference, files
 
 import timely_spark as ts
-from timely_spark.runtime.blobs import Blobs
-from timely_spark.runtime.files import Files
-from timely_spark.runtime.log import RoundLog
+from timely_spark.runtime.storage.blobs import Blobs
+from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.log import RoundLog
 
 
 def looping(folder: Path, *, sends: int, keep: int) -> World:
@@ -25,8 +25,8 @@ def looping(folder: Path, *, sends: int, keep: int) -> World:
     edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
 
     def hop(near: ts.Stream) -> ts.Stream:
-        onward = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
-        return onward.concat(near).distinct(name="near")
+        targets = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
+        return targets.concat(near).distinct(name="near")
 
     roots.loop(hop, name="hops").capture("out")
     draw = random.Random(sends)
@@ -62,7 +62,7 @@ class Late(Process):
         more = super().batch()
         until = self.next - 1 - self.lag
         for _, name, content in [each for each in self.waiting if each[0] <= until]:
-            there = self.site.log.files
+            there = self.context.log.files
             self.count["late"] += 1
             self.count["litter"] += not there.exists(name)
             there.write(name, content)
@@ -101,7 +101,7 @@ def test_what_a_late_task_of_the_run_before_leaves_goes_at_the_next_start(
         second.start()
     late = Blobs(first.files, 0).put("1-3-0", random.Random(0).randbytes(100_000))
     assert late.startswith(b"blobfile")
-    live, gone, there = files(second.site.log)
+    live, gone, there = files(second.context.log)
     (litter,) = there - live - gone
     assert litter.startswith("blobs/0-1-3-0-"), "of the first term; nothing refers to it"
 

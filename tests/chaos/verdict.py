@@ -16,15 +16,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from flows import SCENARIOS
 
-from timely_spark.runtime.blobs import Blobs, files_of
-from timely_spark.runtime.captured import Deliveries
-from timely_spark.runtime.log import Manifest, RoundLog
-from timely_spark.runtime.sinks import STAMP
-from timely_spark.runtime.states import States
-from timely_spark.worker import Coordinator, Plan, Worker
-from timely_spark.worker.arrangement import Arrangement
-from timely_spark.worker.keys import hashes
-from timely_spark.worker.stamps import AT
+from timely_spark.compiler import Plan
+from timely_spark.coordinator import Coordinator
+from timely_spark.runtime.sinks.sink import STAMP
+from timely_spark.runtime.storage.blobs import Blobs, files_of
+from timely_spark.runtime.storage.captured import Deliveries
+from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.runtime.storage.states import States
+from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.keys import hashes
+from timely_spark.state.stamps import AT
+from timely_spark.worker import Worker
 from timely_spark.worker.vertex_snapshot import Invocation
 
 Outcome = dict[str, Any]
@@ -96,7 +99,7 @@ def outcome(home: Path) -> Outcome:
     out |= {f"table/{name}": table for name, table in delta_tables(home)}
     out |= {f"files/{file.name}": Rows(pq.read_table(file)) for file in (home / "files").glob("epoch-*")}
     out |= {f"told/{epoch}": lines for epoch, lines in told(home).items()}
-    states = States.of(rows).known
+    states = States.of(rows).by_worker
     out["workers with state"] = sorted(states)
     blobs = Blobs(log.files)
     for index, state in sorted(states.items()):
@@ -185,10 +188,10 @@ def state_of(worker: Worker, plan: Plan, since: int) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for node in plan.nodes:
-        if node.name not in worker.saved:
+        if node.name not in worker.snapshots:
             continue
         vertex = worker.vertex(node)
-        vertex._context.called = Invocation(None, since)
+        vertex._context.invocation = Invocation(None, since)
         values = {
             name: canonical(value, lambda state, vertex=vertex: _consolidated(vertex, state, since))
             for name, value in dict(vertex.checkpoint()).items()
@@ -256,7 +259,7 @@ def litter(home: Path) -> list[str]:
         rows = log.files.table(name := file.relative_to(root).as_posix())
         manifest = Manifest.of(log.files, name, rows.schema)
         needed |= {*manifest.gone, *files_of(rows)}
-        needed.update(file for state in States.of(rows).known.values() for file in state.files)
+        needed.update(file for state in States.of(rows).by_worker.values() for file in state.files)
         for epochs in manifest.unreleased.values():
             for names in epochs.values():
                 needed.update(names)
@@ -278,6 +281,6 @@ def litter(home: Path) -> list[str]:
     # what a manifest says is gone may be gone; all else must be there
     last = None if newest is None else log.read_whole(newest)
     if last is not None:
-        live = files_of(last[1]) | {f for state in States.of(last[1]).known.values() for f in state.files}
+        live = files_of(last[1]) | {f for state in States.of(last[1]).by_worker.values() for f in state.files}
         told += [f"{name}: is missing" for name in sorted(live - there)]
     return told

@@ -153,7 +153,13 @@ def in_order(folder: Path) -> None:
         os.utime(file, (1_600_000_000 + number,) * 2)
 
 
-@pytest.mark.parametrize("where", [{"master": "local[2]"}, {}], ids=["local", "cluster"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        pytest.param({"master": "local[2]"}, id="local", marks=pytest.mark.campaign),
+        pytest.param({}, id="cluster"),
+    ],
+)
 def test_vertices_of_modules_that_are_shipped(
     submit: Any, package: Path, module: Any, tmp_path: Path, where: dict[str, str]
 ) -> None:

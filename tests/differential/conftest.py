@@ -1,4 +1,4 @@
-"""What tests of collections share: a flow played on simulated workers, and its changes added up."""
+"""Fixtures for tests of collections: run a flow on simulated workers, and accumulate its changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Records = Counter[tuple[Any, ...]]
 def _play(
     flow: ts.Dataflow, inputs: Mapping[str, Sequence[Any]], *, together: bool = False, **how: Any
 ) -> dict[str, list[Any]]:
-    """What each output says of each epoch of manual inputs, which are in flight one by one or together."""
+    """Each output's changes per epoch of manual inputs, with epochs in flight one by one or together."""
     simulation = Simulation(flow, **how)
     epochs = range(max(map(len, inputs.values())))
     for epoch in epochs:
@@ -33,13 +33,13 @@ def _play(
         simulation.close(name)
     simulation.run()
     assert simulation.coordinator.tracker.active == {}
-    said = {name: captured.rows() for name, captured in simulation.captured.items()}
-    assert not any(rows for of in said.values() for epoch, rows in of.items() if epoch not in epochs)
-    return {name: [of.get(epoch, []) for epoch in epochs] for name, of in said.items()}
+    outputs = {name: captured.rows() for name, captured in simulation.captured.items()}
+    assert not any(rows for of in outputs.values() for epoch, rows in of.items() if epoch not in epochs)
+    return {name: [of.get(epoch, []) for epoch in epochs] for name, of in outputs.items()}
 
 
 def _came_to(epochs: Iterable[Sequence[Any]]) -> list[Records]:
-    """What changes, each with its difference last, have come to at the end of each epoch."""
+    """The accumulated records at the end of each epoch; each change has its difference last."""
     total: Records = Counter()
     found = []
     for changes in epochs:

@@ -15,8 +15,8 @@ import pytest
 import timely_spark as ts
 from timely_spark.differential import DIFF
 from timely_spark.differential.trace import insert, times_of
+from timely_spark.state import Arrangement
 from timely_spark.times import Antichain, Time
-from timely_spark.worker import Arrangement
 
 Changes = list[list[tuple[int, int, int]]]
 
@@ -67,8 +67,8 @@ def distances() -> ts.Dataflow:
     roots = flow.input("roots", "node long, distance long", epochs="manual").collection()
 
     def hop(near: ts.Collection) -> ts.Collection:
-        onward = near.join(edges, left="node", right="src")
-        further = onward.select(node="dst", distance=pc.add(pc.field("distance"), 1))
+        targets = near.join(edges, left="node", right="src")
+        further = targets.select(node="dst", distance=pc.add(pc.field("distance"), 1))
         return further.concat(roots).min("distance", keys="node")
 
     roots.iterate(hop).count("nodes", keys="distance").changes().capture("out")
@@ -80,8 +80,8 @@ def trimmed(cycle: ts.Collection, edges: ts.Collection) -> ts.Collection:
     nodes = edges.select(node="dst", label="dst").min("label", keys="node")
 
     def spread(labels: ts.Collection) -> ts.Collection:
-        onward = labels.join(cycle, left="node", right="src").select(node="dst", label="label")
-        return onward.concat(nodes).min("label", keys="node")
+        targets = labels.join(cycle, left="node", right="src").select(node="dst", label="label")
+        return targets.concat(nodes).min("label", keys="node")
 
     labels = nodes.iterate(spread)
     ends = edges.join(labels.select(src="node", one="label"), on="src")
@@ -279,7 +279,7 @@ def test_collections_of_the_documents() -> None:
     assert said(lambda x: x.enter(x.scope.inner()).leave(), x=numbers) == every
 
 
-def test_a_history_says_what_came_when() -> None:
+def test_a_history_has_each_change_at_its_time() -> None:
     history = Arrangement(["k"])
     for epoch, (k, v, n) in enumerate([(1, 2, 1), (2, 3, 1), (2, 3, -1)]):
         insert(history, pa.table({"k": [k], "v": [v], DIFF: [n]}), Time(epoch), since=0)

@@ -39,7 +39,7 @@ def test_no_name_of_the_package_hides_a_module() -> None:
 
 
 @pytest.mark.parametrize("found", [None, Vertex()])
-def test_a_reader_without_the_index_it_was_built_for_says_so(found: Vertex | None) -> None:
+def test_a_reader_without_its_arrangement_is_an_error(found: Vertex | None) -> None:
     class Context:
         def feeds(self, edge: int) -> Vertex | None:
             return found

@@ -18,9 +18,9 @@ from timely_spark.differential.reduce import Reduce
 from timely_spark.differential.reducers import Count
 from timely_spark.differential.trace import by_time, insert, times_of
 from timely_spark.errors import StateError
+from timely_spark.state import Arrangement, codec
 from timely_spark.testing import Simulation
 from timely_spark.times import Time
-from timely_spark.worker import Arrangement, codec
 from timely_spark.worker.round import Worker
 
 
@@ -71,7 +71,7 @@ class Alone:
     def since(self) -> int:
         return self.epoch
 
-    def since_here(self, *, onward: bool = False) -> int:
+    def since_here(self, *, downstream: bool = False) -> int:
         return self.epoch
 
 
@@ -101,18 +101,18 @@ def test_a_join_with_a_history_of_a_million_times_looks_at_what_it_finds(times: 
     assert all(batch.num_rows == 1 for _, batch in context.sent)
 
 
-def test_dealing_rows_to_their_times_takes_them_once() -> None:
+def test_rows_are_moved_once_to_be_split_by_time() -> None:
     n = 20_000
+    rows = pa.table({"n": np.arange(n)})
     times = np.stack([np.arange(n) % (n // 2), np.zeros(n, np.int64)], axis=1)
 
-    dealt = list(by_time(times, Time(5, 1)))
+    split = list(by_time(rows, times, Time(5, 1)))
 
-    assert [moment for moment, _ in dealt] == [[epoch, 1] for epoch in range(5, n // 2)]
-    members = [rows for _, rows in dealt if rows is not None]
-    assert sum(map(len, members)) == n, "rows, not masks of all of them"
-    assert sorted(np.concatenate(members).tolist()) == list(range(n))
-    assert list(by_time(times[:0], Time(0, 0))) == []
-    assert list(by_time(times[:9], Time(9, 9))) == [([9, 9], None)]
+    assert [moment for moment, _ in split] == [[epoch, 1] for epoch in range(5, n // 2)]
+    assert len({part["n"].chunk(0).buffers()[1].address for _, part in split}) == 1, "slices of one table"
+    assert sorted(pa.concat_tables([part for _, part in split])["n"].to_pylist()) == list(range(n))
+    assert list(by_time(rows[:0], times[:0], Time(0, 0))) == []
+    assert list(by_time(rows[:9], times[:9], Time(9, 9))) == [([9, 9], rows[:9])]
 
 
 def odds_and_evens(*, epochs: str = "clock", index: str | None = None) -> ts.Dataflow:
@@ -228,7 +228,7 @@ def histories(simulation: Simulation) -> Iterator[tuple[str, Arrangement]]:
     """All histories of all workers, with the name of their step."""
     for index, state in enumerate(simulation.states):
         worker = Worker(simulation.plan, state, index, simulation.blobs)
-        for name in worker.saved:
+        for name in worker.snapshots:
             held = vars(worker.vertex(simulation.plan.by_name[name])).values()
             for value in held:
                 for each in value if isinstance(value, list) else [value]:
@@ -344,7 +344,7 @@ def test_times_that_nobody_can_tell_apart_become_one_and_no_others() -> None:
 def test_what_comes_before_a_time_from_which_all_is_one_is_refused() -> None:
     history = Arrangement(["k"])
 
-    with pytest.raises(StateError, match=r"Time\(1, 7\) .* before epoch 2 "):
+    with pytest.raises(StateError, match=r"Time\(1, 7\) .* up to epoch 2"):
         insert(history, pa.table({"k": [1], DIFF: [1]}), Time(1, 7), since=2)
 
     assert len(history) == 0
@@ -373,7 +373,7 @@ def test_an_index_and_its_readers_hold_each_record_once() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [degrees, paths, shared, reach], ids=lambda make: make.__name__)
 def test_a_small_change_writes_a_small_part(make: Any, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "KEPT_BYTES", 2_000)
+    monkeypatch.setattr(codec, "BLOB_BYTES", 2_000)
     nodes, blobs = 10_000, memory()
     draw = np.random.default_rng(0)
     flow = ts.Dataflow("written")

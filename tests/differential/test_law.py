@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 import timely_spark as ts
 from timely_spark.differential import DIFF
-from timely_spark.worker import Budget, keys
+from timely_spark.state import keys
+from timely_spark.worker import Budget
 
 # Programs are nested tuples; each part is a collection of records (a, b), both in 0..3 or null. They are run
 # as collections, and by `Batch` on counters: as the definition of each operator says, with no times at all.
@@ -232,8 +233,8 @@ class Build:
         start, links = self.here(self(labels).distinct()), self.arranged(self.once(edges), shared=shared)
 
         def hop(best: Any) -> Any:
-            onward = best.select("a", c="b").join(links, on="a").select(a="b", b="c")
-            return onward.concat(start).min("b", keys="a")
+            targets = best.select("a", c="b").join(links, on="a").select(a="b", b="c")
+            return targets.concat(start).min("b", keys="a")
 
         return start.min("b", keys="a").iterate(hop)
 
@@ -439,8 +440,8 @@ class Batch:
         start, links = self.distinct(_, roots), self.distinct(_, edges)
 
         def hop(near: Records) -> Records:
-            onward = self.pairs(Counter({(b, a): n for (a, b), n in near.items()}), links)
-            return Counter(dict.fromkeys(there(added(onward, start.items())), 1))
+            targets = self.pairs(Counter({(b, a): n for (a, b), n in near.items()}), links)
+            return Counter(dict.fromkeys(there(added(targets, start.items())), 1))
 
         return self.until_fixed(start, hop)
 
@@ -453,8 +454,10 @@ class Batch:
             return Counter({(a, min(of)): 1 for a, of in values.items() if of})
 
         def hop(best: Records) -> Records:
-            onward = added(self.pairs(best, links))
-            return smallest(added([((node, label), n) for (label, node), n in onward.items()], start.items()))
+            targets = added(self.pairs(best, links))
+            return smallest(
+                added([((node, label), n) for (label, node), n in targets.items()], start.items())
+            )
 
         return self.until_fixed(smallest(start), hop)
 

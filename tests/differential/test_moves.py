@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 import timely_spark as ts
 from timely_spark.differential.arranged import Arrange
+from timely_spark.state import codec
 from timely_spark.testing import Simulation
-from timely_spark.worker import Budget, codec
+from timely_spark.worker import Budget
 from timely_spark.worker.round import Worker
 from timely_spark.worker.rows import read_rows
 
@@ -55,8 +56,8 @@ def least(edges: ts.Collection) -> None:
     loop = edges.scope.inner()
     late = nodes.enter_at(loop, "label")
     labels = nodes.where(pc.field("label") < 0).variable(loop)
-    onward = labels.join(both, left="node", right="src").select(node="dst", label="label")
-    made = onward.concat(late).min("label", keys="node")
+    targets = labels.join(both, left="node", right="src").select(node="dst", label="label")
+    made = targets.concat(late).min("label", keys="node")
     labels.set(made)
     made.leave().changes().capture("out")
     made.leave().count("nodes", keys="label").changes().capture("sizes")
@@ -69,8 +70,8 @@ def nested(edges: ts.Collection) -> None:
         index = inside.arrange("src")
 
         def spread(far: ts.Collection) -> ts.Collection:
-            onward = far.join(index, left="node", right="src").select(start="start", node="dst")
-            return onward.concat(inside.select(start="src", node="dst")).distinct()
+            targets = far.join(index, left="node", right="src").select(start="start", node="dst")
+            return targets.concat(inside.select(start="src", node="dst")).distinct()
 
         far = inside.select(start="src", node="dst").iterate(spread)
         return inside.semijoin(far.select(dst="start", src="node"), on=["src", "dst"])
@@ -169,7 +170,7 @@ def test_an_index_that_is_moved_knows_what_met_what() -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hardly anything is so small that it is not kept apart."""
-    monkeypatch.setattr(codec, "KEPT_BYTES", 400)
+    monkeypatch.setattr(codec, "BLOB_BYTES", 400)
 
 
 def did(rows: pa.Table) -> list[Any]:
@@ -197,11 +198,11 @@ class Resident:
         assert did(here.step(batch, rows, lambda: header, self.simulation.budget)) == did(out)
         assert here.checkpoint(f"{index}-{batch}") == after
         again = Worker(plan, after, index, blobs)
-        assert again.kept == here.kept
+        assert again.references == here.references
         whole = again.checkpoint(whole=True)
         assert whole == here.checkpoint(whole=True)
         assert Worker(plan, whole, index).checkpoint(whole=True) == whole
-        self.apart += bool(again.kept)
+        self.apart += bool(again.references)
 
 
 def test_every_vertex_of_collections_is_among_the_flows() -> None:
@@ -216,7 +217,7 @@ def test_every_vertex_of_collections_is_among_the_flows() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("flow", FLOWS)
 @pytest.mark.usefixtures("small")
-def test_a_worker_restored_after_any_round_is_one_that_never_stopped(flow: str, memory: Any) -> None:
+def test_a_worker_restored_after_any_round_equals_one_that_never_stopped(flow: str, memory: Any) -> None:
     found = []
     for workers, seed, budget, blobs in (
         (1, None, Budget(steps=40), None),

@@ -1,4 +1,4 @@
-"""Outputs of collections: what the same outputs of `changes()` give."""
+"""Outputs of collections are those of their `changes()`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_an_output_of_a_collection_is_that_of_its_changes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_what_comes_out_has_a_column_of_differences_of_a_free_name(name: str) -> None:
+def test_outputs_have_a_column_of_differences_with_a_free_name(name: str) -> None:
     flow = ts.Dataflow("flow")
     taken = counts(flow).select(k="k", diff="n")
 
@@ -64,7 +64,7 @@ def test_what_comes_out_has_a_column_of_differences_of_a_free_name(name: str) ->
         OUTPUTS[name](inside.select(k="k"))
 
 
-def test_a_table_with_keys_is_the_collection_as_it_is() -> None:
+def test_a_table_with_keys_is_the_current_collection() -> None:
     flow = ts.Dataflow("flow")
     counts(flow).to_delta("main.a.b", keys="k", diff="more")
     counts_ = flow.outputs[0]
@@ -74,7 +74,7 @@ def test_a_table_with_keys_is_the_collection_as_it_is() -> None:
         counts(ts.Dataflow("other")).to_delta("main.a.b", keys="k", release="arrival")
 
 
-def test_a_collection_in_a_loop_may_be_looked_at() -> None:
+def test_a_collection_in_a_loop_can_be_inspected() -> None:
     flow = ts.Dataflow("flow")
     numbers = flow.input("x", "n long").collection()
 
@@ -89,7 +89,7 @@ def test_a_collection_in_a_loop_may_be_looked_at() -> None:
     assert made["halves.passing"].rows() == {0: [(0, 1), (1, -1), (1, 1), (2, -1), (2, 1), (5, -1), (5, 1)]}
 
 
-def test_the_frontier_at_a_collection_can_be_asked_for() -> None:
+def test_the_frontier_at_a_collection_can_be_read() -> None:
     flow = ts.Dataflow("flow")
     probe = flow.input("x", "n long").collection().arrange("n").probe()
     simulation = Simulation(flow)
@@ -109,8 +109,8 @@ def test_a_loop_in_the_body_of_a_loop_may_begin_with_a_collection_from_outside()
 
         def grow(allowed: ts.Collection) -> ts.Collection:
             def hop(reached: ts.Collection) -> ts.Collection:
-                onward = reached.join(edges, left="node", right="src").select(node="dst")
-                return onward.semijoin(allowed, on="node").concat(roots).distinct()
+                targets = reached.join(edges, left="node", right="src").select(node="dst")
+                return targets.semijoin(allowed, on="node").concat(roots).distinct()
 
             start = roots.enter(allowed.scope) if by_hand else roots
             reached = start.iterate(hop, name="reach")

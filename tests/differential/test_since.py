@@ -1,4 +1,4 @@
-"""What a vertex is told never to come does not come, to it or to those that read its index."""
+"""Nothing arrives before the epoch of `since_here`, at a vertex or at the readers of its arrangement."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
-from timely_spark.worker.context import Live
+from timely_spark.worker.context import CallContext
 
 EDGES = "src long, dst long, diff long"
 
@@ -31,29 +31,29 @@ def shared(edges: ts.Collection) -> ts.Collection:
 @pytest.mark.parametrize("epochs", ["clock", "manual"])
 @pytest.mark.parametrize("algorithm", [strong, shared])
 @pytest.mark.parametrize("seed", range(2))
-def test_nothing_comes_before_the_epoch_of_which_a_vertex_was_told(
+def test_nothing_arrives_before_the_promised_epoch(
     seed: int, algorithm: Any, epochs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     promised: dict[tuple[int, int], int] = {}
     ahead = []
-    told, call = Live.since_here, Live.call
+    since_of, call = CallContext.since_here, CallContext.call
 
-    def since_here(self: Live, *, onward: bool = False) -> int:
-        since = told(self, onward=onward)
+    def since_here(self: CallContext, *, downstream: bool = False) -> int:
+        since = since_of(self, downstream=downstream)
         plan, nodes = self.round.plan, [self.node.index]
-        if onward:
+        if downstream:
             nodes += [plan.channels[index].target for out in self.node.out for index in out]
         for node in nodes:
             promised[self.worker, node] = max(since, promised.get((self.worker, node), since))
         ahead.append(since - self.since())
         return since
 
-    def checked(self: Live, node: Any, vertex: Any, called: Any, capability: Any) -> None:
+    def checked(self: CallContext, node: Any, vertex: Any, called: Any, capability: Any) -> None:
         assert called.time.epoch >= promised.get((self.worker, node.index), 0)
         call(self, node, vertex, called, capability)
 
-    monkeypatch.setattr(Live, "since_here", since_here)
-    monkeypatch.setattr(Live, "call", checked)
+    monkeypatch.setattr(CallContext, "since_here", since_here)
+    monkeypatch.setattr(CallContext, "call", checked)
     draw = np.random.default_rng(seed)
     flow = ts.Dataflow("promised")
     edges = flow.input("edges", EDGES, epochs=epochs).collection(diff="diff")

@@ -66,7 +66,7 @@ def test_every_flat_type_is_a_key_and_a_value(name: str, play: Any, came_to: Any
     keyed.semijoin(other, left="v", right="v").changes().capture("the semijoin")
     keyed.antijoin(other, left="v", right="v").changes().capture("the antijoin")
 
-    said = {out: came_to(rows) for out, rows in play(flow, {"x": epochs}, workers=3, seed=1).items()}
+    results = {out: came_to(rows) for out, rows in play(flow, {"x": epochs}, workers=3, seed=1).items()}
 
     for epoch, held in enumerate(added(epochs, came_to)):
         keys = {k for k, _ in held}
@@ -91,7 +91,7 @@ def test_every_flat_type_is_a_key_and_a_value(name: str, play: Any, came_to: Any
             for v in (sorted((v for v in each.elements() if v is not None), reverse=True)
                       + [None] * each[None])[:2]
         )  # fmt: skip
-        assert {out: got[epoch] for out, got in said.items()} == {
+        assert {out: got[epoch] for out, got in results.items()} == {
             f"the {out}": records for out, records in expected.items()
         }, epoch
 
@@ -111,21 +111,21 @@ def test_keys_of_several_columns_and_records_of_many(play: Any, came_to: Any) ->
     x.distinct().count(keys=keys).changes().capture("the count")
     x.distinct().arrange(keys).semijoin(x, on=keys).changes().capture("the self")
 
-    said = {out: came_to(rows) for out, rows in play(flow, {"x": epochs}, workers=4, seed=2).items()}
+    results = {out: came_to(rows) for out, rows in play(flow, {"x": epochs}, workers=4, seed=2).items()}
 
     for epoch, held in enumerate(added(epochs, came_to)):
         counts = Counter((row[3], row[0], row[2]) for row in held)
-        assert said["the distinct"][epoch] == Counter(dict.fromkeys(held, 1))
-        assert said["the count"][epoch] == Counter({(*key, n): 1 for key, n in counts.items()})
+        assert results["the distinct"][epoch] == Counter(dict.fromkeys(held, 1))
+        assert results["the count"][epoch] == Counter({(*key, n): 1 for key, n in counts.items()})
         total = came_to(epochs)[epoch]
         there: Counter[Any] = Counter()
         for row, n in total.items():
             there[row[3], row[0], row[2]] += n
         kept = [row for row in held if None not in (key := (row[3], row[0], row[2])) and there[key] > 0]
-        assert said["the self"][epoch] == Counter(kept)
+        assert results["the self"][epoch] == Counter(kept)
 
 
-def test_duplicates_self_loops_and_empty_keys_are_counted_as_they_are(play: Any, came_to: Any) -> None:
+def test_duplicates_self_loops_and_empty_keys_are_counted(play: Any, came_to: Any) -> None:
     edges = [
         [("", "", 2), ("a", "a", 1), ("a", "", 3), (None, "a", 1), ("a", None, 1)],
         [("", "", -1), ("a", "", -3), (None, None, 2)],
@@ -137,7 +137,7 @@ def test_duplicates_self_loops_and_empty_keys_are_counted_as_they_are(play: Any,
     paths.select("a", "b", "c").changes().capture("the paths")
     x.count("degree", keys="src").changes().capture("the degrees")
 
-    said = {out: came_to(rows) for out, rows in play(flow, {"x": edges}, workers=2).items()}
+    results = {out: came_to(rows) for out, rows in play(flow, {"x": edges}, workers=2).items()}
 
     for epoch, there in enumerate(came_to(edges)):
         expected: Counter[Any] = Counter()
@@ -145,12 +145,12 @@ def test_duplicates_self_loops_and_empty_keys_are_counted_as_they_are(play: Any,
             for (other, c), m in there.items():
                 if b == other is not None:
                     expected[a, b, c] += n * m
-        assert said["the paths"][epoch] == expected
+        assert results["the paths"][epoch] == expected
         degrees: Counter[Any] = Counter()
         for (src, _), n in there.items():
             degrees[src] += n
-        assert said["the degrees"][epoch] == Counter(dict.fromkeys(degrees.items(), 1))
-    assert not said["the paths"][-1]
+        assert results["the degrees"][epoch] == Counter(dict.fromkeys(degrees.items(), 1))
+    assert not results["the paths"][-1]
 
 
 FLOATS = st.sampled_from([0.1, 0.2, 0.3, 0.7, 1e16, -1e16, 3.3, 1e-9])
@@ -163,7 +163,7 @@ FLOATS = st.sampled_from([0.1, 0.2, 0.3, 0.7, 1e16, -1e16, 3.3, 1e-9])
     workers=st.integers(1, 4),
     seed=st.integers(0, 99),
 )
-def test_a_floating_sum_is_that_of_the_values_there_to_the_last_bit(
+def test_a_floating_sum_is_that_of_the_present_values_to_the_last_bit(
     kept: Any, gone: Any, *, workers: int, seed: int, play: Any, came_to: Any
 ) -> None:
     def sums(epochs: Any, **how: Any) -> Any:
@@ -171,9 +171,9 @@ def test_a_floating_sum_is_that_of_the_values_there_to_the_last_bit(
         x = flow.input("x", "k long, v double, d long", epochs="manual").collection(diff="d")
         x.sum("v", keys="k").changes().capture("the out")
         x.arrange("k").sum("v").changes().capture("the shared")
-        said = play(flow, {"x": epochs}, **how)
-        assert came_to(said["the out"]) == came_to(said["the shared"])
-        return came_to(said["the out"])[-1]
+        results = play(flow, {"x": epochs}, **how)
+        assert came_to(results["the out"]) == came_to(results["the shared"])
+        return came_to(results["the out"])[-1]
 
     plain = [(k, v, 1) for k, v in kept]
     half = len(plain) // 2
@@ -187,7 +187,7 @@ def test_a_floating_sum_is_that_of_the_values_there_to_the_last_bit(
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_equal_values_have_equal_sums_whatever_their_key_and_its_company(workers: int, play: Any) -> None:
+def test_equal_values_have_equal_sums_for_every_key(workers: int, play: Any) -> None:
     flow = ts.Dataflow("sums")
     x = flow.input("x", "k long, v double", epochs="manual").collection()
     x.sum("v", keys="k").changes().capture("out")
@@ -195,10 +195,10 @@ def test_equal_values_have_equal_sums_whatever_their_key_and_its_company(workers
     first = [(k, v) for k in range(20) for v in values]
     second = [(k, v) for k in range(20, 23) for v in values[::-1]]
 
-    said = play(flow, {"x": [first, second[:9], second[9:]]}, workers=workers)["out"]
+    results = play(flow, {"x": [first, second[:9], second[9:]]}, workers=workers)["out"]
 
-    assert len({total for (_, total, _) in said[0]}) == 1
-    assert {total for (_, total, diff) in said[2] if diff == 1} == {said[0][0][1]}
+    assert len({total for (_, total, _) in results[0]}) == 1
+    assert {total for (_, total, diff) in results[2] if diff == 1} == {results[0][0][1]}
 
 
 def test_sums_of_decimals_are_exact_and_of_nulls_null(play: Any) -> None:
@@ -210,32 +210,32 @@ def test_sums_of_decimals_are_exact_and_of_nulls_null(play: Any) -> None:
     x.select("k", n=pc.field("n") > 0).sum("n", keys="k").changes().capture("the flags")
     large, total = Decimal(10) ** 35, Decimal("3" + "0" * 35 + ".01")
 
-    said = play(flow, {"x": [[(1, large, 2, 3), (1, Decimal("0.01"), None, 1), (2, None, None, 2)],
+    results = play(flow, {"x": [[(1, large, 2, 3), (1, Decimal("0.01"), None, 1), (2, None, None, 2)],
                              [(1, large, 2, -3)]]})  # fmt: skip
 
-    assert said["the v"] == [
+    assert results["the v"] == [
         [(1, total, 1), (2, None, 1)],
         [(1, Decimal("0.01"), 1), (1, total, -1)],
     ]
-    assert said["the n"] == [[(1, 6, 1), (2, None, 1)], [(1, None, 1), (1, 6, -1)]]
-    assert said["the flags"] == [[(1, 3, 1), (2, None, 1)], [(1, None, 1), (1, 3, -1)]]
+    assert results["the n"] == [[(1, 6, 1), (2, None, 1)], [(1, None, 1), (1, 6, -1)]]
+    assert results["the flags"] == [[(1, 3, 1), (2, None, 1)], [(1, None, 1), (1, 3, -1)]]
 
 
-def test_nan_and_minus_zero_are_one_value_each_and_no_extremes(play: Any) -> None:
+def test_nan_and_minus_zero_are_one_value_each_and_nan_is_no_extreme(play: Any) -> None:
     flow = ts.Dataflow("nan")
     x = flow.input("x", "k long, v double, d long", epochs="manual").collection(diff="d")
     x.distinct().count("n", keys="k").changes().capture("the different")
     x.min("v", keys="k").changes().capture("the min")
     nan = math.nan
 
-    said = play(flow, {"x": [[(1, nan, 1), (1, -nan, 1), (1, 0.0, 1), (1, -0.0, 1), (2, nan, 1)],
+    results = play(flow, {"x": [[(1, nan, 1), (1, -nan, 1), (1, 0.0, 1), (1, -0.0, 1), (2, nan, 1)],
                              [(1, nan, -2), (1, -0.0, -2)]]})  # fmt: skip
 
-    assert said["the different"] == [[(1, 2, 1), (2, 1, 1)], [(1, 2, -1)]]
-    assert said["the min"] == [[(1, 0.0, 1)], [(1, 0.0, -1)]]
+    assert results["the different"] == [[(1, 2, 1), (2, 1, 1)], [(1, 2, -1)]]
+    assert results["the min"] == [[(1, 0.0, 1)], [(1, 0.0, -1)]]
 
 
-# -- what came and went leaves nothing behind ----------------------------------------------------------------
+# -- inserted and deleted records leave no state ------------------------------------------------------------
 
 REDUCTIONS = {
     "count": lambda x: x.count(keys="k"),
@@ -255,7 +255,7 @@ def never_empty(table: pa.Table) -> pa.Table:
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("name", [*REDUCTIONS, "distinct"])
-def test_what_cancels_out_before_anything_else_has_come_is_nothing(name: str, *, shared: bool) -> None:
+def test_changes_that_cancel_out_send_nothing(name: str, *, shared: bool) -> None:
     flow = ts.Dataflow("nothing")
     x = flow.input("x", "k long, v long").collection()
     both = x.concat(x.negate())
@@ -268,17 +268,17 @@ def test_what_cancels_out_before_anything_else_has_come_is_nothing(name: str, *,
         ].rows() == {0: [], 1: []}
 
 
-def test_a_function_of_batches_is_never_asked_about_keys_without_records() -> None:
+def test_a_function_of_batches_gets_no_keys_without_records() -> None:
     flow = ts.Dataflow("nothing")
     x = flow.input("x", "k long, v long, d long").collection(diff="d")
     x.reduce_batches(never_empty, "v long", keys="k").changes().capture("the out")
 
-    said = ts.testing.run(flow, {"x": [[(1, 2, 1)], [(1, 2, -1)], [(1, 2, -1), (3, 4, -1)], [(1, 2, 2)]]})
+    results = ts.testing.run(flow, {"x": [[(1, 2, 1)], [(1, 2, -1)], [(1, 2, -1), (3, 4, -1)], [(1, 2, 2)]]})
 
-    assert said["the out"].rows() == {0: [(1, 2, 1)], 1: [(1, 2, -1)], 2: [], 3: [(1, 2, 1)]}
+    assert results["the out"].rows() == {0: [(1, 2, 1)], 1: [(1, 2, -1)], 2: [], 3: [(1, 2, 1)]}
 
 
-def test_of_all_records_together() -> None:
+def test_reductions_without_keys() -> None:
     flow = ts.Dataflow("all")
     x = flow.input("x", "k long, v long, d long").collection(diff="d")
     x.count().changes().capture("the count")
@@ -286,9 +286,9 @@ def test_of_all_records_together() -> None:
     x.min("v").changes().capture("the min")
     x.top_k(1, "v").changes().capture("the top")
 
-    said = ts.testing.run(flow, {"x": [[(1, 5, 2), (None, None, 1)], [(1, 5, -2), (2, 3, 1)]]}, workers=3)
+    results = ts.testing.run(flow, {"x": [[(1, 5, 2), (None, None, 1)], [(1, 5, -2), (2, 3, 1)]]}, workers=3)
 
-    assert {name: out.rows() for name, out in said.items()} == {
+    assert {name: out.rows() for name, out in results.items()} == {
         "the count": {0: [(3, 1)], 1: [(2, 1), (3, -1)]},
         "the sum": {0: [(10, 1)], 1: [(3, 1), (10, -1)]},
         "the min": {0: [(5, 1)], 1: [(3, 1), (5, -1)]},
@@ -299,7 +299,7 @@ def test_of_all_records_together() -> None:
 # -- a collection as it was ----------------------------------------------------------------------------------
 
 
-def test_a_snapshot_has_each_record_as_often_as_it_was_there(came_to: Any) -> None:
+def test_a_snapshot_repeats_records_by_multiplicity(came_to: Any) -> None:
     epochs = [[*changes_of(TEXT, 1)[0], ("gone", "", -3)], [], *changes_of(TEXT, 3)]
     flow = ts.Dataflow("log")
     x = flow.input("x", "k string, v string, d long").collection(diff="d")

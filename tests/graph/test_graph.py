@@ -1,4 +1,4 @@
-"""The logical graph: names, scopes, the user's lines, and what is checked when it is built."""
+"""The logical graph: names, scopes, the user's lines, and checks when it is built."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_names_are_derived_stable_and_given_once() -> None:
     assert {"x", "map", "map_2", "mine", "l.distinct", "loop.distinct"} <= set(names)
 
 
-def test_a_name_that_is_taken_or_cannot_be_is_refused_with_both_lines() -> None:
+def test_a_taken_or_invalid_name_is_refused_with_both_lines() -> None:
     flow = ts.Dataflow("taken")
     x = flow.input("x", "n long")
     x.distinct(name="mine")
@@ -57,7 +57,7 @@ def test_a_name_that_is_taken_or_cannot_be_is_refused_with_both_lines() -> None:
             x.distinct(name=name)
 
 
-def test_a_derived_name_steps_aside_for_a_given_one() -> None:
+def test_a_derived_name_avoids_a_given_one() -> None:
     flow = ts.Dataflow("aside")
     x = flow.input("x", "n long")
     x.distinct(name="map_2")
@@ -65,7 +65,7 @@ def test_a_derived_name_steps_aside_for_a_given_one() -> None:
     assert [x.map(lambda row: row.n, "n long").name for _ in range(3)] == ["map", "map_3", "map_4"]
 
 
-def test_a_derived_name_gives_way_to_one_that_is_given_later() -> None:
+def test_a_derived_name_changes_if_it_is_given_to_another_step_later() -> None:
     flow = ts.Dataflow("words")
     words = flow.input("words", "word string").collection()
     counts = words.count(keys="word")
@@ -82,7 +82,7 @@ def test_a_derived_name_gives_way_to_one_that_is_given_later() -> None:
     assert made["count"].rows() == {0: [("be", 1, 1), ("to", 2, 1)]}
 
 
-def test_so_do_those_of_loops_probes_and_outputs() -> None:
+def test_derived_names_of_loops_probes_and_outputs_change_too() -> None:
     flow = ts.Dataflow("aside")
     x = flow.input("x", "n long")
     inside = flow.scope.inner()

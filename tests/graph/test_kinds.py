@@ -1,4 +1,4 @@
-"""What a stage is: told by its kind alone, whatever it is called."""
+"""A stage is treated by its kind alone, whatever its name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def passing(name: str) -> ts.Vertex:
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_users_vertex_may_be_called_like_anything(name: str, workers: int) -> None:
+def test_a_users_vertex_may_have_any_class_name(name: str, workers: int) -> None:
     flow = ts.Dataflow("flow")
     x = flow.input("x", "n long")
     before = flow.vertex(passing(name), x, "n long", by="n")
@@ -47,7 +47,7 @@ def test_a_users_vertex_may_be_called_like_anything(name: str, workers: int) -> 
     assert made["out"].rows() == {0: [(n,) for n in range(4)], 1: [(4,), (5,)]}
 
 
-def test_a_vertex_of_ones_own_that_is_called_source_is_no_input_of_the_plan() -> None:
+def test_a_users_vertex_called_source_is_no_input_of_the_plan() -> None:
     flow = ts.Dataflow("flow")
     flow.vertex(passing("Source"), flow.input("x", "n long"), "n long").capture("out")
 
@@ -61,7 +61,7 @@ def test_a_kind_moves_records_or_ends_a_flow_or_neither() -> None:
     assert neither == {Kind.SOURCE, Kind.VERTEX, Kind.SELECT}
 
 
-def test_nothing_is_decided_by_what_is_only_shown() -> None:
+def test_labels_decide_nothing() -> None:
     """No comparison in the package looks at a stage's label or detail."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):

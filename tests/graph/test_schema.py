@@ -46,7 +46,7 @@ def test_ddl(text: str, expected: Any) -> None:
         None,
     ],
 )
-def test_what_cannot_be_read_is_refused_with_a_hint(schema: Any) -> None:
+def test_invalid_ddl_is_refused_with_a_hint(schema: Any) -> None:
     with pytest.raises(SchemaError, match="Hint: "):
         as_schema(schema)
 
@@ -89,7 +89,7 @@ def test_records_that_do_not_fit_are_refused_and_nothing_is_lost(records: Any) -
         as_table(records, as_schema("id long, name string"))
 
 
-def test_what_ddl_says_beyond_names_and_types_is_read_over() -> None:
+def test_column_options_of_ddl_are_skipped() -> None:
     text = (
         "id long NOT NULL COMMENT 'the key, \"or so\", (n)', "
         "s varchar(10) not null, c char(1), t timestamp_ltz"

@@ -31,7 +31,7 @@ def _names(text: str) -> list[str]:
 
 @given(st.lists(TEXTS, min_size=1, max_size=4))
 @example(["`", "``", "a`.`b"])
-def test_names_are_read_as_they_were_said(parts: list[str]) -> None:
+def test_quoted_names_are_read_back(parts: list[str]) -> None:
     assert _names(identifier(*parts)) == parts
     assert _names(table_name(identifier(*parts))) == parts, "and what is quoted already stays"
 
@@ -39,7 +39,7 @@ def test_names_are_read_as_they_were_said(parts: list[str]) -> None:
 @given(TEXTS)
 @example("\\")
 @example("\\'")
-def test_a_text_ends_where_it_ended(text: str) -> None:
+def test_a_quoted_text_has_the_same_end(text: str) -> None:
     quoted, found, at = literal(text), "", 1
     while quoted[at] != "'":
         at += quoted[at] == "\\"
@@ -51,7 +51,7 @@ def test_a_text_ends_where_it_ended(text: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "a b", "a;", "a (n long) USING delta --", "a..b", "`a", "a`b", "`a`b", "`", "``", "a.", " a"]
 )
-def test_what_is_no_name_of_a_table_is_refused(name: str) -> None:
+def test_an_invalid_table_name_is_refused(name: str) -> None:
     if name == "a;":  # one word; nothing but a name once it is quoted
         assert table_name(name) == "`a;`"
         return

@@ -1,4 +1,4 @@
-"""Graphs that change, and what must hold of an algorithm's answer after each of their epochs."""
+"""Changing graphs, and checks of an algorithm's result after each epoch."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Epochs = list[list[tuple[Any, ...]]]
 
 @pytest.fixture
 def follows() -> Callable[..., dict[int, list[tuple[Any, ...]]]]:
-    """Check that an algorithm's changes, added up to each epoch, are what an oracle says of the input then.
+    """Check an algorithm's accumulated changes at each epoch against an oracle.
 
-    `inputs` has for each a schema, and epochs of records, each with its diff. The oracle gets for each input
-    its records, as often as they are there.
+    `inputs` has for each input a schema, and epochs of records with diffs. The oracle gets for each input the
+    accumulated records, repeated by multiplicity.
     """
 
     def check(
@@ -35,17 +35,20 @@ def follows() -> Callable[..., dict[int, list[tuple[Any, ...]]]]:
         epochs = {name: of for name, (_, of) in inputs.items()}
         rows = run(flow, epochs, **how)["out"].rows()
 
-        said, there = Counter[tuple[Any, ...]](), {name: Counter[tuple[Any, ...]]() for name in epochs}
+        results, accumulated = (
+            Counter[tuple[Any, ...]](),
+            {name: Counter[tuple[Any, ...]]() for name in epochs},
+        )
         for epoch in range(max(map(len, epochs.values()))):
             for name, of in epochs.items():
                 for *record, diff in of[epoch] if epoch < len(of) else ():
-                    there[name][tuple(record)] += diff
+                    accumulated[name][tuple(record)] += diff
             for *record, diff in rows.get(epoch, ()):
                 assert diff != 0
-                said[tuple(record)] += diff
-            records = oracle(*(list(one.elements()) for one in there.values()))
+                results[tuple(record)] += diff
+            records = oracle(*(list(one.elements()) for one in accumulated.values()))
             expected = Counter(tuple(record) for record in records)
-            assert {record: n for record, n in said.items() if n} == expected, f"epoch {epoch}"
+            assert {record: n for record, n in results.items() if n} == expected, f"epoch {epoch}"
         return rows
 
     return check
@@ -53,23 +56,23 @@ def follows() -> Callable[..., dict[int, list[tuple[Any, ...]]]]:
 
 @pytest.fixture
 def changing() -> Callable[..., Epochs]:
-    """Edges that come and go at random: some twice, some loops, and deletions only of what is there."""
+    """Random insertions and deletions of edges: some repeated, some self-loops; deletes present ones."""
 
     def made(
         nodes: int, edges: int, epochs: int, *, changes: int = 4, seed: int = 0, weights: Sequence[Any] = ()
     ) -> Epochs:
         draw = np.random.default_rng(seed)
-        there: list[tuple[Any, ...]] = []
+        present: list[tuple[Any, ...]] = []
         of: Epochs = []
         for epoch in range(epochs):
             now: list[tuple[Any, ...]] = []
             for _ in range(edges if epoch == 0 else changes):
-                if epoch and there and draw.random() < 0.55:
-                    now.append((*there.pop(draw.integers(len(there))), -1))
+                if epoch and present and draw.random() < 0.55:
+                    now.append((*present.pop(draw.integers(len(present))), -1))
                     continue
                 edge = tuple(draw.integers(0, nodes, 2).tolist())
                 weight = (weights[draw.integers(len(weights))],) if len(weights) else ()
-                there.append(edge + weight)
+                present.append(edge + weight)
                 now.append((*edge, *weight, 1))
             of.append(now)
         return of
@@ -79,7 +82,7 @@ def changing() -> Callable[..., Epochs]:
 
 @pytest.fixture
 def window() -> Callable[..., Epochs]:
-    """A random multigraph; an epoch adds an edge and takes the oldest away (as differential's tests do)."""
+    """A random multigraph; an epoch adds an edge and deletes the oldest (as differential's tests do)."""
 
     def made(nodes: int, edges: int, rounds: int, *, seed: int = 0) -> Epochs:
         draw = np.random.default_rng(seed)
@@ -92,7 +95,7 @@ def window() -> Callable[..., Epochs]:
 
 @pytest.fixture
 def named() -> Callable[[Epochs], Epochs]:
-    """The same graph with texts for nodes, in another order than the numbers'."""
+    """The graph with texts as nodes, in another order than the numbers'."""
 
     def made(epochs: Epochs) -> Epochs:
         return [[(f"{a * 7 % 11}-{a}", f"{b * 7 % 11}-{b}", *rest) for a, b, *rest in of] for of in epochs]

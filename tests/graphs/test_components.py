@@ -47,7 +47,7 @@ every_algorithm = pytest.mark.parametrize(("algorithm", "oracle"), ALGORITHMS)
 @pytest.mark.slow
 @every_algorithm
 @pytest.mark.parametrize("graph", range(2))
-def test_edges_come_and_go(algorithm, oracle, follows, changing, graph) -> None:
+def test_edges_are_inserted_and_deleted(algorithm, oracle, follows, changing, graph) -> None:
     edges = changing(12, 14 + 6 * graph, 6, seed=graph)
 
     follows(algorithm, oracle, {"edges": (LONGS, edges)})
@@ -99,7 +99,7 @@ def test_nothing_is_lost_in_crashes(algorithm, oracle, follows, changing) -> Non
 
 
 @every_algorithm
-def test_a_graph_may_be_empty_become_one_node_and_be_empty_again(algorithm, oracle, follows) -> None:
+def test_a_graph_may_be_empty_and_become_empty(algorithm, oracle, follows) -> None:
     loop = (7, 7)
 
     given = {"edges": (LONGS, [[], [(*loop, 1)], [(*loop, 1)], [(*loop, -1)], [(*loop, -1)]])}
@@ -110,7 +110,7 @@ def test_a_graph_may_be_empty_become_one_node_and_be_empty_again(algorithm, orac
 
 @pytest.mark.slow
 @every_algorithm
-def test_a_bridge_is_cut_and_mended(algorithm, oracle, follows) -> None:
+def test_a_bridge_is_removed_and_added(algorithm, oracle, follows) -> None:
     ring = [(i, i % 6 + 1, 1) for i in range(1, 7)] + [(i, (i - 10) % 6 + 11, 1) for i in range(11, 17)]
     bridge = [(3, 14, 1), (15, 2, 1)]
     cut = [(a, b, -1) for a, b, _ in bridge]
@@ -123,7 +123,7 @@ def test_a_bridge_is_cut_and_mended(algorithm, oracle, follows) -> None:
     ]
 
 
-def test_columns_are_named_and_what_else_there_is_does_not_matter(follows) -> None:
+def test_other_columns_are_ignored(follows) -> None:
     def algorithm(edges: ts.Collection) -> ts.Collection:
         return connected_components(edges, src="from", dst="to")
 
@@ -135,7 +135,7 @@ def test_columns_are_named_and_what_else_there_is_does_not_matter(follows) -> No
 
 
 @pytest.mark.parametrize("algorithm", [connected_components, in_a_loop, strongly_connected_components])
-def test_an_edge_without_an_end_is_none(algorithm) -> None:
+def test_edges_with_a_null_end_are_ignored(algorithm) -> None:
     flow = ts.Dataflow("halves")
     algorithm(flow.input("edges", LONGS).collection()).changes().capture("out")
 
@@ -147,7 +147,7 @@ def test_an_edge_without_an_end_is_none(algorithm) -> None:
 
 
 @pytest.mark.parametrize("algorithm", [connected_components, strongly_connected_components])
-def test_what_is_no_graph_is_refused(algorithm) -> None:
+def test_invalid_edges_are_refused(algorithm) -> None:
     flow = ts.Dataflow("refused")
     edges = flow.input("edges", "src long, dst long, name string, tags array<long>")
 
@@ -162,7 +162,7 @@ def test_what_is_no_graph_is_refused(algorithm) -> None:
 
 
 @pytest.mark.slow
-def test_components_of_another_loop_of_a_user_are_of_the_same_meaning(follows, changing) -> None:
+def test_components_inside_a_users_loop_are_equal(follows, changing) -> None:
     def peeled(edges: ts.Collection) -> ts.Collection:
         """Twice: leave out the edges of nodes 0 and 1 of what is there, and label what is left."""
 

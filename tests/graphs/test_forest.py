@@ -1,4 +1,4 @@
-"""A spanning forest and connected components, kept as edges come and go: against networkx at every epoch."""
+"""Spanning forests and connected components under insertions and deletions: against networkx per epoch."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from timely_spark.coordinator.migrate import migrate
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graphs import forest as module
 from timely_spark.graphs.forest import components, spanning_forest
 from timely_spark.graphs.spanning import rooted_forest
 from timely_spark.testing import Simulation
-from timely_spark.worker.migrate import migrate
 
 Edge = tuple[Any, Any]
 Changes = list[tuple[Any, Any, int]]
@@ -43,7 +43,7 @@ def undirected(a: Any, b: Any) -> Edge:
 
 
 class Oracle:
-    """The graph as it is after each epoch, and what the outputs have come to."""
+    """The graph after each epoch, and the accumulated outputs."""
 
     def __init__(self) -> None:
         self.counts: Counter[Edge] = Counter()
@@ -55,13 +55,13 @@ class Oracle:
         graph.add_edges_from(edge for edge, count in self.counts.items() if count > 0)
         return graph
 
-    def check(self, changes: Changes, forest: Changes, said: Changes, *, workers: int) -> tuple[int, int]:
-        """How many edges came or went; and how many of the forest's did."""
+    def check(self, changes: Changes, forest: Changes, labels: Changes, *, workers: int) -> tuple[int, int]:
+        """The number of edges that changed; and of the forest's edges that changed."""
         before = self.graph()
         for a, b, diff in changes:
             self.counts[undirected(a, b)] += diff
         graph = self.graph()
-        for accumulated, made in ((self.forest, forest), (self.components, said)):
+        for accumulated, made in ((self.forest, forest), (self.components, labels)):
             assert max(Counter(row[:2] for row in made).values(), default=1) == 1, "consolidated"
             for one, other, diff in made:
                 accumulated[one, other] += diff
@@ -88,10 +88,10 @@ def sorted_nodes(nodes: Any) -> list[Any]:
 
 def check_run(epochs: list[Changes], *, kind: str = "long", workers: int = 1, **options: Any) -> list[Any]:
     made = ts.testing.run(graph_flow(kind), {"edges": epochs}, workers=workers, **options)
-    forest, said = made["forest"].rows(), made["components"].rows()
+    forest, labels = made["forest"].rows(), made["components"].rows()
     oracle = Oracle()
     return [
-        oracle.check(changes, forest.get(epoch, []), said.get(epoch, []), workers=workers)
+        oracle.check(changes, forest.get(epoch, []), labels.get(epoch, []), workers=workers)
         for epoch, changes in enumerate(epochs)
     ]
 
@@ -103,14 +103,14 @@ changes = st.lists(
 
 @pytest.mark.slow
 @given(epochs=st.lists(changes, max_size=6), workers=st.integers(1, 4), seed=st.integers(0, 99))
-def test_at_every_epoch_the_components_are_those_of_the_edges_there_are(
+def test_at_every_epoch_the_components_are_those_of_the_present_edges(
     epochs: list[Changes], workers: int, seed: int
 ) -> None:
     check_run(epochs, workers=workers, seed=seed)
 
 
 def churn(seed: int, *, nodes: int, epochs: int, size: int) -> list[Changes]:
-    """Random edges that come and, half of the time, go: once or wholly, in either direction."""
+    """Random insertions and deletions of edges, in either direction."""
     draw, counts, made = random.Random(seed), Counter[Edge](), []
     for _ in range(epochs):
         rows: Changes = []
@@ -129,7 +129,7 @@ def churn(seed: int, *, nodes: int, epochs: int, size: int) -> list[Changes]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("levels", "few"), [(1, 4096), (64, 2), (64, 4096)])
-def test_a_worker_keeps_a_forest_and_changes_little_of_it(
+def test_a_forest_changes_little_per_edge(
     seed: int, levels: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_LEVELS", levels)
@@ -140,15 +140,15 @@ def test_a_worker_keeps_a_forest_and_changes_little_of_it(
     assert forest < 1.5 * edges
 
 
-def test_where_a_tree_falls_as_a_whole_it_keeps_all_its_edges_but_one(
+def test_a_tree_that_is_detached_at_once_keeps_all_its_edges_but_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_LEVELS", 0)
     draw = random.Random(4)
     edges = sorted({undirected(*draw.sample(range(60), 2)) for _ in range(200)})
-    gone = [[(*edge, -1)] for edge in draw.sample(edges, 30)]
+    removals = [[(*edge, -1)] for edge in draw.sample(edges, 30)]
 
-    counted = check_run([[(*edge, 1) for edge in edges], *gone])
+    counted = check_run([[(*edge, 1) for edge in edges], *removals])
 
     assert max(forest for _, forest in counted[1:]) == 2
 
@@ -171,7 +171,7 @@ def test_nodes_are_of_any_type_that_can_be_a_key(kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "end"), [("tinyint", 120), ("smallint", 20_000), ("bigint", 2**40)])
-def test_the_least_and_the_greatest_may_lie_as_far_apart_as_the_type_allows(kind: str, end: int) -> None:
+def test_nodes_span_the_whole_range_of_their_type(kind: str, end: int) -> None:
     draw = random.Random(end)
     near = range(-min(end, 20_000), min(end, 20_000))
     edges = [(draw.choice(near), draw.choice(near), 1) for _ in range(len(near))]
@@ -192,29 +192,29 @@ def test_null_is_a_node_after_all_others() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_after_crashes_and_whatever_the_schedule_the_answer_is_the_same(seed: int) -> None:
+def test_crashes_and_schedules_do_not_change_the_result(seed: int) -> None:
     check_run(churn(seed, nodes=20, epochs=12, size=8), workers=3, seed=seed, crashes=0.3)
 
 
-def test_epochs_in_flight_together_are_told_one_by_one() -> None:
+def test_epochs_in_flight_together_are_sent_one_by_one() -> None:
     check_run(churn(5, nodes=15, epochs=10, size=8), workers=3, seed=5, together=True)
 
 
-def test_an_edge_that_comes_and_goes_in_one_epoch_was_never_there() -> None:
+def test_an_edge_added_and_removed_in_one_epoch_changes_nothing() -> None:
     made = ts.testing.run(graph_flow(), {"edges": [[(1, 2, 1), (2, 1, -1)], [(1, 1, -1)], [(1, 1, 1)]]})
 
     assert [rows for output in made.values() for rows in output.rows().values()] == [[]] * 6
 
 
 @pytest.mark.slow
-def test_a_path_is_cut_and_mended_in_many_places() -> None:
+def test_a_path_loses_and_regains_edges_in_many_places() -> None:
     n, draw = 600, random.Random(1)
     path = [(i, i + 1, 1) for i in range(n)]
     draw.shuffle(path)
-    cuts = [draw.sample(range(n), k) for k in (1, 7, 40)]
+    removals = [draw.sample(range(n), k) for k in (1, 7, 40)]
     epochs = [path]
-    for cut in cuts:
-        epochs += [[(i, i + 1, -1) for i in cut], [(i + 1, i, 1) for i in cut]]
+    for removed in removals:
+        epochs += [[(i, i + 1, -1) for i in removed], [(i + 1, i, 1) for i in removed]]
 
     check_run(epochs, workers=2)
 
@@ -242,7 +242,7 @@ def test_a_skewed_graph_shrinks_to_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_what_was_there_and_is_gone_leaves_nothing_behind() -> None:
+def test_removed_edges_leave_no_state() -> None:
     epochs = [[(i, i + 1, 1), *([(i - 3, i - 2, -1)] if i >= 3 else [])] for i in range(60)]
     simulation = Simulation(graph_flow(), workers=1)
     sizes = []
@@ -279,11 +279,11 @@ def test_long_paths_take_no_more_rounds_than_short_ones(shape: str) -> None:
         set(last.filter(pa.array(last[DIFF].to_numpy() == diff))["component"].to_pylist()) for diff in (-1, 1)
     ]
     assert left[0] == {0}
-    assert len(left[1]) == (shape == "path"), "a ray's end is gone"
+    assert len(left[1]) == (shape == "path"), "a removed leaf has no component"
 
 
 def rescaled(simulation: Simulation, workers: int) -> None:
-    """Let a simulation go on with another number of workers."""
+    """Continue a simulation with another number of workers."""
     plan = graph_flow().compile(workers)
     plain = [
         json.loads(json.dumps(x)) for x in (simulation.plan.described(), simulation.coordinator.encode())
@@ -291,16 +291,14 @@ def rescaled(simulation: Simulation, workers: int) -> None:
     messages = pa.concat_tables(simulation.waiting)
     made = migrate(plain[0], plan, plain[1], simulation.states, messages, simulation.blobs)
     simulation.states = [worker.checkpoint(f"moved-{i}") for i, worker in enumerate(made.workers)]
-    simulation.plan, simulation.coordinator, simulation.turn = plan, made.coordinator, made.turn
-    simulation.waiting = [made.turn.rows]
+    simulation.plan, simulation.coordinator, simulation.turn = plan, made.coordinator, made.result
+    simulation.waiting = [made.result.rows]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [[2, 3, 1, 4], [1, 2], [4, 4, 2, 2]])
 @pytest.mark.parametrize("seed", range(3))
-def test_another_number_of_workers_goes_on_from_the_forests_that_were_said(
-    steps: list[int], seed: int
-) -> None:
+def test_rescaling_continues_from_the_forests_that_were_sent(steps: list[int], seed: int) -> None:
     simulation, oracle = Simulation(graph_flow(), workers=steps[0]), Oracle()
     seen = dict.fromkeys(("forest", "components"), 0)
     for part, workers in enumerate(steps):
@@ -322,9 +320,7 @@ def test_another_number_of_workers_goes_on_from_the_forests_that_were_said(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("in_flight", [False, True])
-def test_after_another_number_of_workers_those_that_get_nothing_speak_too(
-    seed: int, *, in_flight: bool
-) -> None:
+def test_after_rescaling_workers_without_edges_send_their_changes_too(seed: int, *, in_flight: bool) -> None:
     draw = random.Random(seed)
     edges = sorted({undirected(draw.randrange(10), draw.randrange(10)) for _ in range(22)})
     simulation, there, components = Simulation(graph_flow(), workers=2), nx.Graph(edges), Counter[Edge]()
@@ -352,7 +348,7 @@ def test_inside_a_loop_it_is_refused() -> None:
 
 
 @pytest.mark.parametrize("schema", ["a long, b int", "a long, b long, c long", "a long"])
-def test_edges_have_two_ends_of_one_type_and_a_count(schema: str) -> None:
+def test_edges_have_two_ends_of_one_type_and_a_diff(schema: str) -> None:
     edges = ts.Dataflow("graph").input("edges", schema).collection().stream
 
     for step in (spanning_forest, components):

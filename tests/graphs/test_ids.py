@@ -86,7 +86,7 @@ SOME = ("negative", "2^53", "the greatest", "uint64 far apart", "text")
     ("algorithm", "ids"),
     [(name, ids) for name in ALGORITHMS for ids in (IDS if name == "connected" else SOME)],
 )
-def test_other_names_in_the_same_order_rename_the_answer(algorithm, ids, changing) -> None:
+def test_renaming_nodes_in_order_renames_the_result(algorithm, ids, changing) -> None:
     (function, nodes), (kind, call) = ALGORITHMS[algorithm], IDS[ids]
     edges = changing(NODES, 16, 2, seed=6)
 

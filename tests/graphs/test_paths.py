@@ -43,7 +43,7 @@ def nearest(edges: list[tuple[Any, ...]], roots: list[tuple[Any]]) -> Iterable[t
 @pytest.mark.slow
 @pytest.mark.parametrize(("workers", "seed"), [(1, None), (2, 0), (3, 1)])
 @pytest.mark.parametrize("graph", range(3))
-def test_roots_and_edges_come_and_go(follows, changing, workers, seed, graph) -> None:
+def test_roots_and_edges_are_inserted_and_deleted(follows, changing, workers, seed, graph) -> None:
     edges = changing(12, 18 + 6 * graph, 8, seed=graph)
     roots = [[(1, 1)], [(2, 1), (40, 1)], [(1, -1)], [], [(2, -1), (40, -1)], [(1, 1), (1, 1)], [(1, -1)]]
 
@@ -53,7 +53,7 @@ def test_roots_and_edges_come_and_go(follows, changing, workers, seed, graph) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "edges", "rounds"), WINDOWS)
-def test_a_window_slides_by_and_so_many_nodes_are_so_far(window, nodes, edges, rounds) -> None:
+def test_distances_in_a_sliding_window(window, nodes, edges, rounds) -> None:
     """Differential's own test: how many nodes are at each distance, epoch by epoch."""
     flow = ts.Dataflow("window")
     slides = window(nodes, edges, rounds, seed=edges)
@@ -132,7 +132,7 @@ def test_nothing_is_lost_in_crashes(follows, changing) -> None:
 
 
 @pytest.mark.slow
-def test_a_way_is_cut_and_all_behind_it_is_out_of_reach(follows) -> None:
+def test_nodes_behind_a_removed_edge_are_unreachable(follows) -> None:
     path = [(i, i + 1, 1) for i in range(30)] + [(30, 5, 1)]  # what is behind runs in a circle, too
 
     given = {"edges": (LONGS, [path, [(4, 5, -1)], [(2, 20, 1)]]), "roots": ("node long", [[(0, 1)]])}
@@ -170,7 +170,7 @@ def test_it_runs_inside_a_loop_with_roots_from_outside(follows, changing) -> Non
 
 
 @pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf"), None])
-def test_a_weight_that_makes_no_sense_stops_the_flow_and_is_named(weight) -> None:
+def test_an_invalid_weight_stops_the_flow_and_is_named(weight) -> None:
     flow = ts.Dataflow("negative")
     edges = flow.input("edges", f"{LONGS}, weight double").collection()
     sssp(edges, flow.input("roots", "node long").collection()).changes().capture("out")
@@ -188,7 +188,7 @@ def test_a_distance_that_is_too_large_stops_the_flow() -> None:
         run(flow, {"edges": [[(1, 2, 2**62), (2, 3, 2**62)]], "roots": [[1]]})
 
 
-def test_what_fits_nothing_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     flow = ts.Dataflow("refused")
     edges = flow.input("edges", "src long, dst long, weight string").collection()
     roots = flow.input("roots", "node string").collection()

@@ -56,9 +56,7 @@ every_convention = pytest.mark.parametrize(("algorithm", "oracle"), CONVENTIONS)
 
 @pytest.mark.slow
 @every_convention
-def test_increments_agree_exactly_with_a_computation_from_the_beginning(
-    algorithm, oracle, follows, changing
-) -> None:
+def test_updates_agree_exactly_with_a_computation_from_scratch(algorithm, oracle, follows, changing) -> None:
     follows(algorithm, oracle, {"edges": (LONGS, changing(10, 20, 5))})
 
 
@@ -99,7 +97,7 @@ def test_a_graph_may_become_empty(follows) -> None:
     assert rows[2] == [(1, 150_000, -1), (2, 1_850_000, -1)]
 
 
-def test_where_no_rank_is_lost_it_is_that_of_networkx() -> None:
+def test_ranks_without_loss_are_those_of_networkx() -> None:
     graph = nx.gnp_random_graph(60, 0.1, seed=2, directed=True)
     graph.add_edges_from(
         (node, (node + 1) % 60) for node in range(60)
@@ -115,7 +113,7 @@ def test_where_no_rank_is_lost_it_is_that_of_networkx() -> None:
 
 
 @pytest.mark.slow
-def test_edges_may_be_those_of_a_loop_around(follows, changing) -> None:
+def test_edges_may_be_in_a_loop(follows, changing) -> None:
     def heavy(edges: ts.Collection) -> ts.Collection:
         """Twice: only edges that lead to what counts at least the average of those left."""
 
@@ -148,7 +146,7 @@ def test_edges_may_be_those_of_a_loop_around(follows, changing) -> None:
         {"unit": 10**12},
     ],
 )
-def test_what_makes_no_sense_is_refused(wrong) -> None:
+def test_invalid_arguments_are_refused(wrong) -> None:
     edges = ts.Dataflow("refused").input("edges", LONGS).collection()
 
     with pytest.raises(GraphError, match=r"pagerank \(.*test_ranks.*Hint"):

@@ -31,7 +31,7 @@ def threes(edges: list[tuple[Any, Any]]) -> Iterable[tuple[Any, Any, Any]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("workers", "seed"), [(1, None), (2, 0), (3, 1)])
 @pytest.mark.parametrize("graph", range(3))
-def test_edges_come_and_go_and_degrees_pass_powers_of_two(follows, changing, workers, seed, graph) -> None:
+def test_edges_change_and_degrees_pass_powers_of_two(follows, changing, workers, seed, graph) -> None:
     edges = changing(9, 16 + 10 * graph, 12, changes=8, seed=graph)
 
     rows = follows(triangles, threes, {"edges": (LONGS, edges)}, workers=workers, seed=seed)
@@ -66,7 +66,7 @@ def test_nothing_is_lost_in_crashes(follows, changing) -> None:
     follows(triangles, threes, given, workers=2, seed=1, crashes=0.1)
 
 
-def test_the_regression_of_differential_and_each_way_to_lose_it(follows) -> None:
+def test_differentials_regression_case_and_each_removal(follows) -> None:
     edges = [(0, 1, 1), (1, 2, 1), (0, 2, 1)]
     epochs = [
         edges,
@@ -132,7 +132,7 @@ def test_as_many_as_networkx_counts() -> None:
     assert all(a < b < c for a, b, c, _ in rows[0])
 
 
-def test_what_is_no_graph_is_refused() -> None:
+def test_invalid_edges_are_refused() -> None:
     edges = ts.Dataflow("refused").input("edges", "src long, dst string").collection()
 
     with pytest.raises(SchemaError, match=r"triangles \(.*test_triangles.*int64 and string.*Hint"):

@@ -174,6 +174,7 @@ def test_components_of_a_graph_that_grows_and_shrinks(spark: SparkSession, tmp_p
         assert {key: n for key, n in total.items() if n} == dict.fromkeys(components(there).items(), 1)
 
 
+@pytest.mark.campaign  # `test_what_cannot_be_an_edge_is_shown` in every run
 def test_bad_edges_lose_nothing(spark: SparkSession, tmp_path: Path, here: Job) -> None:
     """A null among the ids stops the job; with the file mended it goes on to the whole answer."""
     (tmp_path / "in").mkdir()

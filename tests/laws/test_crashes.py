@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from timely_spark.coordinator import Coordinator
 from timely_spark.testing import Diverged, Simulation, run
-from timely_spark.worker import Coordinator
 
 #: flows and cases, as the campaign draws them
 SIMULATE = runpy.run_path(str(Path(__file__).parents[1] / "chaos" / "simulate.py"))

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from timely_spark.coordinator.migrate import Migration, migrate
+from timely_spark.state import codec
+from timely_spark.state.codec import unpack_parts
 from timely_spark.testing import Simulation
-from timely_spark.worker import codec
-from timely_spark.worker.codec import unpack_parts
-from timely_spark.worker.migrate import Migration, migrate
 
 Inputs = dict[str, list[list[Any]]]
 Rows = dict[str, dict[int, list[tuple[Any, ...]]]]
@@ -40,10 +40,10 @@ def move(simulation: Simulation, flow: ts.Dataflow, workers: int) -> Migration:
     counted = {key: n for key, n in made.coordinator.tracker.active.items() if n}
     assert counted == recount(made, states)
     assert min(counted.values(), default=1) > 0
-    assert made.turn.frontier == simulation.turn.frontier
-    assert (made.turn.released, made.turn.outputs.num_rows) == ([], 0)
-    simulation.plan, simulation.coordinator, simulation.turn = plan, made.coordinator, made.turn
-    simulation.states, simulation.waiting = list(states), [made.turn.rows]
+    assert made.result.frontier == simulation.turn.frontier
+    assert (made.result.released, made.result.outputs.num_rows) == ([], 0)
+    simulation.plan, simulation.coordinator, simulation.turn = plan, made.coordinator, made.result
+    simulation.states, simulation.waiting = list(states), [made.result.rows]
     return made
 
 
@@ -133,8 +133,8 @@ def reachability() -> ts.Dataflow:
     roots = flow.input("roots", "node long", epochs="manual")
 
     def hop(near: ts.Stream) -> ts.Stream:
-        onward = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
-        return onward.concat(near).distinct(name="near")
+        targets = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
+        return targets.concat(near).distinct(name="near")
 
     roots.loop(hop).capture("out")
     return flow
@@ -314,14 +314,14 @@ def test_with_epochs_from_a_column_too() -> None:
 @pytest.mark.slow
 def test_state_that_is_kept_apart_is_dealt_too(monkeypatch: pytest.MonkeyPatch) -> None:
     class Memory(dict[bytes, bytes]):
-        def put(self, what: str, data: bytes) -> bytes:
-            self[reference := f"{what}-{len(self)}".encode()] = data
+        def put(self, prefix: str, data: bytes) -> bytes:
+            self[reference := f"{prefix}-{len(self)}".encode()] = data
             return reference
 
         def get(self, reference: bytes) -> bytes:
             return self[reference]
 
-    monkeypatch.setattr(codec, "KEPT_BYTES", 200)
+    monkeypatch.setattr(codec, "BLOB_BYTES", 200)
     random = np.random.default_rng(0)
     epochs = [[tuple(map(int, pair)) for pair in random.integers(0, 40, (60, 2))] for _ in range(3)]
     expected, batches = answers(components(), {"edges": epochs}, [2])

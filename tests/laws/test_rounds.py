@@ -16,10 +16,11 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
+from timely_spark.coordinator import Coordinator, coordinator
+from timely_spark.state.codec import unpack_parts
 from timely_spark.testing import Simulation
-from timely_spark.worker import Budget, Coordinator, coordinator, notify, read_rows, step
+from timely_spark.worker import Budget, notify, read_rows, step
 from timely_spark.worker import round as round_
-from timely_spark.worker.codec import unpack_parts
 
 SCHEMA = pa.schema([("h", pa.int64()), ("ttl", pa.int64())])
 
@@ -251,7 +252,7 @@ def run(  # noqa: C901 - one schedule, from input to close
                 encoded = json.loads(json.dumps(simulation.coordinator.encode()))
                 simulation.coordinator = Coordinator.decode(plan, encoded)
         simulation.run(1_000)
-        begun = simulation.coordinator.begun
+        begun = simulation.coordinator.last_epoch
         late = [
             guarantee
             for pending in simulation.coordinator.pending
@@ -332,7 +333,7 @@ def test_a_wrong_rule_of_notifications_is_caught(rule: Any, monkeypatch: pytest.
 
 
 def test_a_round_that_ignores_what_it_holds_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def first(self: Any, blockers: Any) -> Any:
+    def first(self: Any, blockers: Any, *_: Any) -> Any:
         free = [p for p in self if not any(t.less_equal(p.guarantee) for t in blockers[p.node])]
         return free[-1] if free else None
 
@@ -355,11 +356,11 @@ def test_a_further_round_that_takes_the_next_epoch_for_closed_is_caught(
 
 @pytest.mark.slow
 def test_an_input_that_is_one_epoch_ahead_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    move = Coordinator._move
+    move = Coordinator._advance_input
 
     def ahead(self: Any, name: str, old: Any, new: Any) -> None:
         move(self, name, old, new and new + (old is not None))
 
-    monkeypatch.setattr(Coordinator, "_move", ahead)
+    monkeypatch.setattr(Coordinator, "_advance_input", ahead)
     with pytest.raises(Broken):
         check_many()

@@ -76,8 +76,8 @@ def reachability() -> ts.Dataflow:
     edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
 
     def hop(near: ts.Stream) -> ts.Stream:
-        onward = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
-        return onward.concat(near).distinct(name="near")
+        targets = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
+        return targets.concat(near).distinct(name="near")
 
     roots.loop(hop).capture("out")
     return flow
@@ -116,8 +116,8 @@ def labels(diff: str | None = None, *, exact: bool = False) -> ts.Dataflow:
     def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
         least = proposed.min("label", keys=["node"], name="least")
         links = proposed.scope.enter(both)
-        onward = (least.settle() if exact else least).join(links, left=["node"], right=["src"])
-        return onward.select(node="dst", label="label"), least
+        targets = (least.settle() if exact else least).join(links, left=["node"], right=["src"])
+        return targets.select(node="dst", label="label"), least
 
     first = both.select(node="src", label=pc.min_element_wise(pc.field("src"), pc.field("dst")))
     leaves = first.loop(spread)
@@ -132,7 +132,7 @@ def labels(diff: str | None = None, *, exact: bool = False) -> ts.Dataflow:
 @FEW
 @given(EDGES, schedules(), st.booleans())
 def test_connected_components(edges: Epochs, schedule: Any, exact: bool) -> None:  # noqa: FBT001
-    """Each epoch: the labels that changed; also with laps kept in step."""
+    """Each epoch: the labels that changed; also with bulk-synchronous iterations."""
     expected, before = {}, dict[int, int]()
     for epoch in range(len(edges)):
         now = components(upto(edges, epoch))
@@ -288,7 +288,7 @@ def test_an_aggregate_says_the_new_value_of_each_key_that_changed(
 @FEW
 @given(PAIRS, schedules())
 def test_who_reads_the_least_gets_the_last_word_once_a_change(rows: Epochs, schedule: Any) -> None:
-    """Behind an exchange an epoch comes in pieces, and min bettered again and again."""
+    """After an exchange an epoch arrives in parts, and min improves several times."""
     flow = ts.Dataflow("least")
     x = flow.input("x", "k long, v long")
     far = x.exchange("v").map(lambda row: (row.k, row.v), "k long, v long")
@@ -315,7 +315,7 @@ def test_who_reads_the_least_gets_the_last_word_once_a_change(rows: Epochs, sche
     schedules(),
 )
 def test_an_aggregate_in_a_loop_waits_for_each_lap(rows: Epochs, schedule: Any) -> None:
-    """Five laps: each lap a key's count goes to the next key. By brute force, each epoch by itself."""
+    """Five iterations, each of which moves a key's count to the next key; by brute force, per epoch."""
     flow = ts.Dataflow("laps")
 
     def lap(x: ts.Stream) -> ts.Stream:

@@ -1,4 +1,4 @@
-"""Aggregates: kinds, nulls, types, no keys, epochs, and what is refused."""
+"""Aggregates: kinds, nulls, types, no keys, epochs, and refused arguments."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 import timely_spark as ts
 from timely_spark.errors import SchemaError
 from timely_spark.graph import as_schema
+from timely_spark.state.keys import from_bytes
 from timely_spark.testing import Simulation, run
 from timely_spark.worker import pack
-from timely_spark.worker.keys import from_bytes
 
 ALL: dict[str, Any] = {
     "n": "count",
@@ -33,7 +33,7 @@ def out(epochs: list[Any], kind: str = "long", workers: int = 3, **options: Any)
     return run(flow, {"x": epochs}, workers=workers)["out"].rows()
 
 
-def test_null_values_are_left_out_and_a_null_key_is_a_key() -> None:
+def test_null_values_are_ignored_and_null_is_a_key() -> None:
     rows = [("a", 2), ("a", None), ("a", 1), ("b", None), (None, 5), (None, 6)]
 
     assert out([rows]) == {
@@ -61,7 +61,7 @@ def test_over_epochs_and_per_time() -> None:
         ("decimal(38,2)", [Decimal("0.01")] * 2, Decimal("0.02"), pa.decimal128(38, 2)),
     ],
 )
-def test_sums_have_room(kind: str, values: list[Any], total: Any, made: pa.DataType) -> None:
+def test_sums_have_wider_types(kind: str, values: list[Any], total: Any, made: pa.DataType) -> None:
     flow = ts.Dataflow("sum")
     x = flow.input("x", f"v {kind}").aggregate(total=("sum", "v"))
     x.capture("out")
@@ -80,7 +80,7 @@ def test_nan_is_a_value_of_a_sum() -> None:
     assert math.isnan(run(flow, {"x": [[1.0, math.nan]]})["out"].rows()[0][0][0])
 
 
-def test_without_keys_all_records_are_one_group_and_an_empty_epoch_says_nothing() -> None:
+def test_without_keys_all_records_are_one_group_and_an_empty_epoch_sends_nothing() -> None:
     flow = ts.Dataflow("total")
     x = flow.input("x", "n long, _all long")
     x.aggregate(total=("sum", "n"), other=("sum", "_all")).capture("out")
@@ -115,27 +115,27 @@ def test_several_keys() -> None:
         lambda x: x.group_by("l").count(),
     ],
 )
-def test_what_cannot_be_is_refused_when_the_graph_is_built(build: Any) -> None:
+def test_invalid_arguments_are_refused_when_the_graph_is_built(build: Any) -> None:
     with pytest.raises(SchemaError, match="Hint: "):
         build(ts.Dataflow("bad").input("x", "k string, v long, l array<long>"))
 
 
-def test_two_laps_that_meet_change_what_holds_at_their_join() -> None:
-    """At (1, 1) both epoch 1 at lap 0 and epoch 0 at lap 1 count, though nothing comes at (1, 1) itself."""
+def test_two_incomparable_times_change_the_value_at_their_join() -> None:
+    """At (1, 1) both (1, 0) and (0, 1) count, though no record arrives at (1, 1) itself."""
     flow = ts.Dataflow("meet")
 
-    def lap(x: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
-        told = (
+    def step(x: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
+        sent = (
             x.group_by("k")
             .count("n")
             .unary(
                 lambda time, batch: [(*time, n) for n in batch["n"].to_pylist()],
-                "epoch_ long, lap long, n long",
+                "epoch_ long, iteration long, n long",
             )
         )
-        return x.where(lambda row: row.go).map(lambda row: (row.k, False), "k long, go boolean"), told
+        return x.where(lambda row: row.go).map(lambda row: (row.k, False), "k long, go boolean"), sent
 
-    flow.input("x", "k long, go boolean", epochs="manual").loop(lap).capture("out")
+    flow.input("x", "k long, go boolean", epochs="manual").loop(step).capture("out")
     for workers in (1, 3):
         rows = run(flow, {"x": [[(7, True)], [(7, False)]]}, workers=workers)["out"].rows()
         assert rows == {0: [(0, 0, 1), (0, 1, 2)], 1: [(1, 0, 2), (1, 1, 3)], 2: []}
@@ -154,7 +154,7 @@ def test_state_does_not_grow_with_epochs() -> None:
     assert len(simulation.states[0] or b"") < 20_000
 
 
-def test_records_are_added_up_before_they_travel() -> None:
+def test_records_are_aggregated_before_the_exchange() -> None:
     flow = ts.Dataflow("early")
     flow.input("x", "k long, v long").group_by("k").aggregate(n="count", v=("sum", "v")).capture("out")
     plan = flow.compile(2)
@@ -179,12 +179,14 @@ def test_late_records_are_counted_one_by_one() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["byte", "long", "double", "string"])
-def test_many_records_on_workers_and_in_pieces_are_those_of_one_worker(kind: str) -> None:
+def test_workers_and_chunks_do_not_change_the_result(kind: str) -> None:
     random = np.random.default_rng(7)
     made = [
         pa.table({"k": random.integers(0, 300, 6000), "v": random.integers(-9, 9, 6000)}) for _ in range(3)
     ]
-    said = [table.set_column(1, "v", table["v"].cast(as_schema(f"v {kind}").field(0).type)) for table in made]
+    tables = [
+        table.set_column(1, "v", table["v"].cast(as_schema(f"v {kind}").field(0).type)) for table in made
+    ]
     columns: dict[str, Any] = {"n": "count", "low": ("min", "v"), "high": ("max", "v")}
     if kind != "string":
         columns["total"] = ("sum", "v")
@@ -192,9 +194,11 @@ def test_many_records_on_workers_and_in_pieces_are_those_of_one_worker(kind: str
     for workers in (1, 3):
         flow = ts.Dataflow("many")
         flow.input("x", f"k long, v {kind}").group_by("k").aggregate(columns).capture("out")
-        results.append(run(flow, {"x": said}, workers=workers)["out"].rows())
+        results.append(run(flow, {"x": tables}, workers=workers)["out"].rows())
 
     assert results[0] == results[1]
-    together = pa.concat_tables(said).group_by("k").aggregate([([], "count_all"), ("v", "min"), ("v", "max")])
+    together = (
+        pa.concat_tables(tables).group_by("k").aggregate([([], "count_all"), ("v", "min"), ("v", "max")])
+    )
     last = {row[0]: row[1:4] for epoch in sorted(results[0]) for row in results[0][epoch]}
     assert last == {row["k"]: (row["count_all"], row["v_min"], row["v_max"]) for row in together.to_pylist()}

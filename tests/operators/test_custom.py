@@ -16,7 +16,7 @@ WORKERS = pytest.mark.parametrize("workers", [1, 2, 3])
 
 
 @WORKERS
-def test_buffered_forms_see_a_time_once_and_whole(workers: int) -> None:
+def test_buffering_operators_get_a_time_once_and_whole(workers: int) -> None:
     flow = ts.Dataflow("buffered")
     x, y = flow.input("x", "k long, n long"), flow.input("y", "k long, n long")
     moved = x.exchange("n").map(lambda row: row, "k long, n long")
@@ -37,7 +37,7 @@ def test_buffered_forms_see_a_time_once_and_whole(workers: int) -> None:
     assert result["both"].rows() == {0: [(1, 9, 0), (2, 1, 1)], 1: [(3, 0, 1)], 2: [(1, 1, 0)]}
 
 
-def test_functions_may_give_tables_frames_rows_or_nothing() -> None:
+def test_functions_may_return_tables_frames_rows_or_none() -> None:
     gives = [
         lambda time, batch: batch,
         lambda time, batch: batch.to_pandas(),
@@ -55,7 +55,7 @@ def test_functions_may_give_tables_frames_rows_or_nothing() -> None:
     assert run(flow, {"x": [[1, 2]]})["out"].rows() == {0: []}
 
 
-def test_what_does_not_fit_the_declared_schema_is_an_error_of_the_step() -> None:
+def test_results_of_another_schema_are_an_error_of_the_step() -> None:
     flow = ts.Dataflow("bad")
     flow.input("x", "n long").unary(
         lambda time, batch: pa.table({"m": ["x"]}), "n long", name="bad"
@@ -66,7 +66,7 @@ def test_what_does_not_fit_the_declared_schema_is_an_error_of_the_step() -> None
 
 
 @WORKERS
-def test_binary_tells_the_sides_apart(workers: int) -> None:
+def test_binary_passes_the_side(workers: int) -> None:
     flow = ts.Dataflow("sides")
     x, y = flow.input("x", "n long"), flow.input("y", "n long")
     tag = lambda side, time, batch: [(side, time.epoch, n) for n in batch["n"].to_pylist()]  # noqa: E731
@@ -120,14 +120,14 @@ def test_several_outputs_of_several_schemas() -> None:
     assert (result["numbers"].rows(), result["texts"].rows()) == ({0: [(1,), (2,)]}, {0: [("1",), ("2",)]})
 
 
-def test_wrong_columns_to_deal_by_are_refused_when_the_graph_is_built() -> None:
+def test_wrong_partition_columns_are_refused_when_the_graph_is_built() -> None:
     flow = ts.Dataflow("bad")
 
     with pytest.raises(SchemaError, match="Hint: "):
         flow.vertex(Delayed(), flow.input("x", "n long"), "rows long", by=[["m"]])
 
 
-def test_pandas_and_arrow_inputs_are_the_same() -> None:
+def test_pandas_and_arrow_inputs_have_equal_results() -> None:
     flow = ts.Dataflow("inputs")
     flow.input("x", "n long, s string").capture("out")
     rows = [(1, "a"), (2, None)]

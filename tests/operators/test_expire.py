@@ -1,4 +1,4 @@
-"""State that ends: windows and forgotten keys against a few lines of plain Python, and what it all weighs."""
+"""State that expires: windows and sessions against a few lines of plain Python, and the size of the state."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import timely_spark as ts
 from timely_spark.errors import GraphError, SchemaError
+from timely_spark.state.arrangement import EPOCH, Arrangement
 from timely_spark.testing import Simulation, run
-from timely_spark.worker.arrangement import EPOCH, Arrangement
 
 Epochs = dict[int, list[Any]]
 KINDS = ("clock", "manual", "column")
@@ -44,7 +44,7 @@ def build(kind: str, n: int) -> ts.Dataflow:
 
 
 def by_runs(epochs: Epochs, n: int, width: int = 1) -> Iterator[tuple[int, Any, list[Any], list[Any]]]:
-    """Per epoch and key touched: what came in its run before, and what comes now."""
+    """Per epoch and key: the records of its session before, and those of the epoch."""
     last: dict[Any, int] = {}
     held: dict[Any, list[Any]] = {}
     for epoch in sorted(epochs):
@@ -76,10 +76,10 @@ def expected(x: Epochs, y: Epochs, n: int) -> dict[str, Epochs]:
         made["max"][epoch] += [(k, max(now))] if not before or max(now) > max(before) else []
     for epoch, row, before, _ in by_runs(x, n, width=2):
         made["distinct"][epoch] += [] if before else [row]
-    return {name: said(of) for name, of in made.items()}
+    return {name: nonempty(of) for name, of in made.items()}
 
 
-def said(epochs: Epochs) -> Epochs:
+def nonempty(epochs: Epochs) -> Epochs:
     return {epoch: sorted(rows) for epoch, rows in epochs.items() if rows}
 
 
@@ -95,7 +95,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=4)
     seed=st.none() | st.integers(0, 10_000),
     together=st.booleans(),
 )
-def test_all_is_as_the_times_say_whatever_the_schedule(
+def test_expiry_depends_on_times_and_not_on_schedules(
     *,
     kind: str,
     brought: list[tuple[Any, Any, int]],
@@ -126,12 +126,12 @@ def test_all_is_as_the_times_say_whatever_the_schedule(
 
     captured = {name.removeprefix("the "): of.rows() for name, of in simulation.captured.items()}
     x, y = captured.pop("in_x"), captured.pop("in_y")
-    assert {name: said(captured[name]) for name in captured} == expected(x, y, n)
+    assert {name: nonempty(captured[name]) for name in captured} == expected(x, y, n)
     if kind == "manual":
         assert [x[epoch] for epoch in range(len(brought))] == [sorted(rows) for rows, _, _ in brought]
 
 
-def test_an_epoch_that_no_input_begins_ends_what_it_ends_at_its_own_number_with_the_next() -> None:
+def test_retractions_of_an_epoch_without_input_are_sent_with_the_next_input() -> None:
     flow = ts.Dataflow("gap")
     x = flow.input("x", "k long")
     x.expire(after=2).capture("out")
@@ -145,17 +145,17 @@ def test_an_epoch_that_no_input_begins_ends_what_it_ends_at_its_own_number_with_
 
     simulation.send("x", [2])
     simulation.run()
-    assert said(simulation.captured["out"].rows()) == {0: [(1, 1)], 2: [(1, -1)], 7: [(2, 1)]}
+    assert nonempty(simulation.captured["out"].rows()) == {0: [(1, 1)], 2: [(1, -1)], 7: [(2, 1)]}
 
 
-def test_a_collection_is_taken_back_by_its_opposite() -> None:
+def test_changes_of_a_collection_are_retracted_by_their_negation() -> None:
     flow = ts.Dataflow("collection")
     changes = flow.input("x", "k string, times double", epochs="manual")
     changes.expire(2, diff="times").capture("out")
     changes.expire(1).capture("both")
     result = run(flow, {"x": [[("a", 2.0), ("b", -1.5)], [("a", None)]]})
 
-    assert said(result["out"].rows()) == {
+    assert nonempty(result["out"].rows()) == {
         0: [("a", 2.0), ("b", -1.5)],
         1: [("a", None)],
         2: [("a", -2.0), ("b", 1.5)],
@@ -164,7 +164,7 @@ def test_a_collection_is_taken_back_by_its_opposite() -> None:
     assert result["both"].rows()[1] == [("a", None, 1), ("a", 2.0, -1), ("b", -1.5, -1)]
 
 
-def test_what_may_still_be_bettered_is_made_final_before_it_counts() -> None:
+def test_records_are_finalised_before_a_window() -> None:
     flow = ts.Dataflow("final")
     flow.input("x", "k string, v long", epochs="manual").min("v", keys="k").expire(1).capture("out")
 
@@ -173,7 +173,7 @@ def test_what_may_still_be_bettered_is_made_final_before_it_counts() -> None:
         assert rows == {0: [("a", 1, 1)], 1: [("a", 0, 1), ("a", 1, -1)], 2: [("a", 0, -1)]}
 
 
-def test_keys_of_any_kind_start_anew() -> None:
+def test_sessions_of_keys_of_any_type_restart() -> None:
     flow = ts.Dataflow("kinds")
     x = flow.input("x", "k double, s string", epochs="manual")
     x.distinct(expire=1).capture("rows")
@@ -185,7 +185,7 @@ def test_keys_of_any_kind_start_anew() -> None:
     assert result["total"].rows() == {0: [(2,)], 1: [(4,)], 2: [], 3: [(2,)], 4: []}
 
 
-def test_no_value_touches_no_key() -> None:
+def test_null_values_continue_no_session() -> None:
     flow = ts.Dataflow("null")
     flow.input("x", "k string, v double", epochs="manual").max("v", keys="k", expire=1).capture("out")
     rows = run(flow, {"x": [[("a", 3.0)], [("a", None), ("a", float("nan"))], [("a", 1.0)]]})["out"].rows()
@@ -205,7 +205,7 @@ STEPS: dict[str, Callable[[ts.Stream, ts.Stream], ts.Stream]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
-def test_ever_new_keys_do_not_make_the_state_grow(step: str) -> None:
+def test_new_keys_do_not_make_the_state_grow(step: str) -> None:
     flow = ts.Dataflow("new")
     x, y = (flow.input(name, f"k long, {name} long", epochs="manual") for name in "xy")
     STEPS[step](x, y).capture("out")
@@ -226,7 +226,7 @@ def test_ever_new_keys_do_not_make_the_state_grow(step: str) -> None:
     assert max(sizes[100:]) < 1.2 * max(sizes[20:60])
 
 
-def test_a_key_that_is_always_touched_is_never_forgotten_and_kept_once() -> None:
+def test_a_key_in_every_epoch_is_never_dropped_and_stored_once() -> None:
     flow = ts.Dataflow("always")
     flow.input("x", "k long").group_by("k").count(expire=1_000).capture("out")
     simulation = Simulation(flow)
@@ -238,7 +238,7 @@ def test_a_key_that_is_always_touched_is_never_forgotten_and_kept_once() -> None
     assert len(simulation.states[0] or b"") < 10_000
 
 
-def test_what_one_worker_took_back_is_not_taken_back_again_where_workers_are_others() -> None:
+def test_a_rescaled_window_retracts_no_record_twice() -> None:
     def held(*rows: tuple[int, int]) -> Arrangement:
         table = pa.table({"k": [k for k, _ in rows], EPOCH: [epoch for _, epoch in rows]})
         return Arrangement((EPOCH,), [table])
@@ -246,7 +246,7 @@ def test_what_one_worker_took_back_is_not_taken_back_again_where_workers_are_oth
     flow = ts.Dataflow("moved")
     flow.input("x", "k long").expire(2)
     (template,) = (node.template for node in flow.compile(1).nodes if node.name == "expire")
-    ahead, behind = {"state": held((1, 0), (2, 1), (3, 1)), "over": 0}, {"state": held((4, 0), (5, 1))}
+    ahead, behind = {"state": held((1, 0), (2, 1), (3, 1)), "retracted": 0}, {"state": held((4, 0), (5, 1))}
     made = template.repartition([ahead, behind], 2, lambda _, table: [table.slice(0, 1), table.slice(1)])
     left = [row["k"] for state in made for table in state["state"].batches() for row in table.to_pylist()]
 
@@ -314,32 +314,32 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str, str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_are_told_with_their_line_and_what_to_do(mistake: str) -> None:
-    slip, error, step, says = MISTAKES[mistake]
+def test_errors_have_the_line_and_a_hint(mistake: str) -> None:
+    slip, error, step, message = MISTAKES[mistake]
     flow = ts.Dataflow("bad")
     schema = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("s", pa.string()), ("u", pa.uint8())])
-    with pytest.raises(error, match=rf"^{step} \(.*test_expire\.py:\d+\): .*{says}") as caught:
+    with pytest.raises(error, match=rf"^{step} \(.*test_expire\.py:\d+\): .*{message}") as caught:
         slip(flow.input("x", schema), flow.input("y", "k long, w long"))
     assert "Hint: " in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("step", "says"),
+    ("step", "message"),
     [
-        (lambda x: x.distinct(expire=1), "distinct 'distinct' with expire .* does not tell"),
-        (lambda x: x.group_by("k").count(expire=1), "aggregate 'aggregate' with expire .* does not tell"),
-        (lambda x: x.expire(1).select("k"), "expire 'expire' .* says itself, in column 'diff'"),
+        (lambda x: x.distinct(expire=1), "distinct 'distinct' with expire .* retracts none"),
+        (lambda x: x.group_by("k").count(expire=1), "aggregate 'aggregate' with expire .* retracts none"),
+        (lambda x: x.expire(1).select("k"), "expire 'expire' .* retracts them itself, in column 'diff'"),
     ],
 )
-def test_what_is_forgotten_is_not_taken_back_at_an_output(step: Any, says: str) -> None:
+def test_an_output_with_diff_refuses_expired_state(step: Any, message: str) -> None:
     flow = ts.Dataflow("diff")
     step(flow.input("x", "k long, v long")).to_delta("/nowhere", diff="change")
 
-    with pytest.raises(GraphError, match=rf"{says}.*Hint: "):
+    with pytest.raises(GraphError, match=rf"{message}.*Hint: "):
         flow.compile(1)
 
 
-def test_another_number_is_another_flow() -> None:
+def test_another_expire_is_another_flow() -> None:
     def fingerprint(n: int) -> str:
         return build("manual", n).compile(1).fingerprint
 

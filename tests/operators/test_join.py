@@ -1,4 +1,4 @@
-"""Joins: keys of all kinds, nulls, sides, per time, and what is refused."""
+"""Joins: keys of all kinds, nulls, sides, per time, and refused arguments."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def joined(of_left: Any, of_right: Any, schemas: tuple[str, str], workers: int =
     return run(flow, {"l": of_left, "r": of_right}, workers=workers)["out"].rows()
 
 
-def test_columns_are_all_of_the_left_then_those_of_the_right_that_are_no_keys() -> None:
+def test_columns_are_those_of_the_left_then_those_of_the_right_without_keys() -> None:
     flow = ts.Dataflow("columns")
     left, right = flow.input("l", "a long, k long"), flow.input("r", "b string, j int, c long")
 
     assert left.join(right, left=["k"], right=["j"]).schema.names == ["a", "k", "b", "c"]
 
 
-def test_integers_of_two_widths_meet() -> None:
+def test_integers_of_two_widths_join() -> None:
     rows = joined(
         [[1, -1, 300]],
         [[(1, "a"), (-1, "b"), (44, "c")]],
@@ -36,7 +36,7 @@ def test_integers_of_two_widths_meet() -> None:
     assert rows == {0: [(-1, "b"), (1, "a")]}
 
 
-def test_duplicates_multiply_and_nulls_meet_nothing() -> None:
+def test_duplicates_multiply_and_nulls_join_nothing() -> None:
     left, right = [[("x", 1), ("x", 2), (None, 3)]], [[("x", 7), ("x", 8), (None, 9)]]
 
     rows = joined(left, right, ("k string, a long", "k string, b long"), on=["k"])
@@ -91,7 +91,7 @@ def test_per_time_keeps_nothing_of_a_complete_time() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused_when_the_graph_is_built(options: dict[str, Any]) -> None:
+def test_invalid_arguments_are_refused_when_the_graph_is_built(options: dict[str, Any]) -> None:
     flow = ts.Dataflow("bad")
     left = flow.input("a", "k long, x long, l array<long>")
     right = flow.input("b", "k long, b long, s string, l array<long>")

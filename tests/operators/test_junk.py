@@ -1,4 +1,4 @@
-"""Whatever a public operator is given, it takes it, or says in a typed error what is wrong with it."""
+"""Public operators accept arguments of any kind, or raise a typed error."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ MAKE = {"stream": stream, "collection": collection}
 
 
 @pytest.mark.parametrize(("kind", "operator"), CASES)
-def test_junk_is_taken_or_told(kind: str, operator: str) -> None:
+def test_operators_accept_junk_or_raise_a_typed_error(kind: str, operator: str) -> None:
     bare = []
     parameters = list(inspect.signature(getattr(MAKE[kind](ts.Dataflow("x")), operator)).parameters.values())
     for parameter in parameters:
@@ -81,7 +81,7 @@ def test_junk_is_taken_or_told(kind: str, operator: str) -> None:
             except TimelyError as error:
                 if "Hint: " not in str(error) or "test_junk.py:" not in str(error):
                     bare.append(f"{parameter.name}={what}: no line or hint: {type(error).__name__}: {error}")
-            except Exception as error:  # noqa: BLE001 - all that comes is told
+            except Exception as error:  # noqa: BLE001 - every exception is checked
                 bare.append(f"{parameter.name}={what}: {type(error).__name__}: {error}")
     assert not bare, "\n".join(bare)
 
@@ -207,7 +207,7 @@ NOT_CHECKED = {"budget", "blobs", "rounds_per_batch", "together"}
 
 
 @pytest.mark.parametrize("called", CALLS)
-def test_junk_is_taken_or_told_by_all_that_is_no_operator(called: str) -> None:
+def test_other_functions_accept_junk_or_raise_a_typed_error(called: str) -> None:
     bare = []
     function, _ = CALLS[called](ts.Dataflow("x"))
     for parameter in inspect.signature(function).parameters.values():
@@ -223,6 +223,6 @@ def test_junk_is_taken_or_told_by_all_that_is_no_operator(called: str) -> None:
             except TimelyError as error:
                 if "Hint: " not in str(error) or "test_junk.py:" not in str(error):
                     bare.append(f"{case}: no line or hint: {type(error).__name__}: {error}")
-            except Exception as error:  # noqa: BLE001 - all that comes is told
+            except Exception as error:  # noqa: BLE001 - every exception is checked
                 bare.append(f"{case}: {type(error).__name__}: {error}")
     assert not bare, "\n".join(bare)

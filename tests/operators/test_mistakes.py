@@ -1,4 +1,4 @@
-"""Slips in the writing of a flow: each is told where it is made, with what to do; or is understood."""
+"""Mistakes in the writing of a flow: each raises an error with line and hint, or is accepted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_column_called_name_is_written_in_a_mapping() -> None:
         lambda x: x.group_by("id").aggregate(n="count", per=("max", "per")),
     ],
 )
-def test_a_column_taken_for_the_name_of_the_step_is_refused(slip: Any) -> None:
+def test_a_column_name_as_the_name_of_a_step_is_refused(slip: Any) -> None:
     with pytest.raises(SchemaError, match=r"\(.*test_mistakes\.py:\d+\).*Hint: .*\(\{"):
         slip(people())
 
@@ -78,19 +78,19 @@ def test_one_column_may_be_given_as_a_text() -> None:
 SLIPS: dict[str, tuple[Any, str]] = {
     "by too short": (
         lambda f, x: f.vertex(Silent(), [x, x], x.schema, by=[["id"]]),
-        "of 1 inputs, there are 2",
+        "has 1 entries for 2 inputs",
     ),
     "by too long": (
         lambda f, x: f.vertex(Silent(), x, x.schema, by=[["id"], None]),
-        "of 2 inputs, there are 1",
+        "has 2 entries for 1 inputs",
     ),
-    "by a text": (lambda f, x: f.vertex(Silent(), [x, x], x.schema, by="id"), "there are 2"),
-    "by of binary": (lambda f, x: x.binary(x, print, "n long", by=(["id"],)), "of 1 inputs, there are 2"),
+    "by a text": (lambda f, x: f.vertex(Silent(), [x, x], x.schema, by="id"), "for 2 inputs"),
+    "by of binary": (lambda f, x: x.binary(x, print, "n long", by=(["id"],)), "has 1 entries for 2 inputs"),
     "a class": (lambda f, x: f.vertex(Silent, x, x.schema), r"Hint: .*Silent\(\)"),
     "no streams": (lambda f, x: f.vertex(Silent(), [], x.schema), "no streams"),
     "on and left": (lambda f, x: x.join(x, on="id", left="id"), "on='id' and left='id'"),
     "no stream": (lambda f, x: x.join("y", "id"), "got a str, not a stream"),
-    "keys": (lambda f, x: x.min("id", keys=3), "no names"),
+    "keys": (lambda f, x: x.min("id", keys=3), "no column names"),
     "a constant": (lambda f, x: x.select(a=1), r"a=1 is neither.*pc\.scalar"),
     "a function": (lambda f, x: x.select(a=lambda row: row.id), r"Hint: map\(\)"),
     "a text": (lambda f, x: x.where("id > 3"), r"pc\.field.*lambda"),
@@ -100,7 +100,7 @@ SLIPS: dict[str, tuple[Any, str]] = {
     "epoch clock": (lambda f, x: f.source("y", "clock long", epoch="clock"), "another name"),
     "epoch manual": (lambda f, x: f.source("y", "manual long", epoch="manual"), "another name"),
     "laps in text": (lambda f, x: x.loop(lambda y: y, max_iterations="3"), "max_iterations='3'"),
-    "half a lap": (lambda f, x: x.loop(lambda y: y, max_iterations=2.5), "max_iterations=2.5"),
+    "half an iteration": (lambda f, x: x.loop(lambda y: y, max_iterations=2.5), "max_iterations=2.5"),
     "release": (lambda f, x: x.to_memory("m", release="arrivals"), "release='arrivals'"),
     "diff": (lambda f, x: x.to_delta("t", diff="d", release="arrival"), "leave release at 'epoch'"),
     "a word sent": (lambda f, x: x.send("abc"), "input 'people'.*'abc' is one value"),
@@ -109,13 +109,13 @@ SLIPS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("slip", "told"), SLIPS.values(), ids=SLIPS)
-def test_a_slip_is_told_with_its_line_and_a_hint(slip: Any, told: str) -> None:
+@pytest.mark.parametrize(("slip", "message"), SLIPS.values(), ids=SLIPS)
+def test_an_error_has_the_line_and_a_hint(slip: Any, message: str) -> None:
     flow = ts.Dataflow("slip")
     stream = people(flow)
     with pytest.raises((GraphError, SchemaError), match=r"(?s)test_mistakes\.py:\d+.*Hint: ") as caught:
         slip(flow, stream)
-    assert caught.match(told)
+    assert caught.match(message)
 
 
 def test_a_mapping_of_columns_may_be_sent() -> None:
@@ -145,7 +145,7 @@ def test_steps_without_a_name_are_numbered() -> None:
     ]
 
 
-def test_a_name_that_a_step_has_for_want_of_another_may_be_given_to_one() -> None:
+def test_a_derived_name_may_be_given_to_another_step() -> None:
     once = people().distinct()
     once.capture("distinct")
 
@@ -161,5 +161,5 @@ def test_all_records_as_one_table_have_an_epoch_column() -> None:
 
     assert none["plain"].table().schema.names == ["epoch", "n"]
     assert some["plain"].table().to_pylist() == [{"epoch": 0, "n": 7}]
-    with pytest.raises(TimelyError, match=r"column 'epoch' themselves.*Hint"):
+    with pytest.raises(TimelyError, match=r"have a column 'epoch'.*Hint"):
         some["own"].table()

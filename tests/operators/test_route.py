@@ -36,7 +36,7 @@ def test_exchange_brings_equal_keys_to_one_worker(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_broadcast_brings_each_record_to_every_worker_and_each_copy_counts(workers: int) -> None:
+def test_broadcast_sends_each_record_to_every_worker(workers: int) -> None:
     assert places(lambda x: x.broadcast(), workers) == sorted(
         (n, w) for n in (1, 1, 2, 2, 3, 3, 4, 4) for w in range(workers)
     )
@@ -51,7 +51,7 @@ def test_broadcast_brings_each_record_to_every_worker_and_each_copy_counts(worke
     assert result["behind"].rows() == {0: [(workers,)]}
 
 
-def test_concat_wants_one_schema() -> None:
+def test_concat_requires_one_schema() -> None:
     flow = ts.Dataflow("concat")
     x = flow.input("x", "n long")
 
@@ -81,13 +81,13 @@ def test_max_iterations_is_how_often_the_step_is_applied() -> None:
             assert rows == {0: [(i + 1,) for i in range(most)]}
 
 
-def test_a_loop_may_read_what_is_around_it_and_several_streams_may_leave() -> None:
+def test_a_loop_may_read_outer_streams_and_several_streams_may_leave() -> None:
     flow = ts.Dataflow("several")
     limit = flow.input("limit", "n long, until long")
 
     def step(x: ts.Stream) -> tuple[ts.Stream, ...]:
-        known = x.join(x.scope.enter(limit), on=["n"])
-        parts = known.map(lambda row: (row.n, row.v + 1, row.until), "n long, v long, until long").branch(
+        limited = x.join(x.scope.enter(limit), on=["n"])
+        parts = limited.map(lambda row: (row.n, row.v + 1, row.until), "n long, v long, until long").branch(
             lambda row: row.v < row.until
         )
         return parts.trues.select("n", "v"), parts.trues.select("v"), parts.falses.select("n", "v")
@@ -130,7 +130,7 @@ def test_three_nested_loops() -> None:
         (lambda x: x.scope.enter(x.scope.inner().enter(x)), "not around"),
     ],
 )
-def test_what_cannot_be_is_refused_when_the_graph_is_built(build: Any, message: str) -> None:
+def test_invalid_arguments_are_refused_when_the_graph_is_built(build: Any, message: str) -> None:
     with pytest.raises(ts.TimelyError, match=f"(?s)({message}).*Hint: "):
         build(ts.Dataflow("bad").input("x", "n long"))
 
@@ -160,7 +160,7 @@ def test_a_loop_that_never_ends_is_reported_by_the_simulator() -> None:
 
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("made", [lambda x: x.distinct(), lambda x: x.loop(lambda n: n.distinct())])
-def test_each_copy_of_what_may_be_bettered_counts_too(made: Any, workers: int) -> None:
+def test_each_copy_of_a_record_that_is_not_final_counts(made: Any, workers: int) -> None:
     flow = ts.Dataflow("copies")
     made(flow.input("x", "n long")).broadcast().capture("out")
 

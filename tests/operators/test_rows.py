@@ -20,12 +20,12 @@ def out(build: Any, records: Any, schema: str = "n long", workers: int = 2) -> l
     return run(flow, {"x": [records]}, workers=workers)["out"].rows()[0]
 
 
-def test_map_reads_a_named_row_and_gives_a_scalar_a_tuple_or_a_dict() -> None:
+def test_map_gets_a_named_row_and_returns_a_scalar_a_tuple_or_a_dict() -> None:
     for made in (lambda row: row.n + 1, lambda row: (row.n + 1,), lambda row: {"m": row.n + 1}):
         assert out(lambda x, f=made: x.map(f, "m long"), [1, 2]) == [(2,), (3,)]
 
 
-def test_map_sees_nulls_as_none_and_may_give_them() -> None:
+def test_map_gets_nulls_as_none_and_may_return_none() -> None:
     assert out(lambda x: x.map(lambda r: None if r.n else 0, "n long"), [None, 1]) == [(None,), (0,)]
 
 
@@ -72,7 +72,7 @@ def test_branch_gives_each_record_to_one_side(predicate: Any) -> None:
     assert result["falses"].rows() == {0: [(None,), (1,)]}
 
 
-def test_map_batches_takes_what_arrow_and_pandas_give() -> None:
+def test_map_batches_takes_arrow_and_pandas_results() -> None:
     def frame(batch: pa.Table) -> pd.DataFrame:
         return pd.DataFrame({"m": batch["n"].to_pandas() * 2})
 
@@ -84,7 +84,7 @@ def test_map_batches_takes_what_arrow_and_pandas_give() -> None:
         assert out(lambda x, f=function: x.map_batches(f, "m long"), [1, 2]) == [(2,), (4,)]
 
 
-def test_one_stage_reached_by_two_ways_sees_both() -> None:
+def test_a_stage_reached_by_two_paths_gets_both() -> None:
     """At the sources too, where what several channels share is computed once."""
 
     def build(x: ts.Stream) -> ts.Stream:
@@ -110,7 +110,7 @@ def test_one_stage_reached_by_two_ways_sees_both() -> None:
         lambda x: x.map(lambda row: row.n, 7),
     ],
 )
-def test_what_cannot_be_is_refused_when_the_graph_is_built(build: Any) -> None:
+def test_invalid_arguments_are_refused_when_the_graph_is_built(build: Any) -> None:
     with pytest.raises(SchemaError, match="Hint: "):
         build(ts.Dataflow("bad").input("x", "n long"))
 

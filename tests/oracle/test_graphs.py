@@ -39,8 +39,8 @@ def hops_flow() -> ts.Dataflow:
 
     def hop(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
         best = proposed.min("hops", keys=["node"], name="best")
-        onward = best.join(proposed.scope.enter(edges), left=["node"], right=["src"])
-        return onward.select(node="dst", hops=pc.field("hops") + 1), best
+        targets = best.join(proposed.scope.enter(edges), left=["node"], right=["src"])
+        return targets.select(node="dst", hops=pc.field("hops") + 1), best
 
     roots.loop(hop).capture("out")
     return flow
@@ -77,8 +77,8 @@ def test_components(nodes: int, edges: int, epochs: int, seed: int | None) -> No
 
     def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
         least = proposed.min("label", keys=["node"])
-        onward = least.join(proposed.scope.enter(both), left=["node"], right=["src"])
-        return onward.select(node="dst", label="label"), least
+        targets = least.join(proposed.scope.enter(both), left=["node"], right=["src"])
+        return targets.select(node="dst", label="label"), least
 
     both.select(node="src", label="src").concat(both.select(node="dst", label="src")).loop(spread).capture(
         "out"
@@ -100,8 +100,8 @@ def test_all_pairs_that_reach_each_other(workers: int) -> None:
     edges = flow.input("edges", "src long, dst long")
 
     def further(pairs: ts.Stream) -> ts.Stream:
-        onward = pairs.join(pairs.scope.enter(edges).select(dst="src", end="dst"), on=["dst"])
-        return onward.select(src="src", dst="end").concat(pairs).distinct(name="pairs")
+        targets = pairs.join(pairs.scope.enter(edges).select(dst="src", end="dst"), on=["dst"])
+        return targets.select(src="src", dst="end").concat(pairs).distinct(name="pairs")
 
     edges.loop(further).capture("out")
     tables = growing(25, 40, 3, seed=3)
@@ -133,8 +133,8 @@ def test_shortest_paths_with_weights_are_scipys(workers: int) -> None:
 
     def relax(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
         best = proposed.min("d", keys=["node"])
-        onward = best.join(proposed.scope.enter(edges), left=["node"], right=["src"])
-        return onward.select(node="dst", d=pc.field("d") + pc.field("w")), best
+        targets = best.join(proposed.scope.enter(edges), left=["node"], right=["src"])
+        return targets.select(node="dst", d=pc.field("d") + pc.field("w")), best
 
     roots.loop(relax).capture("out")
     rows = [(a, b, w) for (a, b), w in pairs.items()]
@@ -163,8 +163,8 @@ def test_paths_of_at_most_k_edges_with_a_limit_on_the_laps() -> None:
 
         def relax(proposed: ts.Stream, links: ts.Stream = links) -> tuple[ts.Stream, ts.Stream]:
             best = proposed.min("d", keys=["node"])
-            onward = best.join(proposed.scope.enter(links), left=["node"], right=["src"])
-            return onward.select(node="dst", d=pc.field("d") + pc.field("w")), best
+            targets = best.join(proposed.scope.enter(links), left=["node"], right=["src"])
+            return targets.select(node="dst", d=pc.field("d") + pc.field("w")), best
 
         roots.loop(relax, max_iterations=k).capture("out")
         for workers in (1, 3):

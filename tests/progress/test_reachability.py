@@ -60,8 +60,8 @@ def test_a_location_that_leads_to_itself() -> None:
 @pytest.mark.parametrize("kind", [PRODUCT, LEXICOGRAPHIC])
 def test_a_feedback_does_not_excuse_a_cycle_around_the_loop(kind: object) -> None:
     # 0 -> [1 -> 2] -> 0: the inner counter grows and is forgotten on the way out
-    lap, enter, leave = PRODUCT.feedback(1), PRODUCT.enter(0), PRODUCT.leave(1)
-    inside = [edge(0, 1, enter), edge(1, 2, PRODUCT.identity(1)), edge(2, 1, lap), edge(2, 3, leave)]
+    feedback, enter, leave = PRODUCT.feedback(1), PRODUCT.enter(0), PRODUCT.leave(1)
+    inside = [edge(0, 1, enter), edge(1, 2, PRODUCT.identity(1)), edge(2, 1, feedback), edge(2, 3, leave)]
 
     Reachability(4, inside)
     with pytest.raises(CyclicTime) as caught:
@@ -70,7 +70,7 @@ def test_a_feedback_does_not_excuse_a_cycle_around_the_loop(kind: object) -> Non
     Reachability(4, [*inside, edge(3, 0, NEXT)])
 
 
-def test_a_cycle_that_advances_the_epoch_may_forget_the_counters() -> None:
+def test_a_cycle_that_advances_the_epoch_may_drop_counters() -> None:
     Reachability(2, [edge(0, 1, PRODUCT.enter(0)), edge(1, 0, PRODUCT.leave(1).followed_by(NEXT))])
 
 
@@ -90,11 +90,11 @@ def nested() -> Reachability:
 
 def test_minimal_summaries_are_an_antichain() -> None:
     graph = nested()
-    lap = PRODUCT.feedback(2)
+    feedback = PRODUCT.feedback(2)
     around = PRODUCT.leave(2).followed_by(PRODUCT.feedback(1)).followed_by(PRODUCT.enter(1))
 
     assert graph.summaries(2)[2] == Antichain([PRODUCT.identity(2), around])
-    assert not lap.less_equal(around)
+    assert not feedback.less_equal(around)
     assert graph.summaries(4)[0] == Antichain([PRODUCT.identity(0)])
     assert 4 not in graph.summaries(3)
     assert graph.exchanged(2)[2] == Antichain([around])
@@ -103,9 +103,9 @@ def test_minimal_summaries_are_an_antichain() -> None:
 
 
 def test_a_limit_is_part_of_the_summary() -> None:
-    lap = PRODUCT.feedback(1, limit=2)
+    feedback = PRODUCT.feedback(1, limit=2)
     identities = [PRODUCT.identity(1), PRODUCT.identity(1), PRODUCT.identity(0)]
-    graph = Reachability(3, [edge(0, 1, lap), edge(1, 2, PRODUCT.leave(1))], identities=identities)
+    graph = Reachability(3, [edge(0, 1, feedback), edge(1, 2, PRODUCT.leave(1))], identities=identities)
     (path,) = graph.summaries(2)[0]
 
     assert path.results_in(Time(0, 1)) == Time(0)
@@ -135,7 +135,7 @@ def test_deep_graphs_need_no_deep_stack() -> None:
     assert len(caught.value.locations) == n
 
 
-def test_what_leads_somewhere_may_lead_there_and_what_is_behind_may_not() -> None:
+def test_may_lead_is_true_for_every_path() -> None:
     graph = Reachability(8, [*ring(SAME, SAME, NEXT), edge(6, 0), edge(5, 7)], identities=[SAME] * 8)
 
     for target in range(8):

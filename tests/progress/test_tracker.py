@@ -38,7 +38,7 @@ def test_timely_docs_of_propagation() -> None:
     assert empty(tracker)
 
 
-def test_a_pointstamp_stands_where_it_stands() -> None:
+def test_a_pointstamp_is_in_the_frontier_of_its_location() -> None:
     tracker = Tracker(chain(3))
     tracker.update([(1, Time(3), 1)])
 
@@ -51,7 +51,7 @@ def test_a_pointstamp_stands_where_it_stands() -> None:
     assert not tracker.less_equal(0, Time(9))
 
 
-def test_arrivals_are_what_has_an_exchange_before_it() -> None:
+def test_arrivals_are_times_over_an_exchange() -> None:
     tracker = Tracker(chain(5, 2, 4))
     tracker.update([(1, Time(3), 1)])
 
@@ -61,7 +61,7 @@ def test_arrivals_are_what_has_an_exchange_before_it() -> None:
     assert tracker.frontier(2) == Antichain([Time(3)])
 
 
-def test_an_exchange_to_oneself_in_a_loop_arrives_a_lap_later() -> None:
+def test_an_exchange_in_a_loop_arrives_an_iteration_later() -> None:
     loop = [
         Edge(0, 1, PRODUCT.enter(0), exchange=True),
         Edge(1, 1, PRODUCT.feedback(1), exchange=True),
@@ -75,7 +75,7 @@ def test_an_exchange_to_oneself_in_a_loop_arrives_a_lap_later() -> None:
     assert tracker.arrivals(2) == tracker.frontier(2) == Antichain([Time(0)])
 
 
-def test_an_input_blocks_every_location_behind_it_and_is_no_arrival() -> None:
+def test_an_input_blocks_every_location_after_it_and_is_no_arrival() -> None:
     tracker = Tracker(chain(3, 1))
     tracker.input_at(0, None, Time(0))
     assert tracker.propagate() == [(location, Time(0), 1) for location in range(3)]
@@ -100,7 +100,7 @@ def test_an_input_does_not_go_back() -> None:
         tracker.input_at(0, Time(3), Time(2))
 
 
-def test_two_inputs_into_one_place_are_counted() -> None:
+def test_two_inputs_at_one_location_are_counted() -> None:
     tracker = Tracker(chain(2))
     tracker.input_at(0, None, Time(0))
     tracker.input_at(0, None, Time(0))
@@ -110,7 +110,7 @@ def test_two_inputs_into_one_place_are_counted() -> None:
     assert tracker.frontier(1) == Antichain([Time(5)])
 
 
-def test_a_consumption_may_be_heard_of_before_its_production() -> None:
+def test_a_consumption_may_be_reported_before_its_production() -> None:
     tracker = Tracker(chain(3))
     tracker.update([(0, Time(0), -1), (1, Time(0), 1)])
     assert tracker.propagate() == [(1, Time(0), 1), (2, Time(0), 1)]
@@ -123,7 +123,7 @@ def test_a_consumption_may_be_heard_of_before_its_production() -> None:
         assert empty(each)
 
 
-def test_all_of_a_batch_counts_at_once() -> None:
+def test_the_deltas_of_a_batch_are_applied_at_once() -> None:
     tracker = Tracker(chain(3))
     tracker.update([(0, Time(0), 1)])
     tracker.propagate()

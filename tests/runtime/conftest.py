@@ -24,7 +24,8 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
     import engine
     from stepper import Stepper
 
-    from timely_spark.runtime import query, run_context
+    from timely_spark.runtime.query import run_context
+    from timely_spark.runtime.query import streaming as query
 
     worlds: list[engine.World] = []
     running: list[Stepper] = []

@@ -11,7 +11,7 @@ from pyspark.sql.types import LongType, NullType, StructField, StructType
 import timely_spark as ts
 from timely_spark.errors import BadArgument, SchemaError, UnknownName
 from timely_spark.runtime.errors import Unpicklable
-from timely_spark.runtime.run_context import packed
+from timely_spark.runtime.query.run_context import packed
 from timely_spark.runtime.trigger import trigger_of
 
 
@@ -89,14 +89,14 @@ def test_inputs_of_a_simulation_are_lists_of_epochs(inputs: Any) -> None:
         ("record", 1),
     ],
 )
-def test_what_is_of_another_kind_is_told(argument: str, value: Any) -> None:
+def test_arguments_of_another_kind_are_refused_by_name(argument: str, value: Any) -> None:
     with pytest.raises(
         BadArgument, match=rf"(?s){argument}=.* was expected \(.*test_arg.*\.py:\d+\)\nHint: "
     ):
         flow().start(**{argument: value}, workers=1)
 
 
-def test_a_column_of_a_type_that_is_not_taken_is_named_with_its_source() -> None:
+def test_a_column_of_an_unsupported_type_is_named_with_its_source() -> None:
     class Frame:
         isStreaming = True  # noqa: N815 - Spark's name
         schema = StructType([StructField("n", LongType()), StructField("v", NullType())])
@@ -106,7 +106,7 @@ def test_a_column_of_a_type_that_is_not_taken_is_named_with_its_source() -> None
         made.source("s", Frame())  # type: ignore[arg-type]
 
 
-def test_an_unknown_input_is_named_with_what_there_is() -> None:
+def test_an_unknown_input_is_named_with_the_existing_ones() -> None:
     unknown = (
         r"(?s)flow 'small' has no input 'number' \(.*test_arguments\.py:\d+\)\nHint: did you mean 'numbers'"
     )

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from timely_spark.runtime.cancel import ask, due
 from timely_spark.runtime.errors import LostOwnership
-from timely_spark.runtime.log import RoundLog
+from timely_spark.runtime.storage.cancel import ask, due
+from timely_spark.runtime.storage.log import RoundLog
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def log(tmp_path: Path) -> RoundLog:
     return RoundLog(str(tmp_path)).claim({"run": "first"})
 
 
-def test_a_request_takes_effect_with_one_batch_whenever_that_runs(log: RoundLog) -> None:
+def test_a_cancel_takes_effect_in_one_batch_also_when_it_runs_again(log: RoundLog) -> None:
     assert due(log, 3, kept_from=0) == []
     ask(log, 2)
     ask(log, 5)

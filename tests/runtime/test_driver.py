@@ -14,11 +14,11 @@ from stepper import Begin, Stepper
 
 import timely_spark as ts
 from timely_spark.errors import VertexError
-from timely_spark.runtime import blobs
 from timely_spark.runtime.errors import LostOwnership, OtherFlow
-from timely_spark.runtime.log import RoundLog
-from timely_spark.runtime.states import States
-from timely_spark.runtime.watch import Watch
+from timely_spark.runtime.handle.watch import Watch
+from timely_spark.runtime.storage import blobs
+from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.states import States
 
 Told = list[tuple[int, list[Any]]]
 
@@ -28,10 +28,10 @@ def loop() -> ts.Dataflow:
     flow = ts.Dataflow("loop")
     given = flow.input("x", "k long")
 
-    def lap(each: ts.Stream) -> ts.Stream:
+    def body(each: ts.Stream) -> ts.Stream:
         return each.where(lambda row: row.k < 6).map(lambda row: row.k + 1, "k long").concat(each).distinct()
 
-    given.loop(lap).capture("out")
+    given.loop(body).capture("out")
     return flow
 
 
@@ -55,16 +55,16 @@ def passing(told: Told, **said: Any) -> ts.Dataflow:
 
 
 def manifests(process: Stepper) -> list[int]:
-    return sorted(int(name.partition(".")[0]) for name in _names(process, f"rounds/{process.site.term}"))
+    return sorted(int(name.partition(".")[0]) for name in _names(process, f"rounds/{process.context.term}"))
 
 
 def _names(process: Stepper, folder: str) -> list[str]:
-    return [name.rpartition("/")[2] for name in process.site.log.files.names(folder)]
+    return [name.rpartition("/")[2] for name in process.context.log.files.names(folder)]
 
 
 def raw(process: Stepper, batch: int) -> tuple[Any, pa.Table]:
     """A manifest but for how long things took, and its rows."""
-    found = process.site.log.read_whole(batch)
+    found = process.context.log.read_whole(batch)
     assert found is not None
     manifest = dataclasses.asdict(found[0])
     manifest["stats"].pop("slowest")
@@ -79,7 +79,7 @@ def test_a_batch_says_what_the_flow_says(begin: Begin) -> None:
     process.handles["x"].send([0, 4])
 
     assert process.batches() > 3  # every round a batch
-    assert Watch(process.site).captured("out").rows()[0] == [(k,) for k in range(7)]
+    assert Watch(process.context).captured("out").rows()[0] == [(k,) for k in range(7)]
 
 
 @pytest.mark.parametrize("other", [False, True], ids=["by the same driver", "by another one"])
@@ -134,7 +134,7 @@ def test_after_a_restart_the_flow_goes_on_in_the_middle_of_a_loop(begin: Begin) 
 
     assert after.next == 2
     after.batches()
-    assert Watch(after.site).captured("out").rows()[0] == [(k,) for k in range(7)]
+    assert Watch(after.context).captured("out").rows()[0] == [(k,) for k in range(7)]
 
 
 def test_a_batch_that_was_not_committed_runs_again_after_a_restart(begin: Begin) -> None:
@@ -148,7 +148,7 @@ def test_a_batch_that_was_not_committed_runs_again_after_a_restart(begin: Begin)
     assert after.next == 1
     after.finish(after.run())
     after.batches()
-    assert Watch(after.site).captured("out").rows()[0] == [(k,) for k in range(7)]
+    assert Watch(after.context).captured("out").rows()[0] == [(k,) for k in range(7)]
 
 
 def test_ids_that_spark_uses_up_by_itself_are_no_gap(begin: Begin) -> None:
@@ -163,7 +163,7 @@ def test_ids_that_spark_uses_up_by_itself_are_no_gap(begin: Begin) -> None:
 
     assert after.next == 2
     after.batches()
-    assert Watch(after.site).captured("out").rows()[0] == [(k,) for k in range(7)]
+    assert Watch(after.context).captured("out").rows()[0] == [(k,) for k in range(7)]
 
 
 def test_rounds_of_one_batch_lead_to_the_same(begin: Begin) -> None:
@@ -171,16 +171,18 @@ def test_rounds_of_one_batch_lead_to_the_same(begin: Begin) -> None:
     process.handles["x"].send([0, 4])
 
     assert process.batches() == 1
-    manifest = process.site.log.read(0)
+    manifest = process.context.log.read(0)
     assert manifest is not None
     assert manifest.rounds == manifest.stats["rounds"] > 3
     assert manifest.rounds_ahead == 100
     assert not manifest.runnable
     assert manifest.released == [("out", 0)]
-    assert Watch(process.site).captured("out").rows()[0] == [(k,) for k in range(7)]
+    assert Watch(process.context).captured("out").rows()[0] == [(k,) for k in range(7)]
     process.handles["x"].send([0, 9])
     process.batches()
-    assert Watch(process.site).captured("out").rows()[1] == [(9,)]  # from the states that those rounds left
+    assert Watch(process.context).captured("out").rows()[1] == [
+        (9,)
+    ]  # from the states that those rounds left
 
 
 # -- what a manifest says ----------------------------------------------------------------------------------
@@ -190,15 +192,15 @@ def test_a_manifest_says_where_the_flow_is(begin: Begin) -> None:
     process = begin(loop())
     process.handles["x"].send([0])
     process.batch()
-    first = process.site.log.read(0)
+    first = process.context.log.read(0)
     assert first is not None
 
     assert (first.batch, first.rounds, first.runnable, first.released) == (0, 1, True, [])
-    assert (first.plan, first.run) == (process.site.plan.fingerprint, process.name)
+    assert (first.plan, first.run) == (process.context.plan.fingerprint, process.name)
     assert first.frontier["out"] == [[0]]
     assert list(first.unreleased) == ["out"]
     process.batches()
-    last = process.site.log.read(process.next - 1)
+    last = process.context.log.read(process.next - 1)
     assert last is not None
     assert (last.rounds, last.released, last.unreleased) == (process.next, [("out", 0)], {})
     assert not last.complete
@@ -209,7 +211,7 @@ def test_a_manifest_of_another_flow_is_refused(begin: Begin) -> None:
     process.handles["x"].send([0])
     process.poll()
     frame = process.run()
-    log = process.site.log
+    log = process.context.log
     first, rows = log.newest_before(0)
     log.write(dataclasses.replace(first, plan="another"), rows)
 
@@ -245,7 +247,7 @@ def test_parts_of_an_open_epoch_are_kept_in_few_files_and_go_when_it_is_told(beg
     for n in range(9):
         process.handles["x"].send([n])
         process.batches()
-    manifest = process.site.log.read(process.next - 1)
+    manifest = process.context.log.read(process.next - 1)
     assert manifest is not None
     ((name, epochs),) = manifest.unreleased.items()
     assert (name, list(epochs)) == ("told", ["0"])
@@ -257,7 +259,7 @@ def test_parts_of_an_open_epoch_are_kept_in_few_files_and_go_when_it_is_told(beg
     for _ in range(6):
         process.handles["x"].send([0])
         process.batches()
-    manifest = process.site.log.read(process.next - 1)
+    manifest = process.context.log.read(process.next - 1)
     assert manifest is not None
     needed = {name.rpartition("/")[2] for files in manifest.unreleased["told"].values() for name in files}
     assert needed <= set(_names(process, "outputs"))
@@ -271,8 +273,11 @@ def test_by_arrival_each_batch_is_told(begin: Begin) -> None:
         process.handles["x"].send([n])
         process.batches()
 
-    assert told == [(0, [5]), (0, [6])]
-    manifest = process.site.log.read(process.next - 1)
+    process.handles["x"].advance_to(1)
+    process.batches()
+
+    assert told == [(0, [5]), (0, [6])], "and nothing again when the epoch is complete"
+    manifest = process.context.log.read(process.next - 1)
     assert manifest is not None
     assert manifest.unreleased == {}
 
@@ -287,7 +292,7 @@ def test_when_all_inputs_are_closed_it_is_complete(begin: Begin) -> None:
     process.batches()
 
     assert done == ["done"]
-    manifest = process.site.log.read(process.next - 1)
+    manifest = process.context.log.read(process.next - 1)
     assert manifest is not None
     assert manifest.complete
 
@@ -313,7 +318,7 @@ def test_what_a_subscriber_raises_is_named_and_the_epoch_comes_again(begin: Begi
 
     with pytest.raises(VertexError, match=r"step 'told' \(.*test_driver.*failed at epoch 1.*ValueError: 1"):
         process.driver(frame, 1)  # type: ignore[arg-type]
-    assert not process.site.log.has(1)
+    assert not process.context.log.has(1)
     process.finish(frame)
     process.handles["x"].send([7])
     process.batch()
@@ -335,9 +340,9 @@ def test_files_go_when_no_batch_that_may_run_again_needs_them(
         process.batches()
         live.append(len(_names(process, "blobs")))
         for batch in manifests(process):  # each of them could be gone back to
-            _, rows = process.site.log.newest_before(batch + 1)
+            _, rows = process.context.log.newest_before(batch + 1)
             needed = blobs.files_of(rows.filter(pc.equal(rows.column("kind"), "message")))
-            needed = needed.union(*(state.files for state in States.of(rows).known.values()))
+            needed = needed.union(*(state.files for state in States.of(rows).by_worker.values()))
             assert {name.rpartition("/")[2] for name in needed} <= set(_names(process, "blobs"))
 
     assert manifests(process)[0] == process.next - 1 - 3
@@ -356,19 +361,20 @@ def test_a_driver_whose_checkpoint_was_taken_delivers_nothing(begin: Begin) -> N
     process.handles["x"].send([7])
     process.poll()
     frame = process.run()
-    RoundLog(process.site.log.checkpoint).claim({"run": "another"})
+    RoundLog(process.context.log.checkpoint).claim({"run": "another"})
 
     with pytest.raises(LostOwnership):
         process.driver(frame, 0)  # type: ignore[arg-type]
     assert told == []
-    assert not process.site.log.has(0)
+    assert not process.context.log.has(0)
 
 
 def test_a_driver_whose_checkpoint_is_taken_while_it_delivers_does_not_commit(begin: Begin) -> None:
     flow = ts.Dataflow("taken")
     taken: list[Any] = []
     flow.input("x", "k long").subscribe(
-        lambda *_: taken.append(RoundLog(process.site.log.checkpoint).claim({"run": "another"})), name="told"
+        lambda *_: taken.append(RoundLog(process.context.log.checkpoint).claim({"run": "another"})),
+        name="told",
     )
     process = begin(flow)
     process.handles["x"].send([7])

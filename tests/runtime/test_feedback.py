@@ -10,10 +10,10 @@ from stepper import Begin, Stepper
 
 import timely_spark as ts
 from timely_spark.errors import LogDamaged
-from timely_spark.runtime import feedback
 from timely_spark.runtime.errors import LostOwnership
-from timely_spark.runtime.feedback import FeedbackReader
-from timely_spark.runtime.log import FIRST, RoundLog
+from timely_spark.runtime.query import feedback
+from timely_spark.runtime.query.feedback import FeedbackReader
+from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.worker import ROWS, read_rows
 
 
@@ -37,9 +37,9 @@ def sent(table: pa.Table) -> list[tuple[str, int]]:
 
 def fresh(process: Stepper) -> FeedbackReader:
     """A reader as Spark makes one in another process."""
-    from timely_spark.runtime.run_context import RunContext
+    from timely_spark.runtime.query.run_context import RunContext
 
-    return FeedbackReader(RunContext.from_option(process.site.to_option()))
+    return FeedbackReader(RunContext.from_option(process.context.to_option()))
 
 
 def test_a_flow_with_nothing_to_do_has_no_next_batch(begin: Begin) -> None:
@@ -89,7 +89,7 @@ def test_a_batch_takes_so_many_entries_and_bytes_and_one_at_least(
     assert ends == [2, 5, 6, 6]
 
     monkeypatch.setattr(feedback, "MAX_ENTRIES", 1000)
-    size = feedback.entry_size(process.site.log, "x", 0)
+    size = feedback.entry_size(process.context.log, "x", 0)
     assert size is not None
     monkeypatch.setattr(feedback, "MAX_BYTES", 2 * size)
     assert process.reader.read(start)[1]["inputs"]["x"] == 1
@@ -109,10 +109,10 @@ def test_what_a_round_left_is_read_by_the_next_and_nothing_of_states(begin: Begi
     assert end == {"round": 0, "inputs": {"x": 0, "y": -1}}
     assert set(table.column("kind").to_pylist()) <= {"message", "header", "state"}
     assert "message" in table.column("kind").to_pylist()
-    assert set(table.column("worker").to_pylist()) <= set(process.site.labels)
+    assert set(table.column("worker").to_pylist()) <= set(process.context.labels)
     assert read(fresh(process), start, end).equals(table)
     process.batches()
-    manifest, rows_left = process.site.log.newest_before(process.next)
+    manifest, rows_left = process.context.log.newest_before(process.next)
     assert not manifest.runnable
     assert rows_left.num_rows  # the states
     at = process.world.offset(process.next - 1)
@@ -172,7 +172,7 @@ def test_inputs_that_the_flow_has_no_longer_stay_where_they_were(begin: Begin) -
 
 def test_entries_go_when_no_batch_that_is_kept_can_read_them(begin: Begin) -> None:
     process = begin(two_inputs(), keep=2)
-    there = lambda: process.site.log.files.numbers("inputs/x")  # noqa: E731
+    there = lambda: process.context.log.files.numbers("inputs/x")  # noqa: E731
     for n in range(8):
         process.handles["x"].send([n])
     for n in range(8):
@@ -189,13 +189,13 @@ def test_a_restarted_reader_removes_what_the_one_before_left(begin: Begin) -> No
     for n in (3, 4, 5):
         reader.commit({"round": n, "inputs": {"x": n, "y": -1}})
 
-    assert process.site.log.files.numbers("inputs/x") == [4, 5]
+    assert process.context.log.files.numbers("inputs/x") == [4, 5]
 
 
-def test_a_reader_whose_checkpoint_was_taken_reads_nothing_new(begin: Begin) -> None:
+def test_a_reader_that_lost_its_checkpoint_reads_nothing_new(begin: Begin) -> None:
     process = begin(two_inputs())
     process.handles["x"].send([1])
-    RoundLog(process.site.log.checkpoint).claim({"run": "another"})
+    RoundLog(process.context.log.checkpoint).claim({"run": "another"})
 
     with pytest.raises(LostOwnership):
         process.reader.read(process.reader.initialOffset())
@@ -253,7 +253,7 @@ def test_a_pause_ends_when_something_is_sent_and_the_next_is_short(
     assert clock.slept == 0
 
 
-def test_until_nothing_is_left_nobody_is_waited_for(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_available_now_there_are_no_pauses(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     process = begin(two_inputs())
     clock = Clock()
     monkeypatch.setattr(feedback, "time", clock)
@@ -263,11 +263,11 @@ def test_until_nothing_is_left_nobody_is_waited_for(begin: Begin, monkeypatch: p
     assert clock.slept == 0
 
 
-def test_an_entry_that_goes_while_the_query_runs_is_missed(begin: Begin) -> None:
+def test_an_entry_removed_while_the_query_runs_is_an_error(begin: Begin) -> None:
     process = begin(two_inputs())
     for n in range(3):
         process.handles["x"].send([n])
-    process.site.log.files.remove("inputs/x/1.arrow")
+    process.context.log.files.remove("inputs/x/1.arrow")
     reader = fresh(process)
     at = reader.read(reader.initialOffset())[1]
     assert at["inputs"]["x"] == 0
@@ -280,12 +280,12 @@ def test_an_entry_that_goes_while_the_query_runs_is_missed(begin: Begin) -> None
         reader.read(at)
 
 
-def test_the_newest_manifest_is_missed_when_it_goes_while_the_query_runs(begin: Begin) -> None:
+def test_the_newest_manifest_removed_while_the_query_runs_is_an_error(begin: Begin) -> None:
     process = begin(two_inputs())
     process.handles["x"].send([1])
     process.batches()
     newest = process.next - 1
-    process.site.log.files.remove(f"rounds/{process.site.term}/{newest}.arrow")
+    process.context.log.files.remove(f"rounds/{process.context.term}/{newest}.arrow")
     with pytest.raises(LogDamaged, match=f"manifest of batch {newest}"):
         process.poll()
-    assert process.site.failure() is not None
+    assert process.context.failure() is not None

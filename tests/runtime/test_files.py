@@ -25,12 +25,12 @@ from moto.server import ThreadedMotoServer
 from pyarrow import fs
 
 from timely_spark.errors import LogDamaged
-from timely_spark.runtime import files as files_module
-from timely_spark.runtime.blobs import Blobs
-from timely_spark.runtime.cache import LIMIT, PLACE, Cache
 from timely_spark.runtime.errors import BadLocation
-from timely_spark.runtime.files import Files, location, quoted
-from timely_spark.runtime.stores import Remote, connect
+from timely_spark.runtime.storage import files as files_module
+from timely_spark.runtime.storage.blobs import Blobs
+from timely_spark.runtime.storage.cache import LIMIT, PLACE, Cache
+from timely_spark.runtime.storage.files import Files, location, quoted
+from timely_spark.runtime.storage.stores import Remote, connect
 
 BIG = os.urandom(1 << 20) * 12  # more than one part of an upload
 
@@ -81,7 +81,7 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
 
 
 # -- the same everywhere -------------------------------------------------------------------------------------
-def test_a_file_is_what_was_written_last(files: Files) -> None:
+def test_a_file_has_the_content_written_last(files: Files) -> None:
     for content in (b"first", pa.py_buffer(b"second, longer"), b"3", BIG, b""):
         files.write("a/b/c.json", content, durable=True)
 
@@ -91,7 +91,7 @@ def test_a_file_is_what_was_written_last(files: Files) -> None:
     assert files.names("a/b") == ["a/b/c.json"], "no temporary file is left"
 
 
-def test_what_is_missing_is_none_and_its_folder_empty(files: Files) -> None:
+def test_a_missing_file_is_none_and_a_missing_folder_empty(files: Files) -> None:
     for ask in (files.read, files.buffer, files.size, files.schema, files.table):
         assert ask("no/such.arrow") is None
     assert not files.exists("no/such.arrow")
@@ -99,7 +99,7 @@ def test_what_is_missing_is_none_and_its_folder_empty(files: Files) -> None:
     files.remove("no/such.arrow")
 
 
-def test_a_listing_holds_files_and_folders_but_nothing_begun(files: Files) -> None:
+def test_a_listing_has_no_unfinished_files(files: Files) -> None:
     for name in ("7.arrow", "12.arrow", "-1.arrow", "x.json", "20/1.arrow", ".begun.tmp"):
         files.write(name, b"x")
 
@@ -243,7 +243,7 @@ def test_a_local_file_that_outgrows_the_disk_leaves_what_there_was(tmp_path: Pat
     files.write("a/b", b"before")
     script = """if True:
         import resource, signal, sys
-        from timely_spark.runtime.files import Files
+        from timely_spark.runtime.storage.files import Files
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
@@ -428,7 +428,7 @@ def test_a_link_is_replaced_and_removed_never_followed(tmp_path: Path) -> None:
         ("hdfs://host:8020/a", "hdfs://host:8020/a"),
     ],
 )
-def test_a_place_has_one_text(text: str, expected: str) -> None:
+def test_a_location_has_one_canonical_text(text: str, expected: str) -> None:
     assert location(text) == expected == location(expected)
 
 
@@ -448,7 +448,7 @@ def test_a_place_has_one_text(text: str, expected: str) -> None:
         ("abfss://no-account/a", "does not reach abfss://no-account/a"),
     ],
 )
-def test_a_place_that_cannot_be_reached_is_refused_at_once(text: str, says: str) -> None:
+def test_an_unreachable_location_is_refused_at_once(text: str, says: str) -> None:
     with pytest.raises(BadLocation, match=rf"(?s){says}.*Hint") as caught:
         Files(text)
     assert "secret" not in str(caught.value)
@@ -472,7 +472,7 @@ def test_paths_of_objects_are_taken_literally(bucket: str) -> None:
     assert path == "bucket/a b/%2E"
 
 
-def test_spark_gets_the_place_without_our_options(bucket: str) -> None:
+def test_spark_gets_the_location_without_options(bucket: str) -> None:
     files = Files(bucket % "x/y")
 
     assert files.for_spark == "s3a://bucket/x/y"
@@ -540,7 +540,7 @@ def test_the_least_recently_used_go_first_and_the_bytes_are_bounded(tmp_path: Pa
     assert [i for i in range(40) if cache.get(str(i)) is not None] == [0, *range(31, 40)]
 
 
-def test_what_a_killed_process_began_goes_too(tmp_path: Path) -> None:
+def test_unfinished_copies_of_killed_processes_are_removed(tmp_path: Path) -> None:
     (tmp_path / ".begun.tmp").write_bytes(bytes(9_000))
     os.utime(tmp_path / ".begun.tmp", (0, 0))
     cache = Cache(str(tmp_path), limit=10_000)
@@ -550,7 +550,9 @@ def test_what_a_killed_process_began_goes_too(tmp_path: Path) -> None:
     assert cache.get("a") is not None
 
 
-def test_what_has_no_room_is_given_from_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_larger_than_the_cache_is_returned_from_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = Cache(str(tmp_path), limit=100)
     assert cache.put("a", pa.py_buffer(bytes(93))).size == 93
     assert _in(tmp_path) == []
@@ -566,7 +568,7 @@ def test_what_has_no_room_is_given_from_memory(tmp_path: Path, monkeypatch: pyte
 _SHARING = """
 import random, sys
 import pyarrow as pa
-from timely_spark.runtime.cache import Cache
+from timely_spark.runtime.storage.cache import Cache
 
 cache, chance = Cache(sys.argv[1], limit=50_000), random.Random(int(sys.argv[2]))
 found = 0
@@ -633,9 +635,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="asks Linux for the paths")
-def test_what_is_durable_is_synced_with_every_folder_that_leads_to_it(
-    tmp_path: Path, synced: list[str]
-) -> None:
+def test_a_durable_file_is_synced_with_all_its_folders(tmp_path: Path, synced: list[str]) -> None:
     top = tmp_path / "checkpoint"
     files = Files(top / "timely")
     files.write("inputs/x/0.arrow", b"first", durable=True, new=True)

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from timely_spark.runtime.files import Files
-from timely_spark.runtime.lock import Lock
+from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.lock import Lock
 
 _TRY = """
 import sys
-from timely_spark.runtime.files import Files
-from timely_spark.runtime.lock import Lock
+from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.lock import Lock
 
 print(Lock(Files(sys.argv[1])).acquire())
 """
@@ -67,8 +67,8 @@ def test_a_child_that_outlives_its_parent_does_not_keep_the_lock(tmp_path: Path)
     # the parent takes the lock, forks, tells the child's number, and is killed
     script = """if True:
         import os, signal, sys, time
-        from timely_spark.runtime.files import Files
-        from timely_spark.runtime.lock import Lock
+        from timely_spark.runtime.storage.files import Files
+        from timely_spark.runtime.storage.lock import Lock
 
         assert Lock(Files(sys.argv[1])).acquire()
         if child := os.fork():

@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from timely_spark.runtime import process
+from timely_spark.runtime.query import process
 
 _USE = """
 import numpy as np
-from timely_spark.runtime import process
+from timely_spark.runtime.query import process
 
 def resident():
     with open("/proc/self/statm") as found:
@@ -42,7 +42,7 @@ def megabytes(columns: int) -> tuple[int, int]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(process._libc() is None, reason="what is freed is kept with glibc alone")
-def test_what_a_task_frees_it_may_use_again_and_at_its_end_much_of_it_is_given_back() -> None:
+def test_a_task_reuses_freed_memory_and_returns_it_at_the_end() -> None:
     within, after = megabytes(12)
 
     assert within > 300

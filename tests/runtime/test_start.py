@@ -16,14 +16,15 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
-from timely_spark.runtime import handle, start
-from timely_spark.runtime.captured import Deliveries
-from timely_spark.runtime.entries import read_entry
+from timely_spark.runtime import start
 from timely_spark.runtime.errors import CheckpointInUse, InputsInUse, NameTaken, QueryEnded, QueryFailed
-from timely_spark.runtime.files import Files
-from timely_spark.runtime.handle import Query, living
-from timely_spark.runtime.log import RoundLog
-from timely_spark.runtime.sinks import CaptureSink, MemorySink
+from timely_spark.runtime.handle import query as handle
+from timely_spark.runtime.handle.query import Query, living
+from timely_spark.runtime.sinks.sink import CaptureSink, MemorySink
+from timely_spark.runtime.storage.captured import Deliveries
+from timely_spark.runtime.storage.entries import read_entry
+from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.log import RoundLog
 
 
 @dataclass
@@ -71,7 +72,7 @@ class Session:
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     made = Session()
-    monkeypatch.setattr(start, "_run", lambda _s, _site, _f, _d, writing: Running(writing.name, made))
+    monkeypatch.setattr(start, "_run", lambda _s, _context, _f, _d, writing: Running(writing.name, made))
     yield made
     for query in made.all:
         query.stop()
@@ -147,16 +148,16 @@ def _interrupted_at(line: int, call: Callable[[], object]) -> bool:
     return True
 
 
-def test_a_query_that_ran_before_the_interrupt_came_keeps_what_it_has_taken(
+def test_entries_read_before_an_interrupt_stay_in_the_log(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow, x = small()
     x.send([1])
 
-    def interrupted(_s: Any, site: Any, _f: Any, _d: Any, writing: Any) -> None:
+    def interrupted(_s: Any, context: Any, _f: Any, _d: Any, writing: Any) -> None:
         Running(writing.name, session)
         taken = json.dumps({"round": -1, "inputs": {"x": 0}})
-        Files(site.checkpoint).write("offsets/0", f"v1\n{{}}\n{taken}".encode())
+        Files(context.checkpoint).write("offsets/0", f"v1\n{{}}\n{taken}".encode())
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
@@ -252,7 +253,7 @@ def test_a_temporary_checkpoint_goes_with_its_query(
     again.stop()
 
 
-def test_what_views_show_of_a_temporary_checkpoint_stays(
+def test_files_of_views_in_a_temporary_checkpoint_stay(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow, _ = small()
@@ -285,14 +286,14 @@ def test_a_start_that_fails_leaves_no_temporary_checkpoint(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_others_do_with_the_handles_waits_for_the_start_that_is_under_way(
+def test_calls_of_other_threads_wait_for_a_start(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow, x = small()
     x.send([1])
     reached, go_on = threading.Event(), threading.Event()
 
-    def slow(_s: Any, _site: Any, _f: Any, _d: Any, writing: Any) -> Running:
+    def slow(_s: Any, _context: Any, _f: Any, _d: Any, writing: Any) -> Running:
         reached.set()
         assert go_on.wait(60)
         return Running(writing.name, session)
@@ -322,7 +323,7 @@ def test_what_others_do_with_the_handles_waits_for_the_start_that_is_under_way(
 
 
 @pytest.mark.parametrize("places", [("old", "new"), (None, None)], ids=["checkpoint", "temporary"])
-def test_what_an_ended_query_is_asked_to_close_is_not_the_next_ones(
+def test_close_of_an_ended_query_does_not_close_the_next_querys_input(
     session: Session, tmp_path: Path, places: tuple[str | None, str | None]
 ) -> None:
     flow = ts.Dataflow("small")
@@ -339,7 +340,7 @@ def test_what_an_ended_query_is_asked_to_close_is_not_the_next_ones(
     assert x.handle.is_closed
 
 
-def test_an_ended_query_without_a_checkpoint_leaves_what_waits_open_and_makes_no_files(
+def test_close_of_an_ended_query_without_a_checkpoint_does_nothing(
     session: Session,
 ) -> None:
     flow = ts.Dataflow("small")

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
-from timely_spark.runtime import feedback
-from timely_spark.runtime.feedback import FeedbackReader
-from timely_spark.runtime.inputs import InputHandle
-from timely_spark.runtime.log import RoundLog
-from timely_spark.runtime.run_context import RunContext, labels, packed
+from timely_spark.runtime.handle.inputs import InputHandle
+from timely_spark.runtime.query import feedback
+from timely_spark.runtime.query.feedback import FeedbackReader
+from timely_spark.runtime.query.run_context import RunContext, labels, packed
+from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.worker import pack_input
 
 
@@ -64,7 +64,7 @@ def test_a_batch_takes_a_bounded_number_of_entries(
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_large_entry_travels_in_pieces_and_its_records_keep_their_order(
+def test_a_large_entry_is_split_and_its_records_keep_their_order(
     workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run() -> tuple[list[list[int]], int]:

@@ -1,4 +1,4 @@
-"""What `explain` prints, whole, for small flows; and what it says of special ones."""
+"""The whole text of `explain` for small flows, and parts of it for special ones."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def reachability() -> ts.Dataflow:
 
     def hop(reached: ts.Stream) -> ts.Stream:
         links = reached.scope.enter(edges)
-        onward = reached.join(links, left=["node"], right=["src"]).select(node="dst")
-        return onward.concat(reached).distinct(name="near")
+        targets = reached.join(links, left=["node"], right=["src"]).select(node="dst")
+        return targets.concat(reached).distinct(name="near")
 
     roots.loop(hop, name="hops").to_memory("near")
     return flow
@@ -66,9 +66,9 @@ Vertices: each worker hosts one instance; below each, its input channels
     from counts: stays on its worker
 
 Rounds
-  an epoch takes 1 round, loops included: there is no exchange on its way
-  exchanges that cost nothing: 1 at the sources, 0 elided (already partitioned)
-  epochs: a micro-batch that brings input is one (lines); no input holds the flow back
+  an epoch takes 1 round, loops included: there is no exchange on its path
+  exchanges without a round: 1 at the sources, 0 elided (already partitioned)
+  epochs: each micro-batch with input is an epoch (lines); no input delays the flow
 """
 
 REACHABILITY = """\
@@ -103,10 +103,10 @@ Vertices: each worker hosts one instance; below each, its input channels
     from hops.near: stays on its worker, already partitioned by node; over hops.leave
 
 Rounds
-  an epoch takes 1 round, and 1 more for each exchange on its way: 1 in loop 'hops'
-  exchanges that cost nothing: 2 at the sources, 4 elided (already partitioned)
-  loop 'hops': iterations do not matter, the loop runs until nothing changes; a round ends when records must change workers
-  epochs: a micro-batch that brings input is one (edges, roots); no input holds the flow back
+  an epoch takes 1 round, and 1 more for each exchange on its path: 1 in loop 'hops'
+  exchanges without a round: 2 at the sources, 4 elided (already partitioned)
+  loop 'hops': iterations are not distinguished, the loop runs to a fixed point; a round ends when records must change workers
+  epochs: each micro-batch with input is an epoch (edges, roots); no input delays the flow
 """  # noqa: E501
 
 NESTED = """\
@@ -151,12 +151,12 @@ Vertices: each worker hosts one instance; below each, its input channels
     from counts: stays on its worker
 
 Rounds
-  an epoch takes 1 round, and 1 more for each exchange on its way: 2 in loop 'outer', 1 outside loops
-  exchanges that cost nothing: 1 at the sources, 4 elided (already partitioned)
+  an epoch takes 1 round, and 1 more for each exchange on its path: 2 in loop 'outer', 1 outside loops
+  exchanges without a round: 1 at the sources, 4 elided (already partitioned)
   loop 'outer': outer.leave.settled waits until the loop has ended on all workers, up to 1 round more
-  loop 'outer': iterations matter (there are at most 3 and outer.sums, outer.inner.leave.settled wait); each takes a round per exchange in it
-  loop 'outer.inner': iterations do not matter, the loop runs until nothing changes; no exchange in it
-  epochs: x holds the flow until the program advances or closes it
+  loop 'outer': iterations are distinguished (there are at most 3 and outer.sums, outer.inner.leave.settled wait); each takes a round per exchange in it
+  loop 'outer.inner': iterations are not distinguished, the loop runs to a fixed point; no exchange in it
+  epochs: x delays the flow until the program advances or closes it
 """  # noqa: E501
 
 
@@ -183,14 +183,14 @@ def test_one_worker_exchanges_nothing() -> None:
     assert "an epoch takes 1 round, loops included: one worker exchanges nothing" in text
 
 
-def test_an_exchange_by_hand_is_elided_where_records_are_partitioned_so_already() -> None:
+def test_an_explicit_exchange_is_elided_if_the_partitioning_fits() -> None:
     flow = ts.Dataflow("elided")
     flow.input("x", "k long, v long").group_by("k").aggregate(v=("sum", "v")).exchange("k").capture("out")
 
     text = explain(flow)
 
     assert "from aggregate: stays on its worker, already partitioned by k; over exchange" in text
-    assert "exchanges that cost nothing: 1 at the sources, 1 elided (already partitioned)" in text
+    assert "exchanges without a round: 1 at the sources, 1 elided (already partitioned)" in text
 
 
 def test_a_broadcast_and_an_exchange_behind_a_vertex_cost_a_round_each() -> None:
@@ -203,18 +203,18 @@ def test_a_broadcast_and_an_exchange_behind_a_vertex_cost_a_round_each() -> None
 
     assert "from sums: EXCHANGE by v; over exchange" in text
     assert "from sums: EXCHANGE broadcast; over broadcast" in text
-    assert "1 more for each exchange on its way: 2 outside loops" in text
+    assert "1 more for each exchange on its path: 2 outside loops" in text
 
 
 def test_an_output_of_several_is_named_by_its_number() -> None:
     flow = ts.Dataflow("branches")
     flow.input("x", "n long").branch(lambda row: row.n > 0, name="sign").falses.capture("out")
 
-    assert "from x: as it is read; runs in the source's tasks: sign" in explain(flow)
+    assert "from x: not exchanged; runs in the source's tasks: sign" in explain(flow)
     assert "<- sign[1]" in explain(flow)
 
 
-def test_inputs_say_what_ends_their_epochs() -> None:
+def test_explain_shows_how_epochs_end() -> None:
     flow = ts.Dataflow("by column")
     source = flow.source("events", "day long, n long", epoch="day")
     source.capture("out")
@@ -223,10 +223,10 @@ def test_inputs_say_what_ends_their_epochs() -> None:
     text = explain(flow)
 
     assert "epochs: events ends an epoch a round after a higher day was seen" in text
-    assert "from events[1]: as it is read" in text
+    assert "from events[1]: not exchanged" in text
 
 
-def test_a_flow_that_is_not_whole_is_refused() -> None:
+def test_an_incomplete_flow_is_refused() -> None:
     flow = ts.Dataflow("open")
     flow.scope.inner().variable(flow.input("x", "n long"))
 
@@ -234,7 +234,7 @@ def test_a_flow_that_is_not_whole_is_refused() -> None:
         explain(flow)
 
 
-def test_dataflow_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dataflow_explain_prints(capsys: pytest.CaptureFixture[str]) -> None:
     flow = word_count()
     flow.explain(3)
 

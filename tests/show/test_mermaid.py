@@ -140,7 +140,7 @@ def test_any_name_can_be_drawn(name: str) -> None:
     )
 
 
-def test_a_text_does_not_begin_as_a_list_does() -> None:
+def test_a_label_does_not_begin_a_markdown_list() -> None:
     flow = ts.Dataflow("lists")
     flow.input("1) one", "n long").where(lambda row: row.n > 0, name="- two").capture("+ three")
 
@@ -151,6 +151,6 @@ def test_a_text_does_not_begin_as_a_list_does() -> None:
     assert '"#43; three<br/>' in text
 
 
-def test_a_flow_that_is_not_whole_is_refused() -> None:
+def test_an_incomplete_flow_is_refused() -> None:
     with pytest.raises(GraphError, match="no input"):
         to_mermaid(ts.Dataflow("empty"))

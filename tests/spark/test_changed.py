@@ -30,6 +30,7 @@ def answered(spark: SparkSession, flow: ts.Dataflow, checkpoint: str, rows: dict
         }
 
 
+@pytest.mark.campaign  # tests/coordinator/test_migrate.py has the cases
 def test_a_function_may_be_renamed(spark: SparkSession, checkpoint: str) -> None:
     def half(row: Any) -> Any:
         return row.n // 2

@@ -19,8 +19,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 import timely_spark as ts
 from timely_spark.errors import SchemaError
 from timely_spark.graph import as_schema
-from timely_spark.runtime import delivery
 from timely_spark.runtime.errors import SourceMismatch
+from timely_spark.runtime.sinks import delivery
 
 NAMES = [
     "a.b", "a`b", "`", "``.`", "a-b", "a b", " a", "a:b", "a<b>", "a,b;c", "{a}", "(a)", "a=b", "a\tb",
@@ -113,7 +113,7 @@ def rows(table: pa.Table, schema: pa.Schema) -> list[dict[str, Any]]:
     return table.cast(schema).sort_by("id").to_pylist()
 
 
-@pytest.fixture(params=["driver", "tasks"])
+@pytest.fixture(params=[pytest.param("driver", marks=pytest.mark.campaign), "tasks"])
 def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Who reads the epochs."""
     monkeypatch.setattr(delivery, "LARGE", delivery.LARGE if request.param == "driver" else 0)

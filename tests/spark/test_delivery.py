@@ -12,22 +12,23 @@ import pytest
 from pyspark.sql import SparkSession, functions
 
 import timely_spark as ts
+from timely_spark.coordinator import OUTPUTS
 from timely_spark.errors import VertexError
-from timely_spark.graph import Refines
-from timely_spark.operators.output import VOID, RefinedOutput
-from timely_spark.operators.output import Output as Vertex
-from timely_spark.runtime import delivery
-from timely_spark.runtime.blobs import EMBEDDED, Blobs, file_of
-from timely_spark.runtime.delivery import Delivery
-from timely_spark.runtime.delta import DeltaSink
+from timely_spark.graph import Monotone
+from timely_spark.operators.output_vertex import VOID, MonotoneOutput
+from timely_spark.operators.output_vertex import Output as Vertex
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
-from timely_spark.runtime.files import Files
-from timely_spark.runtime.folder import FolderSink
-from timely_spark.runtime.log import Manifest, RoundLog
-from timely_spark.runtime.pending_outputs import PendingOutputs
-from timely_spark.runtime.sinks import CaptureSink, Output
-from timely_spark.worker import OUTPUTS
-from timely_spark.worker.keys import to_bytes
+from timely_spark.runtime.sinks import delivery
+from timely_spark.runtime.sinks.delivery import Delivery
+from timely_spark.runtime.sinks.delta import DeltaSink
+from timely_spark.runtime.sinks.folder import FolderSink
+from timely_spark.runtime.sinks.pending_outputs import PendingOutputs
+from timely_spark.runtime.sinks.sink import CaptureSink, Output
+from timely_spark.runtime.storage.blobs import EMBEDDED, Blobs, file_of
+from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.state.keys import to_bytes
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string()), ("at", pa.timestamp("us", "UTC"))])
 NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.timezone.utc)
@@ -46,7 +47,7 @@ def part(epoch: int, *tables: pa.Table, vertex: Vertex | None = None, blobs: Blo
 
 
 def refined(*tables: pa.Table) -> Delivery:
-    return part(0, *tables, vertex=RefinedOutput(SCHEMA, None, Refines(("k",), "v", greatest=False)))
+    return part(0, *tables, vertex=MonotoneOutput(SCHEMA, None, Monotone(("k",), "v", greatest=False)))
 
 
 def history(spark: SparkSession, path: Path) -> Counter[str]:
@@ -367,6 +368,7 @@ def test_a_sink_that_fails_stops_the_query_and_a_restart_delivers_what_it_missed
     assert [epoch for epoch, _ in heard].count(2) == 2, "at least once"
 
 
+@pytest.mark.campaign  # two outputs in one table are tested below
 def test_transactions_of_one_query_are_not_seen_by_another_nor_by_the_user(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -19,11 +19,11 @@ from pyspark.sql import SparkSession
 import timely_spark as ts
 from timely_spark.__main__ import main
 from timely_spark.errors import LogDamaged
-from timely_spark.runtime.blobs import BULK, Blobs, file_of, files_of, size_of
 from timely_spark.runtime.errors import CheckpointInUse
-from timely_spark.runtime.files import Files
-from timely_spark.runtime.log import RoundLog
-from timely_spark.runtime.status import Status
+from timely_spark.runtime.handle.status import Status
+from timely_spark.runtime.storage.blobs import BULK, Blobs, file_of, files_of, size_of
+from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.worker import ROWS, as_rows
 
 ROWS_SENT = 250_000
@@ -181,7 +181,7 @@ def test_the_status_names_what_holds_an_epoch_back(
     assert "epoch 0 is held back by\n  input right (" in told
     assert f"{Path(__file__).name}:" in told
     assert "step counts (" in told
-    assert "on the way to out" in told
+    assert "before out" in told
 
     assert main(["status", checkpoint, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import timely_spark as ts
 from timely_spark.errors import TimelyError
 from timely_spark.runtime.errors import EpochClosed
-from timely_spark.runtime.log import RoundLog
+from timely_spark.runtime.storage.log import RoundLog
 
 COLUMNS = "epoch long, n long"
 

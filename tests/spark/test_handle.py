@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import timely_spark as ts
 from timely_spark.runtime.errors import InputsInUse, NameTaken, QueryRefused
-from timely_spark.runtime.handle import SPARK_NAMES, Query
+from timely_spark.runtime.handle.query import SPARK_NAMES, Query
 
 
 def public(owner: type) -> set[str]:
@@ -181,6 +181,7 @@ def test_a_source_that_spark_refuses_is_named(spark: SparkSession, checkpoint: s
     assert len(str(caught.value)) < 1_000
 
 
+@pytest.mark.spark
 def test_a_healthy_script_prints_nothing_of_ours_and_leaves_nothing(tmp_path: Path) -> None:
     """A stop in the middle of the work; and a query that nobody stops."""
     script = tmp_path / "script.py"

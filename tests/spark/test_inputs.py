@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 
 from timely_spark.errors import InvalidTime, SchemaError
-from timely_spark.runtime.entries import close_source, read_entry
 from timely_spark.runtime.errors import EpochClosed, SentElsewhere
-from timely_spark.runtime.files import Files
-from timely_spark.runtime.inputs import InputHandle
-from timely_spark.runtime.log import RoundLog
+from timely_spark.runtime.handle.inputs import InputHandle
+from timely_spark.runtime.storage.entries import close_source, read_entry
+from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.log import RoundLog
 
 Epochs = Literal["clock", "manual"]
 
@@ -75,7 +75,7 @@ def test_after_a_restart_the_handle_stands_at_the_first_open_epoch(log: RoundLog
     again.open(log)
 
     assert again.epoch == 3
-    with pytest.raises(EpochClosed, match="stands at epoch 3; epoch 2 is closed"):
+    with pytest.raises(EpochClosed, match="is at epoch 3; epoch 2 is closed"):
         again.send([(1, "b")], epoch=2)
     with pytest.raises(EpochClosed):
         again.advance_to(1)
@@ -187,7 +187,7 @@ def test_a_start_that_is_not_carried_through_leaves_the_handle_and_the_log(log: 
     x.send([(1, "a")])
     x.advance_to(2)
 
-    end = x.opening(log)
+    end = x.journal(log)
     end.write()
     assert entries(log) == [("send", 0, 1), ("advance", 2, 0)], "durable before Spark looks"
     assert (x.sent, x.epoch) == (0, 2), "the handle knows nothing of it"
@@ -203,7 +203,7 @@ def test_entries_which_a_batch_has_taken_are_not_taken_back_and_not_sent_twice(l
     x = handle("clock")
     x.send([(1, "a")])
     x.send([(2, "b")])
-    end = x.opening(log)
+    end = x.journal(log)
     end.write()
     taken = json.dumps({"round": -1, "inputs": {"x": 0}})
     Files(log.checkpoint).write("offsets/0", f"v1\n{{}}\n{taken}".encode())
@@ -252,7 +252,7 @@ def test_what_is_refused_at_the_start_waits_on(tmp_path: Path) -> None:
 
 def test_after_a_query_without_checkpoint_what_is_sent_waits_for_the_next_start(tmp_path: Path) -> None:
     x, query = handle(), Query()
-    end = x.opening(log := RoundLog(str(tmp_path / "first")))
+    end = x.journal(log := RoundLog(str(tmp_path / "first")))
     x.bind(end, query, forgotten=True)
     x.advance_to(3)
     assert x.query is query
@@ -269,7 +269,7 @@ def test_after_a_query_without_checkpoint_what_is_sent_waits_for_the_next_start(
 
 def test_after_a_query_with_a_checkpoint_what_is_sent_is_durable_there(log: RoundLog) -> None:
     x, query = handle(), Query()
-    x.bind(x.opening(log), query)
+    x.bind(x.journal(log), query)
     query.stop()
 
     x.send([(1, "a")])

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 
 import timely_spark as ts
 from timely_spark.errors import LogDamaged, TimelyError, VertexError
-from timely_spark.runtime.blobs import EMBEDDED, Blobs, file_of, size_of
-from timely_spark.runtime.files import Files
-from timely_spark.runtime.states import State, States
+from timely_spark.runtime.storage.blobs import EMBEDDED, Blobs, file_of, size_of
+from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.states import State, States
 from timely_spark.worker import ROWS, as_rows
 
 NODES = 60_000
@@ -25,9 +25,9 @@ def paths(step: Any = None) -> ts.Dataflow:
 
     def hop(reached: ts.Stream) -> ts.Stream:
         links = reached.scope.enter(edges)
-        onward = reached.join(links, left=["node"], right=["src"]).select(node="dst")
-        onward = onward if step is None else onward.map(step, "node long", name="step")
-        return onward.concat(reached).distinct(name="near")
+        targets = reached.join(links, left=["node"], right=["src"]).select(node="dst")
+        targets = targets if step is None else targets.map(step, "node long", name="step")
+        return targets.concat(reached).distinct(name="near")
 
     roots.loop(hop, name="hops").capture("out")
     return flow
@@ -63,6 +63,7 @@ def test_a_loop_takes_its_rounds_in_few_batches(spark: SparkSession, checkpoint:
     assert jobs(spark, query) == 2, "the micro-batch itself, and one for all its further rounds"
 
 
+@pytest.mark.campaign  # tests/state has the cases
 def test_large_states_go_by_reference(spark: SparkSession, checkpoint: str) -> None:
     flow = paths()
     flow.handle("edges").send([(i, i + 1) for i in range(NODES)])
@@ -131,8 +132,8 @@ def test_a_batch_that_fails_in_a_further_round_runs_again_whole(
 
     assert nodes(query) == list(range(21))
     assert 0 < rounds < query.rounds
-    assert query._site.log.read(query.last_progress.epoch).stats["rounds"] > 4
-    before = query._site.log.read(rounds // 4)
+    assert query._context.log.read(query.last_progress.epoch).stats["rounds"] > 4
+    before = query._context.log.read(rounds // 4)
     assert before.stats["rounds"] == 4, "the batch that ran again kept to what was said before it"
 
 
@@ -175,7 +176,7 @@ def test_of_mapped_states_what_is_searched_is_not_counted_as_read(tmp_path: Path
     assert state.read(mapped=False) == 10 * EMBEDDED
     states = States()
     states.enter(as_rows([state.row(0, ms=1)]))
-    assert states.known == {0: state}
+    assert states.by_worker == {0: state}
 
 
 def test_the_manifest_says_where_each_state_is_and_gives_it_to_those_who_run() -> None:
@@ -196,7 +197,7 @@ def test_the_manifest_says_where_each_state_is_and_gives_it_to_those_who_run() -
     assert states.rows({0}).column("kind").to_pylist() == ["state", "kept"]
     assert states.rows({1}).column("kind").to_pylist() == ["kept", "state"]
 
-    assert States.of(states.rows({1})).known == states.known
+    assert States.of(states.rows({1})).by_worker == states.by_worker
     wrote(0, b"blobfilesecond")
     assert states.gone == ["first", "part"]
 

@@ -10,8 +10,9 @@ import pytest
 
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.errors import LostOwnership, OtherFlow
-from timely_spark.runtime.files import Files
-from timely_spark.runtime.log import Manifest, RoundLog
+from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.worker import as_rows
 
 ROWS = pa.table({"x": [1, 2]})

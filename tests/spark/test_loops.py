@@ -31,7 +31,7 @@ def test_a_loop_without_end_is_told_of_and_ended(
         flow.start(spark, checkpoint=checkpoint, workers=2, warn_after=40) as query,
     ):
         flow.handle("x").send([0])
-        while "has come to iteration 40 in epoch 0" not in caplog.text:
+        while "has reached iteration 40 in epoch 0" not in caplog.text:
             assert query.step(120)
         flow.handle("x").send([-1])
         assert query.step(120)
@@ -46,7 +46,7 @@ def test_a_loop_without_end_is_told_of_and_ended(
         length = len(query.captured("out").rows()[0])
         assert query.captured("out").rows()[0] == [(n,) for n in range(1, length + 1)]
     assert "loop 'up' (" in caplog.text
-    assert f"ended at its limit after {length} iterations of epoch 0" in caplog.text
+    assert f"ended by cancel after {length} iterations of epoch 0" in caplog.text
 
     flow = growing()  # the bound stays
     with flow.start(spark, checkpoint=checkpoint, workers=2) as query:

@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from timely_spark.coordinator.migrate import FlowChanged
 from timely_spark.runtime.errors import NoSession, NotStreaming, SourceMismatch
 from timely_spark.runtime.start import default_workers
-from timely_spark.worker.migrate import FlowChanged
 
 HOPS = 12
 
@@ -27,8 +27,8 @@ def reachability() -> ts.Dataflow:
 
     def hop(reached: Any) -> Any:
         links = reached.scope.enter(edges)
-        onward = reached.join(links, left=["node"], right=["src"]).select(node="dst")
-        return onward.concat(reached).distinct(name="near")
+        targets = reached.join(links, left=["node"], right=["src"]).select(node="dst")
+        return targets.concat(reached).distinct(name="near")
 
     near = roots.loop(hop, name="hops")
     near.capture("out")

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
-from timely_spark.runtime.log import RoundLog
+from timely_spark.coordinator.migrate import FlowChanged
 from timely_spark.runtime.start import default_workers
-from timely_spark.worker.migrate import FlowChanged
+from timely_spark.runtime.storage.log import RoundLog
 
 HOPS = 30
 
@@ -23,8 +23,8 @@ def paths(*, parity: bool = False, node: str = "node") -> ts.Dataflow:
     edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", f"{node} long")
 
     def hop(reached: Any) -> Any:
-        onward = reached.join(reached.scope.enter(edges), left=[node], right=["src"], name="links")
-        return onward.select(**{node: "dst"}).concat(reached).distinct(name="near")
+        targets = reached.join(reached.scope.enter(edges), left=[node], right=["src"], name="links")
+        return targets.select(**{node: "dst"}).concat(reached).distinct(name="near")
 
     near = roots.loop(hop, name="hops")
     near.capture("out")

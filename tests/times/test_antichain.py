@@ -50,7 +50,7 @@ def test_an_empty_frontier_is_complete_and_false() -> None:
     assert list(Antichain(at(1))) == at(1)
 
 
-def test_what_was_handed_out_does_not_change() -> None:
+def test_a_returned_frontier_does_not_change() -> None:
     counted = MutableAntichain([(Time(1), 1)])
     before = counted.frontier()
     before.insert(Time(0))
@@ -70,7 +70,7 @@ def test_timely_docs_of_mutable_antichain() -> None:
     assert not counted.less_than(Time(2))
 
 
-def test_counts_that_cancel_take_no_room() -> None:
+def test_counts_that_cancel_take_no_memory() -> None:
     counted = MutableAntichain([(Time(1), 1)])
     for _ in range(1000):
         counted.update_iter([(Time(9), 1), (Time(9), -1)])

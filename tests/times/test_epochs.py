@@ -23,7 +23,7 @@ def flow() -> ts.Dataflow:
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
-def test_the_simulator_takes_no_epoch_that_is_none(wrong: Any) -> None:
+def test_the_simulator_refuses_invalid_epochs(wrong: Any) -> None:
     simulation = Simulation(flow())
     verbs: list[Callable[[], None]] = [
         lambda: simulation.send("x", [1], epoch=wrong), lambda: simulation.advance_to("x", wrong)
@@ -54,7 +54,7 @@ def test_delays_and_windows_are_of_a_number_of_epochs(wrong: Any) -> None:
         stream.expire(wrong)
 
 
-def test_the_longest_delay_of_the_last_epoch_is_a_time_still() -> None:
+def test_the_longest_delay_of_the_last_epoch_is_a_valid_time() -> None:
     last = PRODUCT.epoch(as_epoch(EPOCHS - 1, "a test"))
     delayed = PRODUCT.delay(0, EPOCHS - 1).results_in(last)
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from orders import KINDS, Bitemporal, Moment, Moments
 
 import timely_spark as ts
+from timely_spark.compiler.summary import PlanSummary, plan_summary
 from timely_spark.errors import GraphError, InvalidTime
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Antichain, CompactingTimes, broken_law, only_epochs
 from timely_spark.worker import Worker
-from timely_spark.worker.plan_summary import PlanSummary, plan_summary
 
 #: the library's own kinds beside them: the definitions below must hold for these as well
 ALL = {**KINDS, "product": PRODUCT, "Naiad's": LEXICOGRAPHIC}
@@ -84,7 +84,7 @@ class Keyed(Moment):
         (Broken(decode=lambda _: Moment(Bitemporal(0))), "is encoded as .* which is not decoded to it"),
         (
             Broken(feedback=lambda depth, _=None: PRODUCT.identity(depth)),
-            "a lap of a loop must lead to|Error",
+            "an iteration must lead to|Error",
         ),
         (Broken(coarse=lambda time, _: replace(time, outer=Bitemporal(99))), "coarse.* is not before it"),
         (Broken(enter=lambda depth: 1 / 0), "ZeroDivisionError"),
@@ -214,25 +214,23 @@ OPERATORS: dict[str, Operator] = {
     ),
     "exchange": (lambda s: s.exchange("v"), Items),
 }
-LAPS = 2
+ITERATIONS = 2
 
 
 def looped(step: Callable[[Items], Items], times: Any) -> Callable[[Items], Items]:
-    """What leaves a loop of `LAPS` laps: what a lap says at its own times is what the next begins with."""
-    enter, lap, leave = times.enter(0), times.feedback(1), times.leave(1)
+    """A loop of `ITERATIONS` iterations: the records of one iteration are the input of the next one."""
+    enter, feedback, leave = times.enter(0), times.feedback(1), times.leave(1)
 
     def answer(items: Items) -> Items:
         seen, left = Items(), Items()
         begins = Items({(enter.results_in(time), record): n for (time, record), n in items.items()})
-        for _ in range(LAPS):
+        for _ in range(ITERATIONS):
             seen += begins
             fresh = {time.encode()[-1] for time, _ in begins}
-            said = Items(
-                {item: n for item, n in shifted(step(seen)).items() if item[0].encode()[-1] in fresh}
-            )
-            for (time, record), n in said.items():
+            new = Items({item: n for item, n in shifted(step(seen)).items() if item[0].encode()[-1] in fresh})
+            for (time, record), n in new.items():
                 left[leave.results_in(time), record] += n
-            begins = Items({(lap.results_in(time), record): n for (time, record), n in said.items()})
+            begins = Items({(feedback.results_in(time), record): n for (time, record), n in new.items()})
         return left
 
     return answer
@@ -251,7 +249,7 @@ Program = list[tuple[str, str]]
 
 
 def flow_of(times: Any, programs: list[Program]) -> ts.Dataflow:
-    """For each program its steps, each as it is or in a loop; what they say with its times, and by epochs."""
+    """A flow with the steps of each program, plain or in a loop; captures records, and records with times."""
     flow = ts.Dataflow("own", times=times)
     given = flow.input("x", "k long, v long, by long", epochs="manual")
     begin = flow.vertex(Spread(), given, "k long, v long")
@@ -260,7 +258,7 @@ def flow_of(times: Any, programs: list[Program]) -> ts.Dataflow:
         for place, name in program:
             build = OPERATORS[name][0]
             if place == "loop":
-                stream = stream.loop(lambda lap, build=build: shift(build(lap)), max_iterations=LAPS)
+                stream = stream.loop(lambda v, build=build: shift(build(v)), max_iterations=ITERATIONS)
             else:
                 stream = build(stream.delay(epochs=1) if place == "delayed" else stream)
         stream.capture(f"out{i}")
@@ -337,7 +335,7 @@ SCHEDULES = st.fixed_dictionaries(
     epochs=[[(0, 1, 0), (0, 3, 3), (1, 2, 1)], [(0, 2, 1), (0, 0, 2)], [(0, 4, 0)]],
     schedule={"workers": 2, "seed": 1, "together": True},
 )
-def test_an_operator_says_what_it_is_defined_to_say(name: str, epochs: Any, schedule: Any) -> None:
+def test_an_operator_gives_the_records_of_its_definition(name: str, epochs: Any, schedule: Any) -> None:
     agree(ALL[name], [[(place, each)] for place in ("plain", "loop") for each in OPERATORS], epochs, schedule)
 
 
@@ -349,7 +347,9 @@ def test_an_operator_says_what_it_is_defined_to_say(name: str, epochs: Any, sche
     epochs=EPOCHS,
     schedule=SCHEDULES,
 )
-def test_so_do_operators_one_behind_the_other(name: str, programs: Any, epochs: Any, schedule: Any) -> None:
+def test_composed_operators_give_the_records_of_their_definitions(
+    name: str, programs: Any, epochs: Any, schedule: Any
+) -> None:
     agree(ALL[name], programs, epochs, schedule)
 
 
@@ -359,7 +359,7 @@ def test_operators_at_times_of_two_coordinates() -> None:
     agree(ALL["bitemporal"], [[("plain", name)] for name in names], epochs, {"workers": 2, "seed": 1})
 
 
-def test_what_these_tests_build_is_not_refused() -> None:
+def test_the_flows_of_these_tests_are_not_refused() -> None:
     refused = {
         (name, program)
         for name in ALL
@@ -391,7 +391,7 @@ def test_what_counts_epochs_is_refused(operator: str, build: Callable[[ts.Stream
         build(stream)
 
 
-def test_an_output_that_takes_back_what_a_later_epoch_betters_is_refused() -> None:
+def test_an_output_that_retracts_across_epochs_is_refused() -> None:
     flow = ts.Dataflow("own", times=KINDS["bitemporal"])
     flow.input("x", "k long, v long").min("v", keys="k").to_delta("nowhere", diff="diff", name="out")
 
@@ -430,6 +430,6 @@ def test_a_snapshot_of_such_times_can_be_looked_at_without_their_code() -> None:
     simulation.run()
     told = PlanSummary(plan_summary(simulation.plan))
 
-    held = told.held(simulation.coordinator.encode(), epoch=0)
+    held = told.open_pointstamps(simulation.coordinator.encode(), epoch=0)
     assert [(one.time, one.step, one.notifications) for one in held] == [([[0, ""]], "waits", 1)]
     assert told.frontier(simulation.coordinator.encode()) == {}

@@ -25,7 +25,7 @@ def test_timely_docs_of_path_summaries() -> None:
     assert more(0) == PRODUCT.identity(0)
 
 
-def test_a_sum_reaches_the_largest_number_and_never_passes_it() -> None:
+def test_a_sum_never_exceeds_the_largest_coordinate() -> None:
     assert more(5).results_in(Time(MAX - 5)) == Time(MAX)
     assert more(5).results_in(Time(MAX - 4)) is None
     assert PRODUCT.feedback(1).results_in(Time(0, MAX)) is None
@@ -87,7 +87,7 @@ def test_a_coordinate_is_an_integer(wrong: object) -> None:
         Time(wrong)  # type: ignore[arg-type]
 
 
-def test_what_belongs_to_different_loop_contexts_does_not_meet() -> None:
+def test_times_of_different_loop_contexts_do_not_compare() -> None:
     for call in (
         lambda: Time(1) <= Time(1, 0),
         lambda: Time(1).join(Time(1, 0)),
@@ -107,7 +107,7 @@ def test_what_belongs_to_different_loop_contexts_does_not_meet() -> None:
     assert not PRODUCT.identity(0).less_equal(PRODUCT.identity(1))
 
 
-def test_errors_are_of_the_family_and_survive_pickling() -> None:
+def test_errors_are_timely_errors_and_can_be_pickled() -> None:
     with pytest.raises(InvalidTime) as caught:
         Time(-1)
     twin = pickle.loads(pickle.dumps(caught.value))
@@ -117,23 +117,23 @@ def test_errors_are_of_the_family_and_survive_pickling() -> None:
 
 
 def test_a_limit_holds_at_the_feedback_and_after_leaving() -> None:
-    lap, out = PRODUCT.feedback(1, limit=3), PRODUCT.leave(1)
-    lap_then_out = lap.followed_by(out)
+    feedback, out = PRODUCT.feedback(1, limit=3), PRODUCT.leave(1)
+    feedback_then_leave = feedback.followed_by(out)
 
-    assert lap.results_in(Time(0, 2)) == Time(0, 3)
-    assert lap.results_in(Time(0, 3)) is None
-    assert lap_then_out is not None
-    assert lap_then_out.results_in(Time(0, 2)) == Time(0)
-    assert lap_then_out.results_in(Time(0, 3)) is None
-    three = lap.followed_by(lap).followed_by(lap)
+    assert feedback.results_in(Time(0, 2)) == Time(0, 3)
+    assert feedback.results_in(Time(0, 3)) is None
+    assert feedback_then_leave is not None
+    assert feedback_then_leave.results_in(Time(0, 2)) == Time(0)
+    assert feedback_then_leave.results_in(Time(0, 3)) is None
+    three = feedback.followed_by(feedback).followed_by(feedback)
     assert three.results_in(Time(0, 0)) == Time(0, 3)
-    assert three.followed_by(lap) is None
-    assert PRODUCT.enter(0).followed_by(three).followed_by(lap) is None
-    assert out.less_equal(lap_then_out)
-    assert not lap_then_out.less_equal(out)
+    assert three.followed_by(feedback) is None
+    assert PRODUCT.enter(0).followed_by(three).followed_by(feedback) is None
+    assert out.less_equal(feedback_then_leave)
+    assert not feedback_then_leave.less_equal(out)
 
 
-def test_a_loop_of_no_laps_lets_nothing_pass() -> None:
+def test_a_loop_of_zero_iterations_lets_nothing_pass() -> None:
     none = PRODUCT.feedback(1, limit=0)
 
     assert none.results_in(Time(0, 0)) is None

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from timely_spark.worker import Arrangement
+from timely_spark.state import Arrangement
 
 
 def _plain(value: Any) -> Any:  # noqa: PLR0911 - a case per type

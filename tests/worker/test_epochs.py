@@ -12,11 +12,12 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
+from timely_spark.coordinator import Coordinator
+from timely_spark.coordinator.coordinator import MAX_EMPTY, epochs_to_release
 from timely_spark.errors import GraphError
 from timely_spark.testing import Simulation
-from timely_spark.worker import Coordinator, pack, read_rows
+from timely_spark.worker import pack, read_rows
 from timely_spark.worker import pack as packing
-from timely_spark.worker.coordinator import EMPTY, passed
 
 HUGE = 2**62
 
@@ -46,7 +47,7 @@ def rows(simulation: Simulation, name: str = "out") -> list[tuple[Any, ...]]:
 # -- every epoch that is passed is released --------------------------------------------------------------
 
 
-def test_each_epoch_that_an_input_passes_is_released_in_order_and_once() -> None:
+def test_each_epoch_that_an_input_advances_past_is_released_once_in_order() -> None:
     simulation = manual()
     simulation.send("x", [7])
     for epoch, released in ((4, 4), (6, 6), (9, 9)):
@@ -73,9 +74,11 @@ def test_a_jump_costs_one_round_and_a_bounded_number_of_releases() -> None:
     assert said(simulation) == [0, 1, 2, 3, 10**9 - 1, 10**9, 2 * 10**9 - 1]
     assert rows(simulation) == [(1,), (2,)]
     assert len(json.dumps(simulation.coordinator.encode())) < 1_000
-    simulation.advance_to("x", 2 * 10**9 + EMPTY)
+    simulation.advance_to("x", 2 * 10**9 + MAX_EMPTY)
     simulation.run()
-    assert said(simulation)[-EMPTY:] == list(range(2 * 10**9, 2 * 10**9 + EMPTY)), "up to so many one by one"
+    assert said(simulation)[-MAX_EMPTY:] == list(range(2 * 10**9, 2 * 10**9 + MAX_EMPTY)), (
+        "up to so many one by one"
+    )
     simulation.advance_to("x", HUGE - 1)
     simulation.run()
     assert said(simulation)[-1] == HUGE - 2
@@ -98,7 +101,7 @@ def test_an_epoch_waits_for_the_slowest_input_and_is_released_by_it() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_is_sent_each_epoch_is_released_once_in_order_with_all_its_records(seed: int) -> None:
+def test_each_epoch_is_released_once_in_order_with_all_its_records(seed: int) -> None:
     """Random programs of send, advance and close, on random schedules, with crashes."""
     draw = random.Random(seed)
     flow = ts.Dataflow("law")
@@ -136,17 +139,19 @@ def test_whatever_is_sent_each_epoch_is_released_once_in_order_with_all_its_reco
         full = {at for at, of in simulation.captured[output].rows().items() if of}
         assert full == {at + shift for at in sent}
         skipped = [b - a for a, b in zip([-1, *released], released, strict=False) if b - a > 1]
-        assert all(gap > EMPTY for gap in skipped), "only long runs of empty epochs are passed over"
+        assert all(gap > MAX_EMPTY for gap in skipped), "only long runs of empty epochs are passed over"
         assert released[-1] == most
     direct = {at: of for at, of in simulation.captured["direct"].rows().items() if of}
     assert direct == {at: sorted(of) for at, of in sent.items()}
 
 
-def test_passed_epochs_are_those_between_and_of_long_empty_runs_the_last() -> None:
-    assert list(passed([], after=-1, until=0)) == []
-    assert list(passed([], after=-1, until=EMPTY)) == list(range(EMPTY))
-    assert list(passed([], after=-1, until=EMPTY + 1)) == [EMPTY]
-    assert list(passed([5, 2, 9], after=2, until=7)) == [2, 3, 4, 5, 6], "what was brought is never left out"
+def test_of_a_long_run_of_empty_epochs_the_last_is_released() -> None:
+    assert list(epochs_to_release([], after=-1, until=0)) == []
+    assert list(epochs_to_release([], after=-1, until=MAX_EMPTY)) == list(range(MAX_EMPTY))
+    assert list(epochs_to_release([], after=-1, until=MAX_EMPTY + 1)) == [MAX_EMPTY]
+    assert list(epochs_to_release([5, 2, 9], after=2, until=7)) == [2, 3, 4, 5, 6], (
+        "what was brought is never left out"
+    )
 
 
 def test_an_output_complete_in_an_early_round_of_a_batch_and_one_in_a_late_round_are_both_released() -> None:
@@ -180,7 +185,7 @@ def test_an_output_complete_in_an_early_round_of_a_batch_and_one_in_a_late_round
 # -- epochs of a column ----------------------------------------------------------------------------------
 
 
-def test_one_row_that_jumps_too_far_stalls_nothing() -> None:
+def test_one_row_that_jumps_too_far_does_not_stall_the_flow() -> None:
     simulation = column()
     simulation.send("s", [(1_700_000_000, 1), (1_700_000_000, 2), (HUGE - 1, 3)])
     simulation.run()
@@ -197,7 +202,7 @@ def test_one_row_that_jumps_too_far_stalls_nothing() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_the_verdict_is_that_of_the_whole_batch_however_its_rows_lie(workers: int) -> None:
+def test_epochs_in_time_do_not_depend_on_the_order_of_rows(workers: int) -> None:
     """Tasks with different maxima: epochs far apart may be in time, if others lie between them."""
     ladder = [(at, at) for at in range(500, 20_000, 900)]
     far = [(40_000, -1), (90_000, -2)]
@@ -221,7 +226,7 @@ def test_the_verdict_is_that_of_the_whole_batch_however_its_rows_lie(workers: in
     assert verdicts == {(((0, 0), *ladder), tuple(far), 2)}
 
 
-def test_what_has_no_epoch_is_late_and_what_is_refused_is_told_in_numbers() -> None:
+def test_rows_without_an_epoch_are_late_and_refused_rows_are_counted() -> None:
     simulation = column()
     simulation.send("s", [(None, 1), (-5, 2), (HUGE, 3), (2**63 - 1, 4)])
     simulation.run()
@@ -272,14 +277,14 @@ def test_many_epochs_of_a_batch_are_packed_by_one_sort(monkeypatch: pytest.Monke
     at = np.random.default_rng(1).permutation(np.repeat(np.arange(epochs), 2))
     table = pa.table({"at": at, "n": np.arange(2 * epochs)})
     seen = [0, 0]
-    deal = packing.__globals__["deal"]
+    partition = packing.__globals__["partition"]
 
     def counted(part: pa.Table, *how: Any) -> Any:
         seen[0] += 1
         seen[1] += part.num_rows
-        return deal(part, *how)
+        return partition(part, *how)
 
-    monkeypatch.setitem(packing.__globals__, "deal", counted)
+    monkeypatch.setitem(packing.__globals__, "partition", counted)
     simulation = column(workers=2)
     packed = read_rows(pack(simulation.plan, "s", table, shard=0))
     payloads = [meta for _, _, meta, payload in packed if payload is not None]
@@ -296,7 +301,7 @@ def test_many_epochs_of_a_batch_are_packed_by_one_sort(monkeypatch: pytest.Monke
     assert said(simulation) == list(range(epochs - 1))
 
 
-def test_stages_before_the_first_exchange_never_see_two_epochs_together() -> None:
+def test_stages_before_the_first_exchange_get_one_epoch_at_a_time() -> None:
     flow = ts.Dataflow("stages")
     source = flow.source("s", "at long, n long", epoch="at")
     made = source.map_batches(lambda t: pa.table({"sum": [sum(t["n"].to_pylist())]}), "sum long")
@@ -312,7 +317,7 @@ def test_stages_before_the_first_exchange_never_see_two_epochs_together() -> Non
 # -- the end of a source ---------------------------------------------------------------------------------
 
 
-def test_a_closed_source_ends_its_last_epoch_and_what_comes_then_is_late() -> None:
+def test_closing_a_source_completes_its_last_epoch_and_later_rows_are_late() -> None:
     simulation = column()
     simulation.send("s", [(3, 1), (4, 2)])
     simulation.run()
@@ -333,7 +338,7 @@ def test_a_closed_source_ends_its_last_epoch_and_what_comes_then_is_late() -> No
     assert {at: len(of) for at, of in simulation.captured["late"].rows().items() if of} == {5: 2, 6: 2}
 
 
-def test_rows_that_come_with_the_end_are_in_time_and_what_waits_behind_late_rows_is_told_after_them() -> None:
+def test_rows_in_the_batch_of_a_close_are_in_time_and_notifications_follow_late_rows() -> None:
     flow = ts.Dataflow("behind")
     source = flow.source("s", "at long, n long", epoch="at")
     source.group_by("n").count().capture("out")
@@ -367,7 +372,7 @@ class Punctual(ts.Vertex):
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_nobody_is_told_that_no_late_row_will_come_any_more(workers: int) -> None:
+def test_late_rows_of_a_closed_source_are_never_complete(workers: int) -> None:
     flow = ts.Dataflow("punctual")
     source = flow.source("s", "at long, n long", epoch="at")
     late = flow.vertex(Punctual(), source.late, "at long, n long", by="n", name="punctual")
@@ -392,7 +397,7 @@ def test_testing_run_closes_sources_with_an_epoch_column() -> None:
     }  # fmt: skip
 
 
-def test_at_the_end_of_what_is_available_all_epochs_end_and_later_ones_go_on() -> None:
+def test_when_sources_are_exhausted_all_begun_epochs_complete() -> None:
     flow = ts.Dataflow("ended")
     a, b = (flow.source(name, "at long, n long", epoch="at") for name in "ab")
     a.concat(b).capture("out")
@@ -400,7 +405,7 @@ def test_at_the_end_of_what_is_available_all_epochs_end_and_later_ones_go_on() -
     simulation.send("a", [(3, 1), (5, 2)])
     simulation.run()
     assert said(simulation) == []
-    turn = simulation.coordinator.turn(simulation.batch, simulation.waiting[0].slice(0, 0), ended=True)
+    turn = simulation.coordinator.apply_round(simulation.batch, simulation.waiting[0].slice(0, 0), ended=True)
 
     assert turn.released == [("out", 3), ("out", 4), ("out", 5)]
     assert simulation.coordinator.inputs == {"a": 6, "b": 6}

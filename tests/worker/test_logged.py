@@ -10,9 +10,10 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.errors import StateError, VertexError
+from timely_spark.state import Arrangement, codec
+from timely_spark.state.codec import unpack_parts
 from timely_spark.testing import Recorded, Simulation
-from timely_spark.worker import Arrangement, Worker, codec, vertex_snapshot
-from timely_spark.worker.codec import unpack_parts
+from timely_spark.worker import Worker, vertex_snapshot
 from timely_spark.worker.round import FORMAT
 
 SCHEMA = "n long, total long"
@@ -65,7 +66,7 @@ def state_of(simulation: Simulation) -> Any:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "KEPT_BYTES", 500)
+    monkeypatch.setattr(codec, "BLOB_BYTES", 500)
     monkeypatch.setattr(vertex_snapshot, "LOG_BYTES", 4_000)
 
 
@@ -81,7 +82,7 @@ def test_a_round_writes_what_it_received_however_large_the_state(memory: Any) ->
             send(simulation, np.arange(i, i + 100))
             inline += len(simulation.states[0] or b"")
         written[type(vertex)] = blobs.written + inline
-        assert state_of(simulation).saved["total"].full_size > 1_000_000
+        assert state_of(simulation).snapshots["total"].full_size > 1_000_000
     inputs = 100 * 100 * 8
     # each record a few times, as segments are merged, and what a call costs by itself
     assert written[Total] < 30 * inputs + 100 * (32 << 10)
@@ -89,13 +90,13 @@ def test_a_round_writes_what_it_received_however_large_the_state(memory: Any) ->
 
 
 @pytest.mark.slow
-def test_the_log_is_replaced_by_the_state_when_it_has_become_as_large(memory: Any) -> None:
+def test_a_log_is_replaced_by_the_full_state_when_it_is_as_large(memory: Any) -> None:
     blobs = memory()
     simulation = simulate(Total(), blobs=blobs)
     logs, written = [], []
     for i in range(150):
         send(simulation, np.arange(150 * i, 150 * i + 150))
-        (state,) = state_of(simulation).saved.values()
+        (state,) = state_of(simulation).snapshots.values()
         logs.append(state.log_size)
         written.append(state.full_size)
         assert state.log_size <= max(state.full_size, vertex_snapshot.LOG_BYTES)
@@ -108,20 +109,20 @@ def test_the_log_is_replaced_by_the_state_when_it_has_become_as_large(memory: An
 
 
 @pytest.mark.usefixtures("small")
-def test_small_calls_lie_in_the_state_and_large_ones_apart(memory: Any) -> None:
+def test_small_logs_are_in_the_state_and_large_ones_in_blobs(memory: Any) -> None:
     simulation = simulate(Total(), blobs=memory())
     send(simulation, [1])
-    assert not state_of(simulation).kept
+    assert not state_of(simulation).references
     send(simulation, np.arange(300))
     worker = state_of(simulation)
-    assert len(worker.kept) == 1
-    assert worker.sizes == {"total": worker.saved["total"].log_size}
+    assert len(worker.references) == 1
+    assert worker.sizes == {"total": worker.snapshots["total"].log_size}
     assert worker.sizes["total"] > 300 * 8 > len(simulation.states[0] or b"")
-    assert not worker.indexed, "a log is read from end to end"
+    assert not worker.arrangement_bytes, "a log is read from end to end"
 
 
 @pytest.mark.usefixtures("small")
-def test_bytes_of_state_are_told_by_step_with_those_that_are_kept_apart(memory: Any) -> None:
+def test_sizes_are_by_step_and_include_blobs(memory: Any) -> None:
     sizes = []
     for blobs in (None, memory()):
         flow = flow_of(Full())
@@ -131,7 +132,7 @@ def test_bytes_of_state_are_told_by_step_with_those_that_are_kept_apart(memory: 
         simulation.send("y", [1])  # a round without the vertex
         simulation.run()
         worker = state_of(simulation)
-        assert bool(worker.kept) == (blobs is not None)
+        assert bool(worker.references) == (blobs is not None)
         sizes.append(worker.sizes)
     assert sizes[0] == sizes[1]
     assert list(sizes[0]) == ["total"], "there is no more that has a state"
@@ -144,15 +145,15 @@ def test_the_whole_checkpoint_is_one_piece_in_full_and_changes_nothing(memory: A
     for i in range(5):
         send(simulation, np.arange(20 * i, 20 * i + 20))
     worker = state_of(simulation)
-    assert worker.kept
-    kept, sizes = worker.kept, worker.sizes
+    assert worker.references
+    kept, sizes = worker.references, worker.sizes
     whole = worker.checkpoint(whole=True)
 
-    assert (worker.kept, worker.sizes) == (kept, sizes)
+    assert (worker.references, worker.sizes) == (kept, sizes)
     assert worker.checkpoint() == simulation.states[0]
     alone = Worker(simulation.plan, whole, 0)
-    assert not alone.kept
-    assert not alone.saved["total"].log
+    assert not alone.references
+    assert not alone.snapshots["total"].log
     node = simulation.plan.by_name["total"]
     for each in (alone, worker):
         assert vars(each.vertex(node))["totals"].tolist() == [1] * 100
@@ -160,33 +161,33 @@ def test_the_whole_checkpoint_is_one_piece_in_full_and_changes_nothing(memory: A
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("kind", [Total, Full])
-def test_a_vertex_that_is_not_called_is_written_back_without_being_built(kind: Any, memory: Any) -> None:
+def test_a_vertex_that_is_not_called_is_not_restored(kind: Any, memory: Any) -> None:
     flow = flow_of(kind())
     flow.input("y", "n long").capture("plain")
     simulation = Simulation(flow, blobs=memory())
     for _ in range(3):
         send(simulation, np.arange(200))
-    before = state_of(simulation).saved["total"]
+    before = state_of(simulation).snapshots["total"]
     kind.restored, sizes = 0, []
     for _ in range(3):
         simulation.send("y", [1])
         simulation.run()
         sizes.append(len(simulation.states[0] or b""))
-        after = state_of(simulation).saved["total"]
+        after = state_of(simulation).snapshots["total"]
         assert after.log == before.log
     assert kind.restored == 0
     assert sizes[-1] < 500, "what is large is written once more only to be kept apart"
 
 
 @pytest.mark.usefixtures("small")
-def test_a_log_outlives_the_word_that_made_it(memory: Any) -> None:
+def test_a_log_is_read_by_a_vertex_that_is_no_longer_logged(memory: Any) -> None:
     one, other = simulate(Total(), blobs=memory()), simulate(Full())
     plans = [one.plan, other.plan]
     for i in range(6):
         one.plan = plans[i % 2]
         for simulation in (one, other):
             send(simulation, [i, 100])
-        (state,) = state_of(one).saved.values()
+        (state,) = state_of(one).snapshots.values()
         assert bool(state.log) == (i % 2 == 0)
         assert isinstance(state.full, codec.BlobRef) == (i % 2 == 0 < i), (
             "what is written again is kept apart"
@@ -204,7 +205,7 @@ class Fails(Total):
         super().on_recv(edge, time, batch)
 
 
-def test_an_error_in_a_call_that_is_made_again_names_the_step_and_the_calls_time(
+def test_an_error_in_a_replayed_call_names_the_step_and_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     simulation = simulate(Fails())
@@ -234,7 +235,7 @@ class Oldest(ts.Vertex):
         self.send_by(0, time, pa.table({"n": [len(self.asked)], "total": [len(self.state)]}))
 
 
-def test_calls_made_again_get_the_answers_of_the_first_time_and_send_nothing() -> None:
+def test_replayed_calls_get_the_same_epochs_and_send_nothing() -> None:
     simulation = simulate(Oldest(), workers=2)
     for i in range(6):
         send(simulation, [i, i + 1])
@@ -291,7 +292,7 @@ def test_an_object_is_refused_unless_the_vertex_says_why_it_must_be_pickled() ->
     assert rows == {i: [(0, i + 1)] for i in range(4)}
 
 
-def test_what_is_pickled_is_not_even_opened_for_a_vertex_that_does_not_say_so() -> None:
+def test_pickled_state_is_not_unpickled_for_a_vertex_without_a_reason() -> None:
     simulation = simulate(Pickles())
     send(simulation, [1])
     simulation.plan = flow_of(Refused()).compile(1)
@@ -311,8 +312,8 @@ def test_what_cannot_be_pickled_is_refused_too() -> None:
         ts.testing.run(flow_of(Local()), {"x": [[1]]})
 
 
-def test_to_pickle_takes_a_reason_in_words() -> None:
-    with pytest.raises(StateError, match=r"Silent.*pickles=True.*\n?.*Hint: say why"):
+def test_pickles_is_a_text() -> None:
+    with pytest.raises(StateError, match=r"Silent.*pickles=True.*\n?.*Hint: give the reason"):
 
         class Silent(Pickles):
             pickles = True  # type: ignore[assignment]
@@ -333,7 +334,7 @@ def test_a_state_of_another_version_is_refused() -> None:
 # -- the queue -----------------------------------------------------------------------------------------------
 
 
-def test_what_is_left_over_is_written_once_however_long_it_waits(memory: Any) -> None:
+def test_queued_batches_are_written_once(memory: Any) -> None:
     blobs = memory()
     flow = ts.Dataflow("slow")
     streams = [flow.input(f"x{i}", "n long") for i in range(20)]
@@ -351,12 +352,12 @@ def test_what_is_left_over_is_written_once_however_long_it_waits(memory: Any) ->
     assert rounds > 20
     assert blobs.written < 1.1 * 20 * table.nbytes
     assert inline < table.nbytes
-    assert not state_of(simulation).kept
+    assert not state_of(simulation).references
 
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("kind", [Total, Full])
-def test_a_recorded_round_comes_out_the_same_again(kind: Any, memory: Any) -> None:
+def test_a_recorded_round_runs_again_with_the_same_results(kind: Any, memory: Any) -> None:
     simulation = simulate(kind(), blobs=memory())
     for i in range(4):
         send(simulation, np.arange(i, 100 * i + 50))

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from timely_spark.coordinator.coordinator import Coordinator
 from timely_spark.errors import GraphError, LimitReached
 from timely_spark.testing import LoopWarning, Simulation, run
-from timely_spark.worker.coordinator import Coordinator
 
 UP = {"n": pc.add(pc.field("n"), 1)}
 
@@ -44,9 +44,7 @@ def moved(flow: ts.Dataflow, **options: Any) -> ts.Dataflow:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_loop_that_goes_on_and_on_gives_a_warning_whenever_its_number_has_doubled(
-    told: list[Any], workers: int
-) -> None:
+def test_a_long_loop_warns_whenever_its_iterations_have_doubled(told: list[Any], workers: int) -> None:
     simulation = Simulation(growing(), workers=workers, warn_after=50)
     simulation.send("x", [3])
     for _ in range(12):
@@ -56,10 +54,10 @@ def test_a_loop_that_goes_on_and_on_gives_a_warning_whenever_its_number_has_doub
     assert [int(text.split("iteration ")[1].split(" ")[0]) for text in messages] == [50, 100, 200, 400]
     assert "loop 'up' (" in messages[0]
     assert "test_loops.py:" in messages[0]
-    assert "in epoch 0; what still changes: {'n': 53}\nHint: " in messages[0]
+    assert "in epoch 0; records: {'n': 53}\nHint: " in messages[0]
 
 
-def test_one_round_does_not_spin_past_the_mark(told: list[Any]) -> None:
+def test_a_round_ends_at_a_multiple_of_warn_after(told: list[Any]) -> None:
     simulation = Simulation(growing(), warn_after=50)
     simulation.send("x", [0])
     steps = []
@@ -81,7 +79,7 @@ def test_no_warning_without_need(told: list[Any]) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 7])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_what_a_limit_drops_is_counted_and_told_if_asked_for(
+def test_records_dropped_by_a_limit_are_counted_and_warned_of(
     told: list[Any], limit: int, workers: int
 ) -> None:
     silent = run(growing(max_iterations=limit), {"x": [[1, 5], [2]]}, workers=workers)
@@ -97,6 +95,18 @@ def test_what_a_limit_drops_is_counted_and_told_if_asked_for(
     text = str(told[0].message)
     assert f"ended at its limit after {limit} iterations of epoch 0: 2 records were dropped" in text
     assert f"{{'n': {1 + limit}}}" in text
+
+
+def test_records_dropped_where_they_enter_are_counted() -> None:
+    """The body is a collection from outside: its records meet the limit in the message that enters."""
+    flow = ts.Dataflow("flow")
+    x = flow.input("x", "n long").collection().distinct()
+    x.iterate(lambda v: x.enter(v.scope), max_iterations=1, consolidate=False).changes().capture("out")
+
+    found = run(flow, {"x": [[1, 5], [2]]})
+
+    assert found["out"].rows() == {0: [(1, 1), (5, 1)], 1: [(2, 1)]}
+    assert list(found.cut_off.values()) == [6], "these, and the retractions of what the loop began with"
 
 
 def test_a_loop_that_ends_by_itself_is_not_cut_off(told: list[Any]) -> None:
@@ -143,7 +153,7 @@ def answers(simulation: Simulation) -> list[list[Any]]:
 )
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize(("seed", "crashes"), [(None, 0.0), (1, 0.0), (2, 0.3)])
-def test_after_cancel_the_flow_is_one_whose_loop_was_bounded_all_along(
+def test_after_cancel_the_results_are_those_of_a_bounded_loop(
     told: list[Any], build: Any, workers: int, seed: int | None, crashes: float
 ) -> None:
     deletes = build is not growing
@@ -163,6 +173,7 @@ def test_after_cancel_the_flow_is_one_whose_loop_was_bounded_all_along(
 
     bound = simulation.coordinator.loops.bounds["up"]
     assert simulation.turn.cut_off["up"] > 0
+    assert any("ended by cancel after" in str(warning.message) for warning in told)
     other = Simulation(build(max_iterations=bound + 1), workers=workers)
     for records in (first, second, third):
         other.send("x", records)
@@ -171,7 +182,7 @@ def test_after_cancel_the_flow_is_one_whose_loop_was_bounded_all_along(
     assert len(answers(simulation)) == 3
 
 
-def test_cancel_ends_only_the_loops_in_which_the_epoch_is(told: list[Any]) -> None:
+def test_cancel_bounds_only_loops_in_which_the_epoch_is_active(told: list[Any]) -> None:
     flow = ts.Dataflow("two")
     x = flow.input("x", "n long")
     x.where(pc.field("n") < 0).loop(lambda n: n.select(**UP), name="endless").capture("bad")
@@ -190,7 +201,7 @@ def test_cancel_ends_only_the_loops_in_which_the_epoch_is(told: list[Any]) -> No
     assert [len(rows) for rows in simulation.captured["seen"].rows().values() if rows] == [30, 28]
 
 
-def test_a_cancelled_loop_stays_so_for_another_process(told: list[Any]) -> None:
+def test_the_bound_of_cancel_survives_a_restart(told: list[Any]) -> None:
     simulation = Simulation(growing(), warn_after=10)
     simulation.send("x", [1])
     for _ in range(4):
@@ -199,7 +210,7 @@ def test_a_cancelled_loop_stays_so_for_another_process(told: list[Any]) -> None:
     simulation.run()
     again = Coordinator.decode(simulation.plan, simulation.coordinator.encode())
     assert again.loops.bounds == simulation.coordinator.loops.bounds != {}
-    assert again.loops.cut == {"up": 1}
+    assert again.loops.dropped == {"up": 1}
 
 
 def test_cancel_of_an_epoch_that_is_over_or_unknown_does_nothing() -> None:

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
-from timely_spark.worker import keys
+from timely_spark.compiler.plan import Plan
+from timely_spark.state import keys
 from timely_spark.worker.notify import Notificator, Pending
-from timely_spark.worker.plan import Plan
 
 
 def looped() -> Plan:
@@ -55,7 +55,7 @@ def test_a_concat_of_many_streams_stays_at_the_source() -> None:
 def test_paths_are_the_same_in_both_directions() -> None:
     reach = looped().reach
     for source in range(reach.n):
-        either, crossed = reach.onward(source)
+        either, crossed = reach.paths_from(source)
         for target in range(reach.n):
             assert either.get(target) == reach.summaries(target).get(source)
             assert crossed.get(target) == reach.exchanged(target).get(source)
@@ -99,7 +99,7 @@ def outside(draw: random.Random, plan: Plan) -> dict[int, list[Any]]:
 
 
 @pytest.mark.parametrize("seeds", [20, pytest.param(300, marks=pytest.mark.slow)])
-def test_the_agenda_gives_what_the_definition_gives_in_each_round(seeds: int) -> None:
+def test_the_notificator_delivers_what_the_definition_allows(seeds: int) -> None:
     plan = looped()
     delivered = 0
     for seed in range(seeds):

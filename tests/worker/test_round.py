@@ -148,7 +148,7 @@ def test_an_error_names_the_step_the_time_and_the_users_lines_and_survives_pickl
     assert "Hint: " in str(error)
 
 
-def test_an_error_in_what_is_fused_is_that_of_its_own_step() -> None:
+def test_an_error_in_a_fused_stage_names_that_stage() -> None:
     flow = ts.Dataflow("bad")
     flow.input("x", "n long").group_by("n").count().map(
         lambda row: row.nothing, "n long", name="fused"
@@ -212,7 +212,7 @@ def loops() -> ts.Dataflow:
 
 
 @pytest.mark.slow
-def test_a_round_is_a_pure_function_and_the_order_of_its_rows_is_nothing_to_it() -> None:
+def test_a_round_is_a_pure_function_whatever_the_order_of_rows() -> None:
     simulation, steps = recorded(loops(), [[1], [50, 3]], 3)
     shuffle = random.Random(1)
     rounds = [(batch, worker, before, rows, header) for batch, worker, before, rows, header, *_ in steps]
@@ -239,7 +239,7 @@ def test_a_round_is_a_pure_function_and_the_order_of_its_rows_is_nothing_to_it()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_left_over_work_goes_on_in_the_next_round_with_the_same_result(workers: int) -> None:
+def test_work_left_by_a_budget_gives_the_same_result_in_later_rounds(workers: int) -> None:
     expected, _ = recorded(loops(), [[1], [50, 3]], workers)
 
     for budget in (Budget(steps=1), Budget(steps=3), Budget(bytes=1)):
@@ -261,7 +261,7 @@ def test_budget_counts_what_is_left() -> None:
     assert simulation.captured["out"].rows() == {0: [(1,)]}
 
 
-def test_what_waits_at_one_time_is_one_batch_and_messages_come_before_notifications() -> None:
+def test_records_of_one_time_are_one_batch_and_messages_precede_notifications() -> None:
     calls: list[Any] = []
 
     class Tell(ts.Vertex):

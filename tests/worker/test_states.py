@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import timely_spark as ts
+from timely_spark.state import Arrangement, codec
+from timely_spark.state.codec import Codec
 from timely_spark.testing import Simulation
 from timely_spark.times import Time
-from timely_spark.worker import Arrangement, Budget, Worker, codec, vertex_snapshot
-from timely_spark.worker.codec import Codec
+from timely_spark.worker import Budget, Worker, vertex_snapshot
 from timely_spark.worker.notify import Pending
 from timely_spark.worker.vertex_snapshot import changed
 
@@ -106,7 +107,7 @@ VALUES = st.recursive(
 @pytest.mark.slow
 @settings(max_examples=100)
 @given(value=VALUES)
-def test_whatever_may_be_kept_comes_back_as_it_was(value: Any, plain: Callable[[Any], Any]) -> None:
+def test_every_allowed_value_is_restored_unchanged(value: Any, plain: Callable[[Any], Any]) -> None:
     one = Codec(ts.PRODUCT)
     written = one.write({"value": value})
 
@@ -162,13 +163,13 @@ def inputs(flow: ts.Dataflow) -> list[ts.Stream]:
 
 
 def looped(flow: ts.Dataflow) -> ts.Stream:
-    """Values rise by one in each lap: epochs meet laps of one another."""
+    """Values grow by one in each iteration, so epochs meet in different iterations."""
 
-    def lap(n: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
+    def body(n: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
         best = n.group_by("k").aggregate(v=("max", "v"))
         return best.where(pc.field("v") < 4).select("k", v=pc.add(pc.field("v"), 1)), best
 
-    return inputs(flow)[0].loop(lap)
+    return inputs(flow)[0].loop(body)
 
 
 def over(operator: Callable[..., ts.Stream]) -> Callable[[ts.Dataflow], ts.Stream]:
@@ -227,27 +228,31 @@ class Resident:
         assert here.step(batch, rows, lambda: header, self.simulation.budget).equals(out)
         assert here.checkpoint(f"{index}-{batch}") == after
         again = Worker(self.plan, after, index, blobs)
-        assert (again.kept, again.sizes, list(again.pending)) == (here.kept, here.sizes, list(here.pending))
+        assert (again.references, again.sizes, list(again.pending)) == (
+            here.references,
+            here.sizes,
+            list(here.pending),
+        )
         assert sorted(again.order[i][0] for i in range(len(again.order))) == sorted(o[0] for o in here.order)
         whole = again.checkpoint(whole=True)
         assert whole == here.checkpoint(whole=True)
         if blobs is not None:
-            needed = type(blobs)({reference: blobs.get(reference) for reference in again.kept})
+            needed = type(blobs)({reference: blobs.get(reference) for reference in again.references})
             assert Worker(self.plan, after, index, needed).checkpoint(whole=True) == whole
-            assert needed.read == again.kept, "each of them is needed, and no other one"
+            assert needed.read == again.references, "each of them is needed, and no other one"
         alone = Worker(self.plan, whole, index)
-        assert not alone.kept
+        assert not alone.references
         assert alone.checkpoint(whole=True) == whole
         self.note(again)
 
     def note(self, worker: Worker) -> None:
         """What kinds of state there were."""
-        nodes = {self.plan.by_name[name] for name in worker.saved}
+        nodes = {self.plan.by_name[name] for name in worker.snapshots}
         self.seen |= {type(node.template).__name__ for node in nodes}
         self.seen |= {"capability None" for pending in worker.pending if pending.capability is None}
         self.seen |= {"left over"} if worker.queue else set()
-        self.seen |= {"log"} if any(each.log for each in worker.saved.values()) else set()
-        self.seen |= {"blobs"} if worker.kept else set()
+        self.seen |= {"log"} if any(each.log for each in worker.snapshots.values()) else set()
+        self.seen |= {"blobs"} if worker.references else set()
 
 
 def drive(simulation: Simulation, epochs: int = 4) -> dict[int, list[Any]]:
@@ -272,7 +277,7 @@ def drive(simulation: Simulation, epochs: int = 4) -> dict[int, list[Any]]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hardly anything is so small that it is not kept apart."""
-    monkeypatch.setattr(codec, "KEPT_BYTES", 400)
+    monkeypatch.setattr(codec, "BLOB_BYTES", 400)
     monkeypatch.setattr(vertex_snapshot, "LOG_BYTES", 3_000)
 
 
@@ -280,7 +285,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("how", ["full", "logged"])
 @pytest.mark.parametrize("name", FLOWS)
 @pytest.mark.usefixtures("small")
-def test_a_worker_restored_after_any_round_is_one_that_never_stopped(
+def test_a_worker_restored_after_any_round_equals_one_that_never_stopped(
     name: str, how: str, memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ts.Vertex, "logged", how == "logged")
@@ -321,7 +326,7 @@ def test_logged_or_in_full_crashed_or_not_the_states_and_the_outputs_are_the_sam
 
             def decode(batch: int, index: int, *parts: Any, of: Any = simulation, to: Any = states) -> None:
                 worker = Worker(of.plan, parts[3], index, of.blobs)
-                nodes = [of.plan.by_name[name] for name in worker.saved]
+                nodes = [of.plan.by_name[name] for name in worker.snapshots]
                 held = {node.name: changed(worker.vertex(node), node.template) for node in nodes}
                 # a vertex whose state is the template's leaves nothing behind, but perhaps its log
                 to[batch, index] = {name: plain(state) for name, state in held.items() if state}
@@ -337,7 +342,7 @@ def test_logged_or_in_full_crashed_or_not_the_states_and_the_outputs_are_the_sam
 @pytest.mark.parametrize("name", ["user", "aggregate per time", "join per time", "binary_notify", "settled"])
 @pytest.mark.parametrize("how", ["full", "logged"])
 @pytest.mark.usefixtures("small")
-def test_so_it_is_with_manual_inputs_and_epochs_that_are_open_together(
+def test_restored_workers_are_equal_with_manual_inputs_and_several_open_epochs(
     name: str, how: str, memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ts.Vertex, "logged", how == "logged")
@@ -355,7 +360,7 @@ def test_so_it_is_with_manual_inputs_and_epochs_that_are_open_together(
     assert answers[0]
 
 
-def test_notifications_asked_for_from_the_start_are_in_the_state_until_they_are_delivered() -> None:
+def test_initial_notifications_are_in_the_state_until_delivered() -> None:
     simulation = Simulation(flow_of("user"), workers=2)
     simulation.send("x", [(0, 1)])
     simulation.step()
@@ -368,7 +373,7 @@ def test_notifications_asked_for_from_the_start_are_in_the_state_until_they_are_
         assert Pending(node.index, Time(0), Time(0)) not in list(pending)
 
 
-def test_every_vertex_that_keeps_something_is_among_the_flows() -> None:
+def test_the_flows_cover_every_vertex_with_state() -> None:
     def below(kind: type) -> set[type]:
         return {kind}.union(*map(below, kind.__subclasses__()))
 
@@ -377,5 +382,5 @@ def test_every_vertex_that_keeps_something_is_among_the_flows() -> None:
     own = {kind for kind in below(ts.Vertex) - stateless if kind.__module__.startswith("timely_spark.op")}
     templates = {type(node.template) for name in FLOWS for node in flow_of(name).compile(1).nodes}
 
-    keeps_nothing = {"Output", "Watch", "_OnRecv", "Runs"}
+    keeps_nothing = {"Output", "Watch", "_OnRecv", "Sessions"}
     assert {kind.__name__ for kind in own - templates} <= keeps_nothing

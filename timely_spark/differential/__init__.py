@@ -1,13 +1,13 @@
-"""Incremental collections: changes in, changes out, in loops too (differential dataflow).
+"""Incremental collections: operators on streams of changes, also in loops (differential dataflow).
 
-- `collections`: the handle a user holds, `Collection`, and loop variables.
-- `linear`: what treats each change by itself, and `consolidate`.
-- `joins`, `reductions`, `reducers`: what keeps a history, at partially ordered times.
-- `arranged`: a history that many operators share.
+- `collections`: `Collection`, the user's handle, and loop variables.
+- `linear`: operators that treat each change independently, and `consolidate`.
+- `joins`, `reductions`, `reducers`: operators that keep a trace of changes at partially ordered times.
+- `arranged`: shared arrangements.
 - `loops`: iteration.
 - `outputs`: how changes leave the flow.
-- `snapshots`: a collection as it was, out of its changes.
-- `trace`: changes and histories as columns.
+- `snapshots`: a collection at an epoch, from its changes.
+- `trace`: changes and traces as columns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A collection indexed by key, once for many readers (differential's shared arrangements)."""
+"""Shared arrangements: a collection's trace, indexed by key, for many readers."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ import pyarrow as pa
 from timely_spark.differential.trace import SEQUENCE, insert
 from timely_spark.errors import SchemaError, StateError
 from timely_spark.graph import Context, Partition, Vertex, caller, check_columns, names
-from timely_spark.worker.arrangement import Arrangement
-from timely_spark.worker.partitioning import repartition as repartitioned
+from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.partitioning import repartition as repartitioned
 
 if TYPE_CHECKING:
     from timely_spark.differential.collections import Collection
 
 
 class Arrange(Vertex):
-    """Keep the history of a collection, and pass each change on when it is in it.
+    """Keep the trace of a collection, and forward each change after inserting it.
 
-    Readers on the same worker look into the history itself, so it may be ahead of the changes that have come
-    to them. The sequence number of a change tells them which they met there before it came.
+    Readers on the same worker read the trace itself, which may be ahead of the changes that have reached
+    them. A change has a sequence number, by which a reader knows whether it found the change in the trace.
     """
 
     settles = True
 
     def __init__(self, keys: Sequence[str]) -> None:
         self.state = Arrangement(keys)
-        #: of the change that came last
+        #: the sequence number of the last batch of changes
         self.sequence = 0
-        #: by epoch the first that came in it; epochs that are over are dropped
+        #: by epoch, the first sequence number at it; without complete epochs
         self.first: dict[int, int] = {}
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Into the history, and on."""
-        since = self._context.since_here(onward=True)
+        """Insert the changes into the trace, and forward them."""
+        since = self._context.since_here(downstream=True)
         self.sequence += 1
         self.first = {epoch: first for epoch, first in self.first.items() if epoch >= since}
         self.first.setdefault(time.epoch, self.sequence)
@@ -44,7 +44,7 @@ class Arrange(Vertex):
         self.send_by(0, time, numbered(batch, self.sequence))
 
     def settled(self, since: int) -> int:
-        """Changes up to this one have come to a reader at which nothing arrives before `since`."""
+        """The last sequence number that a reader, to which nothing before `since` will come, has received."""
         return (
             min((one for epoch, one in self.first.items() if epoch >= since), default=self.sequence + 1) - 1
         )
@@ -55,39 +55,38 @@ class Arrange(Vertex):
         workers: int,
         partition: Callable[[int, pa.Table], list[pa.Table]],
     ) -> list[dict[str, Any]]:
-        """Equal keys were on one worker, so numbers of theirs stay in order; new ones are above all."""
+        """Keep sequence numbers: those of one key are from one worker, and new ones are greater than all."""
         last = max(state.get("sequence", 0) for state in states)
         epochs = [item for state in states for item in state.get("first", {}).items()]
         first = {epoch: min(one for at, one in epochs if at == epoch) for epoch, _ in epochs}
-        held = repartitioned(
-            self, [{"state": s["state"]} for s in states if "state" in s], workers, partition
-        )
-        return [{**state, "sequence": last, "first": dict(first)} for state in held]
+        traces = [{"state": state["state"]} for state in states if "state" in state]
+        parts = repartitioned(self, traces, workers, partition)
+        return [{**part, "sequence": last, "first": dict(first)} for part in parts]
 
 
 def index_of(context: Context, edge: int) -> Arrange:
-    """The index in front of an input that was built to have one.
+    """The `Arrange` vertex whose output is input `edge`.
 
     Raises:
-        StateError: the plan has something else in front.
+        StateError: the plan has another vertex there.
     """
     index = context.feeds(edge)
     if not isinstance(index, Arrange):
-        msg = f"input {edge} was built to read the index in front of it, and has {type(index).__name__} there"
+        msg = f"input {edge} was built to read an arrangement, and reads {type(index).__name__}"
         raise StateError(msg, hint="this is a defect of timely_spark: please report it, with the flow")
     return index
 
 
 def numbered(batch: pa.Table, sequence: int) -> pa.Table:
-    """The rows with a sequence number."""
+    """The changes with a sequence number."""
     return batch.append_column(SEQUENCE, pa.array(np.full(batch.num_rows, sequence, np.int64)))
 
 
 def key_columns(operator: str, schema: pa.Schema, columns: str | Sequence[str]) -> tuple[str, ...]:
-    """The columns as keys.
+    """Check and normalise key columns.
 
     Raises:
-        SchemaError: there are none, or one that is not there, or nested, or named twice.
+        SchemaError: there are no keys, or one is missing, nested, or named twice.
     """
     listed = names(operator, columns)
     check_columns(operator, schema, listed, keys=True)
@@ -98,11 +97,11 @@ def key_columns(operator: str, schema: pa.Schema, columns: str | Sequence[str]) 
 
 
 def arrange(collection: Collection, keys: str | Sequence[str], *, name: str | None = None) -> Collection:
-    """Keep a collection indexed by key, for many operators to share.
+    """Index a collection by key, in one arrangement that many operators share.
 
-    The same collection; a join by these very keys, or a reduction (whose default they are then), reads the
-    index and keeps no copy of its own. An epoch writes what it changed (amortised), however large the index
-    is; times that no reader can tell apart become one. Source: McSherry et al., Shared
+    The records stay the same. A join or reduction by exactly these keys (the default of a reduction) reads
+    the arrangement and keeps no copy of its own. An epoch writes its changes only (amortised), however large
+    the arrangement is; times that no reader can distinguish are merged. Source: McSherry et al., Shared
     arrangements, VLDB 2020.
 
     Args:
@@ -124,11 +123,11 @@ def arrange(collection: Collection, keys: str | Sequence[str], *, name: str | No
         ({0: [(1, 2, 1), (1, 3, 1)]}, {0: [(1, 2, 1)]})
 
     Raises:
-        SchemaError: there are no keys, or one is not there, or nested, or named twice.
+        SchemaError: there are no keys, or one is missing, nested, or named twice.
     """
     listed = key_columns("arrange", collection.schema, keys)
     stream = collection.stream
-    made = stream.then(
+    arranged = stream.then(
         "arrange",
         [stream.schema.append(pa.field(SEQUENCE, pa.int64()))],
         name=name,
@@ -139,4 +138,4 @@ def arrange(collection: Collection, keys: str | Sequence[str], *, name: str | No
         detail=", ".join(listed),
         parameters={"keys": list(listed)},
     )[0]
-    return collection.like(made, listed)
+    return collection.like(arranged, listed)

@@ -1,4 +1,4 @@
-"""The handle of a collection: records with multiplicities that change with time."""
+"""`Collection`: a multiset of records that changes with time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 from timely_spark.differential import arranged, joins, linear, loops, outputs, reductions
 from timely_spark.differential.trace import DIFF, SEQUENCE
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Suggests, caller, check_given, composed, describe, told
+from timely_spark.graph import Suggests, caller, check_given, composed, describe, locate_errors
 from timely_spark.operators.rows import computed
 from timely_spark.times import PRODUCT
 
@@ -17,20 +17,19 @@ if TYPE_CHECKING:
     from timely_spark.streams import Scope, Stream
 
 
-@told
+@locate_errors
 class Collection(Suggests):
-    """A multiset of records that changes with time, as the stream of its changes.
+    """A multiset of records that changes with time, as a stream of changes.
 
-    The law: at every time, what an operator's output has come to (the changes at times earlier than or equal
-    to it, added up) is what a batch program would compute of what the inputs have come to. So operators may
-    be put into loops, and inputs may be changed at will, insertions and deletions alike.
+    The law: at every time, an operator's accumulated output (the sum of its changes at earlier or equal
+    times) is what a batch program computes from the accumulated inputs. So operators work in loops, and
+    inputs may insert and delete records at any time.
 
     Made by `Stream.collection` and by operators on collections. `index`, `keys`, `once`, `like`, `check` and
-    `together` are what operators are made of, those in modules of their own too. Source: McSherry et al.,
-    Differential dataflow, CIDR 2013.
+    `together` are for writing operators. Source: McSherry et al., Differential dataflow, CIDR 2013.
 
-    **Columns:** `schema` has those of the records; `stream` these, then `DIFF`, a long: how many of the
-    record there are more from the time of the change on.
+    **Columns:** `schema` has the records' columns; `stream` these, then `DIFF`, a long: the change of the
+    record's multiplicity from the change's time on.
 
     Example:
         >>> import timely_spark as ts
@@ -44,15 +43,15 @@ class Collection(Suggests):
     __slots__ = ("_plain", "index", "keys", "once")
 
     def __init__(self, stream: Stream, keys: tuple[str, ...] | None = None, *, once: bool = False) -> None:
-        #: whether each time's changes of a record come as one
+        #: whether each time's changes are consolidated
         self.once = once
-        #: the columns by which it is arranged, None if it is not
+        #: the columns by which it is arranged; None: it is not
         self.keys = keys
-        #: what its step sends: of an arrangement its changes with their numbers, for readers of the index
+        #: the output of its step; that of an arrangement also has sequence numbers
         self.index = stream
         self._plain = stream if keys is None else None
         if not self.schema.names:
-            msg = f"collection ({caller()}): its records have no columns. Hint: keep one, if only a constant."
+            msg = f"collection ({caller()}): its records have no columns. Hint: keep one, or add a constant."
             raise SchemaError(msg)
 
     select = linear.select
@@ -70,6 +69,7 @@ class Collection(Suggests):
     reduce_batches = reductions.reduce_batches
     count = reductions.count
     sum = reductions.sum
+    mean = reductions.mean
     min = reductions.min
     max = reductions.max
     top_k = reductions.top_k
@@ -89,9 +89,9 @@ class Collection(Suggests):
 
     @property
     def stream(self) -> Stream:
-        """The changes as they come: the records' columns and `DIFF`."""
+        """The changes: the records' columns and `DIFF`."""
         if self._plain is None:
-            with self.index.flow.graph.parts_of(self.index.stage):  # whoever asks for it first
+            with self.index.flow.graph.parts_of(self.index.stage):  # the name must not depend on the reader
                 self._plain = self.index.select(*self.schema.names, DIFF)
         return self._plain
 
@@ -102,18 +102,18 @@ class Collection(Suggests):
 
     @property
     def scope(self) -> Scope:
-        """The loop context it lives in."""
+        """The loop context of the collection."""
         return self.index.scope
 
     def like(self, stream: Stream, keys: tuple[str, ...] | None = None, *, once: bool = False) -> Collection:
-        """What an operator returns: a collection of the changes that its step makes. For operators.
+        """A collection of the changes that an operator's step sends. For writing operators.
 
         Args:
             stream: the changes.
-            keys: the columns by which they are arranged, if `stream` is that of an `Arrange`.
-            once: whether the step sends each time's changes of a record as one.
+            keys: the columns by which they are arranged, if `stream` is the output of an `Arrange`.
+            once: whether the step consolidates each time's changes.
 
-        **Columns:** in: the records', then `DIFF`; of an arrangement also their number.
+        **Columns:** in: the records', then `DIFF`; of an arrangement also the sequence number.
 
         Example:
             >>> import timely_spark as ts
@@ -122,14 +122,14 @@ class Collection(Suggests):
             Collection(exchange: n int64)
 
         Raises:
-            SchemaError: there are no columns but `DIFF`.
+            SchemaError: the only column is `DIFF`.
         """
         return Collection(stream, keys, once=once)
 
     def enter(self, scope: Scope, *, name: str | None = None) -> Collection:
         """This collection inside a loop, unchanged by its iterations.
 
-        Operators enter what comes from outside their loop by themselves. What is arranged is so inside, too.
+        Operators let collections from outside their loop enter by themselves. Arrangements stay arranged.
 
         **Columns:** out as in.
 
@@ -147,7 +147,7 @@ class Collection(Suggests):
         return Collection(scope.enter(self.index, name=name), self.keys)
 
     def variable(self, scope: Scope, *, name: str | None = None) -> Variable:
-        """A variable of a loop that begins as this collection; `set` must say what it becomes.
+        """A loop variable with this initial value; `set` must define its next value.
 
         **Columns:** out as in.
 
@@ -167,7 +167,7 @@ class Collection(Suggests):
         return Variable(self, scope, name=name)
 
     def leave(self, *, name: str | None = None) -> Collection:
-        """This collection one loop further out: what it has come to when the loop has ended.
+        """This collection outside its innermost loop: its value after the last iteration.
 
         **Columns:** out as in.
 
@@ -183,18 +183,18 @@ class Collection(Suggests):
             {0: [(0, 1)]}
 
         Raises:
-            GraphError: it is in no loop.
+            GraphError: the collection is in no loop.
         """
         return Collection(self.stream.leave(name=name))
 
     @composed
     def changes(self, diff: str = "diff", *, name: str | None = None) -> Stream:
-        """The collection as a stream of its changes: per time each record that changed once.
+        """The collection as a stream of consolidated changes: per time at most one of each record.
 
-        Added up to an epoch, changes give the collection as it was then: see `snapshot`.
+        The changes up to an epoch sum up to the collection at that epoch: see `snapshot`.
 
         Args:
-            diff: what the column of differences is called.
+            diff: the name of the column of differences.
             name: the step's name.
 
         **Columns:** out: the records', none nested; then `diff`, a long that is not 0.
@@ -222,12 +222,12 @@ class Collection(Suggests):
         return self.consolidate(name=name).stream.select(*columns)
 
     def check(self, operator: str, *others: Any) -> None:
-        """Check that an operator may read `others` beside this collection. For operators.
+        """Check that `others` are collections of the same flow. For writing operators.
 
         Example:
             >>> import timely_spark as ts
             >>> x = ts.Dataflow("check").input("x", "n long").collection()
-            >>> x.check("merge", x.distinct())  # and nothing is raised
+            >>> x.check("merge", x.distinct())  # nothing is raised
 
         Raises:
             GraphError: one is no collection, or of another flow.
@@ -238,7 +238,7 @@ class Collection(Suggests):
                 self.index.check_others(operator, [other.index])
 
     def together(self, operator: str, *others: Collection) -> list[Collection]:
-        """This collection and others in one scope: what is of an outer one is entered. For operators.
+        """This collection and others in one scope: those of outer scopes enter it. For writing operators.
 
         Example:
             >>> import timely_spark as ts
@@ -249,7 +249,7 @@ class Collection(Suggests):
             ['loop', 'loop']
 
         Raises:
-            GraphError: one is no collection, or of another flow, or in a loop that is not around the other's.
+            GraphError: one is no collection, or of another flow, or in an unrelated loop.
         """
         self.check(operator, *others)
         every = [self, *others]
@@ -260,14 +260,13 @@ class Collection(Suggests):
         return f"Collection({self.index.name}: {describe(self.schema)})"
 
 
-@told
+@locate_errors
 class Variable(Collection):
-    """A collection in a loop that is read before what it becomes is known; `set` says what.
+    """A loop variable: in iteration 0 the initial collection, then the collection given to `set`.
 
-    In iteration 0 its value is the initial collection, and in each later iteration what the collection
-    given to `set` had come to in the iteration before. Several of them in one loop make a mutual recursion.
-    Made by `Collection.variable`. That of streams is `timely_spark.Variable`, which has `feed`. Source:
-    differential's Variable.
+    After iteration 0, its value is that of `set`'s collection in the iteration before. Several variables in
+    one loop make a mutual recursion. Made by `Collection.variable`. The variable of streams is
+    `timely_spark.Variable`, which has `feed`. Source: differential's Variable.
 
     Example:
         >>> import pyarrow.compute as pc, timely_spark as ts
@@ -291,14 +290,13 @@ class Variable(Collection):
         """Define the variable's next value: in each iteration `result` of the iteration before. Call it once.
 
         Args:
-            result: of the loop's scope, or one around it.
-            consolidate: add up what goes round (see `iterate`).
+            result: a collection in the loop's scope, or one around it.
+            consolidate: consolidate the changes that are fed back (see `iterate`).
 
         **Columns:** in: the variable's.
 
         Example:
-            Two variables that become each other, one less; those to which the even iterations of a
-            countdown lead:
+            Two variables, each the other minus one: the values of a countdown after an even number of steps.
 
             >>> import pyarrow.compute as pc, timely_spark as ts
             >>> flow = ts.Dataflow("parity")
@@ -312,13 +310,13 @@ class Variable(Collection):
             {0: [(1, 1), (3, 1), (5, 1)]}
 
         Raises:
-            GraphError: it is set already, or `result` is no collection, or of another loop.
+            GraphError: the variable is set already, or `result` is no collection, or of another loop.
             SchemaError: `result` has other columns.
         """
         self.check("set", result)
         if result.schema != self.schema:
             msg = (
-                f"set ({caller()}): the variable has ({describe(self.schema)}), what it is to become "
+                f"set ({caller()}): the variable has ({describe(self.schema)}), its next value "
                 f"({describe(result.schema)}). Hint: select the variable's columns, in its order."
             )
             raise SchemaError(msg)
@@ -331,7 +329,7 @@ class Variable(Collection):
 
 
 def check_collection(operator: str, other: Any) -> None:
-    """Check that what an operator was given is a collection.
+    """Check that an argument is a collection.
 
     Raises:
         GraphError: it is not.
@@ -345,16 +343,16 @@ def check_collection(operator: str, other: Any) -> None:
 
 
 def collection(stream: Stream, diff: str | None = None, *, name: str | None = None) -> Collection:
-    """A stream's records as a collection: each is there once more from its time on, or as `diff` says.
+    """A stream's records as changes of a collection: each adds 1 to its record's multiplicity, or `diff`.
 
     The method `Stream.collection`.
 
     Args:
         stream: any.
-        diff: a column of whole numbers: how many of the record there are more, or (negative) less.
+        diff: an integer column: the change of the record's multiplicity.
         name: the step's name.
 
-    **Columns:** out: the stream's, without `diff`. Nested ones are for stateless operators only.
+    **Columns:** out: the stream's, without `diff`. Only stateless operators accept nested ones.
 
     Example:
         >>> import timely_spark as ts
@@ -365,13 +363,12 @@ def collection(stream: Stream, diff: str | None = None, *, name: str | None = No
         {0: [('Ann', 1)], 1: [('Ann', -1), ('Bo', 1)]}
 
     Raises:
-        SchemaError: `diff` is no column of whole numbers; or there is no other one, or one with a name that
-            only the library gives.
-        GraphError: the flow's times are not ordered coordinate by coordinate.
+        SchemaError: `diff` is no integer column; there is no other column; or one has a reserved name.
+        GraphError: the flow's times are not in product order.
     """
     if own := [column for column in stream.schema.names if column.startswith("__timely_") and column != diff]:
         msg = (
-            f"collection ({caller()}): {stream.name!r} has {own}, names that the library keeps for itself. "
+            f"collection ({caller()}): {stream.name!r} has {own}, names that are reserved. "
             f"Hint: for changes of a collection, give diff={DIFF!r}; else rename with select(new='old')."
         )
         raise SchemaError(msg)

@@ -1,4 +1,4 @@
-"""Join of collections: bilinear, so a change on either side is matched with the other's history, at once."""
+"""Join of collections: each change is matched with the trace of the other side as it arrives (bilinear)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from timely_spark.differential.arranged import index_of, numbered
 from timely_spark.differential.trace import DIFF, SEQUENCE, by_time, consolidate, insert, numbers, times_of
 from timely_spark.graph import Partition, Vertex, composed
 from timely_spark.operators.join import matching_keys, other_columns, with_keys
-from timely_spark.worker.arrangement import Arrangement
-from timely_spark.worker.keys import Indices
-from timely_spark.worker.partitioning import repartition
+from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.keys import Indices
+from timely_spark.state.partitioning import repartition
 
 if TYPE_CHECKING:
     from timely_spark.differential.collections import Collection
@@ -22,9 +22,9 @@ Columns = str | Sequence[str] | None
 
 
 class Join(Vertex):
-    """Send for each change on one side its products with the other side's history, at the joins of times.
+    """Match each change with the trace of the other side, and send the products at the joins of their times.
 
-    Either side's history is its own, or that of an `Arrange` in front of it; not both.
+    At most one side reads the trace of an `Arrange` before it; the other keeps a trace of its own.
     """
 
     repartition = repartition
@@ -34,22 +34,22 @@ class Join(Vertex):
         self, on: tuple[tuple[str, ...], tuple[str, ...]], columns: tuple[str, ...], shared: int | None
     ) -> None:
         self.on, self.columns = on, columns
-        #: the side whose history is that of the `Arrange` in front
+        #: the side that reads the trace of an `Arrange`
         self.shared = shared
         self.sides = [Arrangement(keys) for keys in on]
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
-        """Changes add up."""
+        """Consolidate the changes."""
         return consolidate(batch)
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Match a change with all that is known of the other side, and keep it for what comes there."""
+        """Match changes with the other side's trace, and add them to the trace of their own side."""
         batch = with_keys(batch, self.on[edge])
         if not batch.num_rows:
             return
         other = 1 - edge
-        history = index_of(self._context, other).state if other == self.shared else self.sides[other]
-        probe, found = history.matches(batch, self.on[edge])
+        trace = index_of(self._context, other).state if other == self.shared else self.sides[other]
+        probe, found = trace.matches(batch, self.on[edge])
         if len(probe):
             self._send(edge, time, batch, probe, found)
         if edge == self.shared:
@@ -62,7 +62,7 @@ class Join(Vertex):
             insert(self.sides[edge], numbered(batch, index.sequence), time, since, index.settled(since))
 
     def _send(self, edge: int, time: Any, mine: pa.Table, probe: Indices, found: pa.Table) -> None:
-        if edge == self.shared:  # what met this change in the index when it came has been matched with it
+        if edge == self.shared:  # the others were matched when they arrived at this join
             unmet = numbers(found, SEQUENCE) < numbers(mine, SEQUENCE)[probe]
             probe, found = probe[unmet], found.filter(pa.array(unmet))
         times, found = times_of(found, len(time.encode()))
@@ -71,8 +71,7 @@ class Join(Vertex):
         named = [column for column in named if column in mine.schema.names]
         mine = mine.select(named).take(pa.array(probe))
         pairs = pa.table({c: (mine if c in named else found).column(c) for c in self.columns} | {DIFF: diffs})
-        for moment, members in by_time(times, time):
-            part = pairs if members is None else pairs.take(pa.array(members))
+        for moment, part in by_time(pairs, times, time):
             self.send_by(0, self._context.times.decode(moment), part)
 
 

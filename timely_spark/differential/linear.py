@@ -1,4 +1,4 @@
-"""What treats each change by itself, and so keeps nothing and never waits; and `consolidate`."""
+"""Linear operators, which treat each change independently and keep no state; and `consolidate`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.differential import trace
 from timely_spark.differential.trace import DIFF
-from timely_spark.differential.trace import consolidate as added_up
 from timely_spark.errors import SchemaError
 from timely_spark.graph import (
     Graph,
@@ -27,8 +27,8 @@ from timely_spark.graph import (
     check_given,
     composed,
 )
-from timely_spark.operators.rows import Expression, check_function, computed, each
-from timely_spark.worker.partitioning import repartition
+from timely_spark.operators.rows import Expression, check_function, computed, map_records
+from timely_spark.state.partitioning import repartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class _Weigh(Stateless):
-    """Takes the difference of each record from a column."""
+    """Turn a column of differences into `DIFF`."""
 
     def __init__(self, column: str) -> None:
         self.column = column
@@ -47,45 +47,45 @@ class _Weigh(Stateless):
         diffs = batch.column(self.column)
         if diffs.null_count:
             msg = (
-                f"{diffs.null_count} records have no {self.column!r}, which says how many of each there are "
-                "more. Hint: fill it, or leave such records out before."
+                f"{diffs.null_count} records have a null {self.column!r}, their change of multiplicity. "
+                "Hint: fill the column, or filter such records out."
             )
             raise SchemaError(msg)
         return (batch.drop_columns([self.column]).append_column(DIFF, diffs.cast(pa.int64())),)
 
 
 class _Each(Stateless):
-    """Applies a function of whole batches that gives a record for each."""
+    """Apply a function of whole batches that returns one record for each."""
 
     def __init__(self, function: Callable[[pa.Table], Any], schema: pa.Schema) -> None:
         self.function, self.schema = function, schema
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        made = as_table(self.function(batch.drop_columns([DIFF])), self.schema)
-        if made.num_rows != batch.num_rows:
+        results = as_table(self.function(batch.drop_columns([DIFF])), self.schema)
+        if results.num_rows != batch.num_rows:
             msg = (
-                f"the function made {made.num_rows} records of {batch.num_rows}. "
-                "Hint: map gives one for each; flat_map any number."
+                f"the function returned {results.num_rows} records for {batch.num_rows}. "
+                "Hint: map returns one for each; flat_map any number."
             )
             raise SchemaError(msg)
-        return (made.append_column(DIFF, batch.column(DIFF)),)
+        return (results.append_column(DIFF, batch.column(DIFF)),)
 
 
 class _Many(Stateless):
-    """Applies a function of one record that gives any number of them."""
+    """Apply a function of one record that returns any number of records."""
 
     def __init__(self, function: Callable[[Any], Iterable[Any]], schema: pa.Schema) -> None:
         self.function, self.schema = function, schema
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        made = each(lambda row: list(self.function(row)), batch.drop_columns([DIFF]))
-        of = np.repeat(np.arange(batch.num_rows), [len(one) for one in made])
-        table = as_table(list(chain.from_iterable(made)), self.schema)
-        return (table.append_column(DIFF, batch.column(DIFF).take(pa.array(of))),)
+        results = map_records(lambda row: list(self.function(row)), batch.drop_columns([DIFF]))
+        sources = np.repeat(np.arange(batch.num_rows), [len(one) for one in results])
+        table = as_table(list(chain.from_iterable(results)), self.schema)
+        return (table.append_column(DIFF, batch.column(DIFF).take(pa.array(sources))),)
 
 
 class Consolidate(Vertex):
-    """Say each time's changes once, added up, when it is complete."""
+    """Send each time's changes consolidated, when the time is complete."""
 
     repartition = repartition
 
@@ -93,25 +93,25 @@ class Consolidate(Vertex):
         self.waiting: dict[Any, list[pa.Table]] = {}
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
-        """Changes add up."""
-        return added_up(batch)
+        """Consolidate before the exchange."""
+        return trace.consolidate(batch)
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Wait for the rest."""
+        """Buffer the changes."""
         self.waiting.setdefault(time, []).append(batch)
         self.notify_at(time)
 
     def on_notify(self, time: Any) -> None:
-        """Send what is left."""
-        if came := self.waiting.pop(time, None):
-            self.send_by(0, time, added_up(pa.concat_tables(came)))
+        """Send the consolidated changes."""
+        if buffered := self.waiting.pop(time, None):
+            self.send_by(0, time, trace.consolidate(pa.concat_tables(buffered)))
 
 
 def changed_by(stream: Stream, diff: str | None, *, name: str | None = None) -> Stream:
-    """A stream's records as changes: each counts once, or as its column `diff` says.
+    """A stream's records as changes with `DIFF`: 1 for each, or column `diff`.
 
     Raises:
-        SchemaError: there is no such column, or it has no whole numbers.
+        SchemaError: `diff` is missing, or not an integer column.
     """
     if diff is None:
         return computed(stream, *stream.schema.names, {DIFF: pc.scalar(1)}, own=(DIFF,), name=name)
@@ -141,11 +141,11 @@ def select(
     name: str | None = None,
     **named: str | Expression,
 ) -> Collection:
-    """Choose, rename and compute columns, as `Stream.select`. Records that become equal add up.
+    """Choose, rename and compute columns, as `Stream.select`. The multiplicities of equal records add up.
 
     Args:
         collection: any.
-        columns: columns to keep; or mappings as `named`, for names that cannot be arguments.
+        columns: columns to keep; or mappings like `named`, for names that cannot be keyword arguments.
         name: the step's name.
         named: for each new column a column's name, or a `pyarrow.compute` expression.
 
@@ -160,7 +160,7 @@ def select(
         {0: [(1, 2), (2, 1)]}
 
     Raises:
-        SchemaError: a column is not there, an expression does not fit, or no column is left.
+        SchemaError: a column is missing, an expression does not fit, or no column is left.
     """
     given = [new for one in (*columns, named) for new in ([one] if isinstance(one, str) else one)]
     check_given("select", caller(), given, known=collection.schema.names)
@@ -170,12 +170,12 @@ def select(
 def where(
     collection: Collection, predicate: Expression | Callable[[Any], bool], *, name: str | None = None
 ) -> Collection:
-    """Keep the records that pass an expression, or a function of one record. `filter` is the same.
+    """Keep the records that pass an expression, or a function of one record. `filter` is an alias.
 
     Args:
         collection: any.
-        predicate: a `pyarrow.compute` expression; or a function of a named row, which depends on it alone, so
-            that a record goes as it came.
+        predicate: a `pyarrow.compute` expression; or a function of a named row, which must be deterministic,
+            as it is applied to a record's insertion and deletion.
         name: the step's name.
 
     **Columns:** out as in.
@@ -188,7 +188,7 @@ def where(
         {0: [(3, 1)]}
 
     Raises:
-        SchemaError: `predicate` is neither, or an expression that does not fit.
+        SchemaError: `predicate` is neither, or the expression does not fit.
     """
     return collection.like(collection.stream.where(predicate, name=name), once=collection.once)
 
@@ -196,13 +196,13 @@ def where(
 def map(
     collection: Collection, function: Callable[[Any], Any], schema: SchemaLike, *, name: str | None = None
 ) -> Collection:
-    """Make one record of each, by a function of one record: handy, and slower than `select`.
+    """Compute one record from each, by a function of a record: slower than `select`.
 
     Args:
         collection: any.
-        function: gets a named row; returns a tuple, a dict, or for one column the value. It must depend on
-            the row alone: what it makes of a deletion must be what it made of the insertion.
-        schema: of what the function returns.
+        function: gets a named row; returns a tuple, a dict, or for one column the value. It must be
+            deterministic, as it is applied to a record's insertion and deletion.
+        schema: the schema of the results.
         name: the step's name.
 
     **Columns:** out: `schema`.
@@ -216,11 +216,11 @@ def map(
         {0: [(2, 2)]}
 
     Raises:
-        GraphError: `function` is none.
+        GraphError: `function` cannot be called.
     """
     check_function("map", function)
-    made = as_schema(schema)
-    return _each(collection, "map", _Each(lambda table: each(function, table), made), made, name)
+    result = as_schema(schema)
+    return _each(collection, "map", _Each(lambda table: map_records(function, table), result), result, name)
 
 
 def map_batches(
@@ -230,16 +230,16 @@ def map_batches(
     *,
     name: str | None = None,
 ) -> Collection:
-    """Make one record of each, by a function of whole batches, which depends on each record alone.
+    """Compute one record from each, by a function of whole batches that treats each record independently.
 
     Args:
         collection: any.
         function: gets an Arrow table; returns as many rows, in the same order: an Arrow table, a record batch
             or a pandas frame.
-        schema: of what the function returns.
+        schema: the schema of the results.
         name: the step's name.
 
-    **Columns:** the function gets the collection's, and gives those of `schema`, which come out.
+    **Columns:** the function gets the collection's; out: `schema`, which it returns.
 
     Example:
         >>> import pyarrow.compute as pc, timely_spark as ts
@@ -251,12 +251,12 @@ def map_batches(
         {0: [('A', 2)]}
 
     Raises:
-        GraphError: `function` is none.
-        VertexError: when it runs: another number of rows than it got, or another schema.
+        GraphError: `function` cannot be called.
+        VertexError: at run time: the function returns another number of rows, or another schema.
     """
     check_function("map_batches", function)
-    made = as_schema(schema)
-    return _each(collection, "map_batches", _Each(function, made), made, name)
+    result = as_schema(schema)
+    return _each(collection, "map_batches", _Each(function, result), result, name)
 
 
 def flat_map(
@@ -266,13 +266,13 @@ def flat_map(
     *,
     name: str | None = None,
 ) -> Collection:
-    """Make any number of records of each, by a function of one record.
+    """Compute any number of records from each, by a function of a record.
 
     Args:
         collection: any.
-        function: gets a named row; returns an iterable of tuples, dicts, or for one column values. It must
-            depend on the row alone, as for `map`.
-        schema: of what the function returns.
+        function: gets a named row; returns an iterable of tuples, dicts, or for one column values. It must be
+            deterministic, as for `map`.
+        schema: the schema of the results.
         name: the step's name.
 
     **Columns:** out: `schema`.
@@ -286,26 +286,26 @@ def flat_map(
         {0: [('be', 2), ('or', 1), ('to', 1)]}
 
     Raises:
-        GraphError: `function` is none.
+        GraphError: `function` cannot be called.
     """
     check_function("flat_map", function)
-    made = as_schema(schema)
-    return _each(collection, "flat_map", _Many(function, made), made, name)
+    result = as_schema(schema)
+    return _each(collection, "flat_map", _Many(function, result), result, name)
 
 
 def _each(
-    collection: Collection, operator: str, vertex: Stateless, made: pa.Schema, name: str | None
+    collection: Collection, operator: str, vertex: Stateless, result: pa.Schema, name: str | None
 ) -> Collection:
-    check_given(operator, caller(), made.names, known=collection.schema.names)
-    schema = made.append(pa.field(DIFF, pa.int64()))
+    check_given(operator, caller(), result.names, known=collection.schema.names)
+    schema = result.append(pa.field(DIFF, pa.int64()))
     return collection.like(collection.stream.then(operator, [schema], name=name, vertex=vertex)[0])
 
 
 @composed
 def concat(collection: Collection, *others: Collection, name: str | None = None) -> Collection:
-    """All records of several collections, their multiplicities added. Those of outer scopes are entered.
+    """All records of several collections, with added multiplicities. Outer collections enter the scope.
 
-    **Columns:** out as in: all have the same.
+    **Columns:** out as in, the same for all collections.
 
     Example:
         >>> import timely_spark as ts
@@ -317,14 +317,14 @@ def concat(collection: Collection, *others: Collection, name: str | None = None)
 
     Raises:
         SchemaError: their columns differ.
-        GraphError: one is no collection, or of another flow, or in a loop that is not around the other's.
+        GraphError: one is no collection, or of another flow, or in an unrelated loop.
     """
     first, *rest = collection.together("concat", *others)
     return collection.like(first.stream.concat(*(one.stream for one in rest), name=name))
 
 
 def negate(collection: Collection, *, name: str | None = None) -> Collection:
-    """The same records, each as often less as it was more: `a.concat(b.negate())` is a without b.
+    """The records with negated multiplicities: `a.concat(b.negate())` is a minus b.
 
     **Columns:** out as in.
 
@@ -342,15 +342,15 @@ def negate(collection: Collection, *, name: str | None = None) -> Collection:
 
 
 def consolidate(collection: Collection, *, name: str | None = None) -> Collection:
-    """The same collection, each time's changes of a record as one, when the time is complete.
+    """Consolidate each time's changes when the time is complete: at most one change of each record.
 
-    What a reduction gives is so already, and is left as it is.
+    The output of a reduction is consolidated already and returned unchanged.
 
     **Columns:** out as in; none may be nested.
 
     Example:
         >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("once")
+        >>> flow = ts.Dataflow("consolidated")
         >>> numbers = flow.input("x", "n long, d long").collection(diff="d")
         >>> _ = numbers.consolidate().stream.capture("out")
         >>> ts.testing.run(flow, {"x": [[(1, 1), (1, 1), (2, 1), (2, -1)]]})["out"].rows()
@@ -362,7 +362,7 @@ def consolidate(collection: Collection, *, name: str | None = None) -> Collectio
     if collection.once:
         return collection
     stream = collection.stream
-    by = lies(stream.flow.graph, stream.stage)
+    by = partition_columns(stream.flow.graph, stream.stage)
     if by is None or not set(by) <= set(collection.schema.names):
         by = tuple(collection.schema.names)
     return collection.like(
@@ -378,15 +378,15 @@ def consolidate(collection: Collection, *, name: str | None = None) -> Collectio
     )
 
 
-def lies(graph: Graph, stage: Stage) -> tuple[str, ...] | None:
-    """The columns by which a stage's records are partitioned, if a stage upstream says so; None: unknown.
+def partition_columns(graph: Graph, stage: Stage) -> tuple[str, ...] | None:
+    """The columns by which a stage's output is partitioned; None: unknown.
 
-    Equal records are then on one worker, and consolidating them needs no exchange by all their columns.
+    Equal records are then on one worker, so consolidating needs no exchange.
     """
     if stage.guarantees is not None or stage.kind is Kind.FEEDBACK:
         return stage.guarantees
-    before = graph.into(stage)
-    by = lies(graph, before[0].source) if before else None
+    inputs = graph.into(stage)
+    by = partition_columns(graph, inputs[0].source) if inputs else None
     if by is None or stage.is_routing:
         return by
     kept = {old: new for new, old in (stage.keeps or {}).items()}

@@ -1,4 +1,4 @@
-"""Loops over collections: what a function leads to when it is applied until nothing changes."""
+"""Loops over collections: apply a function until nothing changes."""
 
 from __future__ import annotations
 
@@ -24,15 +24,13 @@ _ITERATION = "__timely_iteration"
 
 
 class EnterAt(Vertex):
-    """`enter_at`: sends each record at the iteration that its column names."""
+    """`enter_at`: send each record at the iteration in its column."""
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Send each record at the iteration that its column names."""
+        """Send each record at its iteration."""
         iterations = batch.column(_ITERATION)
         if iterations.null_count or pc.any(pc.less(iterations, 0)).as_py():
-            msg = (
-                "a record enters at iteration null or negative. Hint: iterations are whole numbers from 0 on."
-            )
+            msg = "a record's iteration is null or negative. Hint: iterations are whole numbers from 0 on."
             raise SchemaError(msg)
         which, batch = numbers(batch, _ITERATION), batch.drop_columns([_ITERATION])
         *outer, first = time.encode()
@@ -48,15 +46,15 @@ class EnterAt(Vertex):
 def enter_at(
     collection: Collection, scope: Scope, iteration: str | Expression, *, name: str | None = None
 ) -> Collection:
-    """This collection inside a loop, each record from an iteration of its own on.
+    """This collection inside a loop, each record from a given iteration on.
 
-    What leaves the loop again is the same. A loop that lets records in one after the other has less to take
-    back: labels that win often come first.
+    A fixed point of the loop stays the same. Records that enter early suppress worse ones before those
+    propagate, so there are fewer retractions: let labels that win often enter first.
 
     Args:
         collection: of the scope around the loop.
         scope: the loop.
-        iteration: a column, or expression, of whole numbers from 0 on.
+        iteration: an integer column or expression, at least 0.
         name: the step's name.
 
     **Columns:** out as in.
@@ -71,14 +69,14 @@ def enter_at(
         {0: [(0, 1), (3, 1)]}
 
     Raises:
-        SchemaError: `iteration` is no column or expression of whole numbers.
+        SchemaError: `iteration` is no integer column or expression.
         GraphError: the collection is not outside of `scope`.
     """
     columns = collection.schema.names
     if scope.graph_scope.depth <= collection.scope.graph_scope.depth:
         msg = (
-            f"enter_at ({caller()}): {collection.index.name!r} is not outside the loop it is to enter. "
-            "Hint: give a loop around which it is, as made by scope.inner()."
+            f"enter_at ({caller()}): {collection.index.name!r} is not outside the loop that it is to enter. "
+            "Hint: give a loop inside its scope, as made by scope.inner()."
         )
         raise GraphError(msg)
     if isinstance(iteration, str):
@@ -90,7 +88,7 @@ def enter_at(
     if not pa.types.is_integer(kind):
         msg = f"enter_at ({caller()}): iteration={iteration!s} is {kind}. Hint: give whole numbers from 0 on."
         raise SchemaError(msg)
-    made = stream.then(
+    entered = stream.then(
         "enter_at",
         [collection.stream.schema],
         name=name,
@@ -99,7 +97,7 @@ def enter_at(
         detail=str(iteration),
         parameters={"iteration": str(iteration)},
     )
-    return collection.like(made[0])
+    return collection.like(entered[0])
 
 
 def iterate(
@@ -111,40 +109,40 @@ def iterate(
     consolidate: bool = True,
     name: str | None = None,
 ) -> Collection:
-    """Apply a function of collections again and again, from this one on, until nothing changes.
+    """Apply a function of collections repeatedly, from this collection on, until nothing changes.
 
-    The law: at every time the result is what a batch program gets that starts with what this collection has
-    come to and applies `step` until it gives what it got. Where no such point is ever reached the loop runs
-    for ever: give `max_iterations`. What `step` uses from outside is entered by the operators themselves; so
-    is this collection, where it is of a scope around the loop whose body is being written. A change of the
-    input goes through the iterations it matters to, and costs what it changes there.
+    The law: at every time the result is the fixed point that a batch program reaches by applying `step` to
+    the accumulated collection. Without a fixed point the loop is endless: give `max_iterations`. Operators
+    let outer collections that `step` uses enter the loop by themselves; also this collection, if `iterate`
+    is called in the body of a loop that it is outside of. A change of the input costs the changes that it
+    causes, in the iterations in which it causes them.
 
     Args:
-        collection: what to begin with.
-        step: gets the variable, a collection in the loop's scope; returns what it is to become.
+        collection: the initial value.
+        step: gets the variable, a collection in the loop's scope; returns its next value.
         max_iterations: how often `step` is applied at most.
-        on_limit: what happens where changes are left then: "return" (the default), "warn" or "raise", as for
-            `Stream.loop`, which tells more of loops that do not end.
-        consolidate: let what comes back be added up per iteration, so that a change and its opposite do not
-            go round for ever. Leave it out only where `step` ends in a reduction and does not use what it
-            began with otherwise.
+        on_limit: what happens if changes are left then: "return" (the default), "warn" or "raise", as for
+            `Stream.loop`, which explains warnings about endless loops.
+        consolidate: consolidate the changes that are fed back, per iteration, so that a change and its
+            opposite do not circulate for ever. Switch it off only if `step` ends in a reduction and uses the
+            initial value nowhere else.
         name: the loop's name.
 
     Returns:
         The collection after the last iteration, outside the loop.
 
-    **Columns:** out as in; `step` gets and gives the same.
+    **Columns:** out as in; `step` gets and returns the same.
 
     Example:
-        What can be reached, when edges come and go:
+        Reachability, under insertions and deletions of edges:
 
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("reach")
         >>> edges = flow.input("edges", "src long, dst long, diff long").collection(diff="diff")
         >>> roots = flow.input("roots", "node long").collection()
         >>> def hop(reached):
-        ...     onward = reached.join(edges, left="node", right="src").select(node="dst")
-        ...     return onward.concat(roots).distinct()
+        ...     targets = reached.join(edges, left="node", right="src").select(node="dst")
+        ...     return targets.concat(roots).distinct()
         >>> _ = roots.iterate(hop).changes().capture("near")
         >>> inputs = {"edges": [[(1, 2, 1), (2, 3, 1), (3, 2, 1)], [(1, 2, -1)]], "roots": [[1], []]}
         >>> ts.testing.run(flow, inputs, workers=2)["near"].rows()
@@ -152,20 +150,20 @@ def iterate(
 
     Raises:
         GraphError: `step` is no function, or returns no collection, or one of another loop.
-        SchemaError: it returns one with other columns.
+        SchemaError: `step` returns other columns.
     """
     check_function("iterate", step)
     graph = collection.index.flow.graph
     inside = graph.inside or graph.root
-    around = collection.scope.graph_scope is not inside and collection.scope.graph_scope in inside.path
-    with graph.parts(inside if around else collection.scope.graph_scope, name) as outside:
-        if around:  # written in the body of a loop, whose variable `step` may use
+    outer = collection.scope.graph_scope is not inside and collection.scope.graph_scope in inside.path
+    with graph.parts(inside if outer else collection.scope.graph_scope, name) as outside:
+        if outer:  # `iterate` is called in the body of a loop, whose variable `step` may use
             collection = collection.enter(replace(collection.scope, graph_scope=inside))
         scope = collection.scope.inner(name=name, max_iterations=max_iterations, on_limit=on_limit)
         variable = collection.variable(scope)
         with graph.body(scope.graph_scope, outside):
             result = step(variable)
         variable.set(result, consolidate=consolidate)
-        if result.scope != scope:  # it did not look at the variable
+        if result.scope != scope:  # `step` did not use the variable
             result = result.enter(scope)
         return result.leave()

@@ -1,4 +1,4 @@
-"""How collections leave the flow: their changes, by the outputs that streams have."""
+"""Outputs of collections: the outputs of streams, applied to the changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 
 from timely_spark import operators
-from timely_spark.operators.deliver import Probe, Release
+from timely_spark.operators.outputs import Probe, Release
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from timely_spark.streams import Stream
 
 
-def _told(collection: Collection, diff: str, name: str | None) -> Stream:
-    """The changes, made by steps that are called after the output."""
+def _changes(collection: Collection, diff: str, name: str | None) -> Stream:
+    """The changes, by steps that are named after the output."""
     with collection.index.flow.graph.parts(collection.scope.graph_scope, name):
         return collection.changes(diff)
 
 
 def probe(collection: Collection, name: str | None = None) -> Probe:
-    """A place at which to ask how far the flow is: as `Stream.probe`.
+    """Add a probe, at which the frontier can be read: as `Stream.probe`.
 
     **Columns:** in: any.
 
@@ -43,13 +43,13 @@ def probe(collection: Collection, name: str | None = None) -> Probe:
 def inspect(
     collection: Collection, name: str | None = None, *, limit: int = 20, diff: str = "diff"
 ) -> Collection:
-    """Print changes as they come, on the driver, in loops too: as `Stream.inspect` of `changes(diff)`.
+    """Print changes on arrival, on the driver, also in loops: as `Stream.inspect` of `changes(diff)`.
 
     Args:
         collection: any.
         name: the step's name.
-        limit: how many are printed of a micro-batch, at most.
-        diff: what the column of differences is called.
+        limit: how many are printed per micro-batch, at most.
+        diff: the name of the column of differences.
 
     **Columns:** printed: the records', then `diff` long.
 
@@ -65,14 +65,14 @@ def inspect(
     Raises:
         SchemaError: the records have a column `diff`, or nested ones.
     """
-    operators.inspect(_told(collection, diff, name), name, limit=limit)
+    operators.inspect(_changes(collection, diff, name), name, limit=limit)
     return collection
 
 
 def capture(collection: Collection, name: str | None = None, *, diff: str = "diff") -> Collection:
-    """Keep each epoch's changes: as `Stream.capture` of `changes(diff)`. `snapshot` adds them up.
+    """Store each epoch's changes: as `Stream.capture` of `changes(diff)`. `snapshot` accumulates them.
 
-    **Columns:** kept: the records', then `diff` long.
+    **Columns:** stored: the records', then `diff` long.
 
     Returns:
         The collection.
@@ -92,7 +92,7 @@ def capture(collection: Collection, name: str | None = None, *, diff: str = "dif
         GraphError: the collection is in a loop, or another step has the name.
         SchemaError: the records have a column `diff`, or nested ones.
     """
-    operators.capture(_told(collection, diff, name), name)
+    operators.capture(_changes(collection, diff, name), name)
     return collection
 
 
@@ -116,7 +116,7 @@ def to_memory(
         GraphError: the collection is in a loop, or another step has the name.
         SchemaError: the records have a column `diff`, or nested ones.
     """
-    operators.to_memory(_told(collection, diff, name), name, release=release)
+    operators.to_memory(_changes(collection, diff, name), name, release=release)
     return collection
 
 
@@ -138,16 +138,16 @@ def subscribe(
 
     Example:
         >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("told")
+        >>> flow = ts.Dataflow("subscribed")
         >>> numbers = flow.input("x", "n long").collection().distinct()
-        >>> numbers.subscribe(lambda epoch, changes: print(epoch, changes.num_rows), name="told")
+        >>> numbers.subscribe(lambda epoch, changes: print(epoch, changes.num_rows), name="subscribed")
         Collection(distinct: n int64)
 
     Raises:
         GraphError: the collection is in a loop, or another step has the name.
         SchemaError: the records have a column `diff`, or nested ones.
     """
-    changes = _told(collection, diff, name)
+    changes = _changes(collection, diff, name)
     operators.subscribe(changes, on_epoch, on_complete, release=release, name=name)
     return collection
 
@@ -179,7 +179,7 @@ def foreach_epoch(
         GraphError: the collection is in a loop, or another step has the name.
         SchemaError: the records have a column `diff`, or nested ones.
     """
-    operators.foreach_epoch(_told(collection, diff, name), function, release=release, name=name)
+    operators.foreach_epoch(_changes(collection, diff, name), function, release=release, name=name)
     return collection
 
 
@@ -198,10 +198,10 @@ def to_delta(
     Args:
         collection: any outside loops.
         table: a path, or catalog.schema.table.
-        keys: none: a log of the changes, with their epoch. Else the collection as it is now, a row per key:
-            they must tell its records apart.
-        diff: what the column of differences is called.
-        overwrite: take over a table that another checkpoint wrote, and write it anew.
+        keys: None: a log of the changes, with their epoch. Else the current collection, one row per key: keys
+            must be unique.
+        diff: the name of the column of differences.
+        overwrite: replace the contents of a table that another checkpoint wrote.
         release: "epoch", or, for a log, "arrival".
         name: the step's name.
 
@@ -218,10 +218,10 @@ def to_delta(
 
     Raises:
         GraphError: the collection is in a loop; or `keys` are combined with `release` "arrival".
-        SchemaError: a key is no column; the records have a column `diff`, or nested ones.
+        SchemaError: a key is missing; the records have a column `diff`, or nested ones.
     """
     operators.to_delta(
-        _told(collection, diff, name),
+        _changes(collection, diff, name),
         table,
         keys=keys,
         diff=diff if keys else None,
@@ -258,5 +258,5 @@ def to_files(
         GraphError: the collection is in a loop, or there is no such format.
         SchemaError: the records have a column `diff`, or nested ones.
     """
-    operators.to_files(_told(collection, diff, name), path, format, overwrite=overwrite, name=name)
+    operators.to_files(_changes(collection, diff, name), path, format, overwrite=overwrite, name=name)
     return collection

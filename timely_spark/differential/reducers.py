@@ -1,4 +1,4 @@
-"""What reductions compute: what is made of each key's records."""
+"""The logic of each reduction: the results of a key's accumulated records."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from timely_spark.differential.trace import DIFF, consolidate, numbers, replaced
 from timely_spark.errors import RecordError, SchemaError
 from timely_spark.graph import as_table
 from timely_spark.operators.rows import records
-from timely_spark.worker.arrangement import Arrangement
-from timely_spark.worker.keys import flat
+from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.keys import flat
 
 GROUP = "__timely_group"
-"""A number for each key that is looked at: rows of one key stand together, in the order of the keys."""
+"""The column with a number for each key of a call; rows are sorted by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Logic:
-    """What a reduction makes of a key's records."""
+    """The function of a reduction, over the accumulated records of many keys."""
 
     keys: tuple[str, ...]
 
     def partial(self, changes: pa.Table) -> pa.Table:
-        """What must be kept of changes: keys, what else tells records apart, and weights to be added up."""
+        """The columns of changes to keep: keys, other columns that distinguish records, and weights."""
         return changes
 
-    def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
-        """The results for keys, by what each holds.
+    def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
+        """The results of keys.
 
-        **Columns:** `keys`: the keys; the row of number n is that of group n. `held`: `GROUP` (ascending),
-        then what `partial` gives without the keys, consolidated. Out: `GROUP`, the results, `DIFF`.
+        **Columns:** `keys`: the keys, row n for group n. `inputs`: `GROUP` (ascending), then the columns
+        of `partial` without the keys, consolidated. Out: `GROUP`, the results, `DIFF`.
         """
         raise NotImplementedError
 
 
-def _starts(held: pa.Table) -> npt.NDArray[np.int64]:
-    """Where each group begins."""
-    groups = numbers(held, GROUP)
+def _starts(inputs: pa.Table) -> npt.NDArray[np.int64]:
+    """The first row of each group."""
+    groups = numbers(inputs, GROUP)
     return np.flatnonzero(np.concatenate([[True], groups[1:] != groups[:-1]])) if len(groups) else groups
 
 
-def _there(held: pa.Table) -> pa.Table:
-    """The records that are there: what is taken away more often than it came is not."""
-    counts = numbers(held, DIFF)
-    return held if (counts > 0).all() else held.filter(pa.array(counts > 0))
+def _positive(inputs: pa.Table) -> pa.Table:
+    """The records of positive multiplicity."""
+    counts = numbers(inputs, DIFF)
+    return inputs if (counts > 0).all() else inputs.filter(pa.array(counts > 0))
 
 
 def _ones(n: int) -> pa.Array:
@@ -59,44 +59,44 @@ def _ones(n: int) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class Count(Logic):
-    """How many records there are: nothing else is kept."""
+    """The number of records."""
 
     out: str
 
     def partial(self, changes: pa.Table) -> pa.Table:
-        """The count alone."""
+        """The keys and weights."""
         return changes.select([*self.keys, DIFF])
 
-    def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
+    def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The counts."""
-        return pa.table({GROUP: held[GROUP], self.out: held[DIFF], DIFF: _ones(held.num_rows)})
+        return pa.table({GROUP: inputs[GROUP], self.out: inputs[DIFF], DIFF: _ones(inputs.num_rows)})
 
 
 @dataclass(frozen=True, slots=True)
 class Sum(Logic):
-    """The sum of whole numbers, as a weight beside the count: no value is kept."""
+    """The sum of integers, inputs as a weight; values are not stored."""
 
     value: str
 
     def partial(self, changes: pa.Table) -> pa.Table:
-        """The products with the values, and how many values there are."""
+        """The values times their multiplicity, and the number of valid values."""
         values, diffs = changes.column(self.value).cast(pa.int64()), changes.column(DIFF)
         weighed = pc.multiply(pc.fill_null(values, 0), diffs)
         valid = pc.multiply(pc.is_valid(values).cast(pa.int64()), diffs)
         kept = changes.select([*self.keys, DIFF])
         return kept.append_column(f"{DIFF}_sum", weighed).append_column(f"{DIFF}_valid", valid)
 
-    def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
-        """The sums, null of no values."""
-        held = _there(held)
-        valid = pa.array(numbers(held, f"{DIFF}_valid") > 0)
-        totals = pc.if_else(valid, held[f"{DIFF}_sum"], pa.scalar(None, pa.int64()))
-        return pa.table({GROUP: held[GROUP], self.value: totals, DIFF: _ones(held.num_rows)})
+    def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
+        """The sums; null without valid values."""
+        inputs = _positive(inputs)
+        valid = pa.array(numbers(inputs, f"{DIFF}_valid") > 0)
+        totals = pc.if_else(valid, inputs[f"{DIFF}_sum"], pa.scalar(None, pa.int64()))
+        return pa.table({GROUP: inputs[GROUP], self.value: totals, DIFF: _ones(inputs.num_rows)})
 
 
 @dataclass(frozen=True, slots=True)
 class SumOfFractions(Logic):
-    """The sum of other numbers: of the values that are there, so that nothing is left of those that went."""
+    """The sum of doubles or decimals, from the present values, so that no rounding error accumulates."""
 
     value: str
     kind: pa.DataType
@@ -105,20 +105,42 @@ class SumOfFractions(Logic):
         """The values."""
         return changes.select([*self.keys, self.value, DIFF])
 
-    def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
-        """The sums, null of no values; added in the order of the values, so the same for the same."""
-        held = _there(held)
-        held = held.take(pc.sort_indices(held, [(GROUP, "ascending"), (self.value, "ascending")]))
-        values, diffs = held.column(self.value), held.column(DIFF)
-        if pa.types.is_decimal(values.type):  # room for the product, and for the sum
+    def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
+        """The sums, added in the order of the values, so that they are deterministic; null without values."""
+        inputs = _positive(inputs)
+        inputs = inputs.take(pc.sort_indices(inputs, [(GROUP, "ascending"), (self.value, "ascending")]))
+        values, diffs = inputs.column(self.value), inputs.column(DIFF)
+        if pa.types.is_decimal(values.type):  # room for product and sum
             values = values.cast(pa.decimal256(38, values.type.scale))
             weighed = pc.multiply(values, diffs.cast(pa.decimal256(19, 0)))
         else:
             weighed = pc.multiply(values.cast(pa.float64()), diffs.cast(pa.float64()))
-        table = pa.table({GROUP: held[GROUP], "value": weighed})
+        table = pa.table({GROUP: inputs[GROUP], "value": weighed})
         table = table.group_by(GROUP, use_threads=False).aggregate([("value", "sum")])
         totals = table.column("value_sum").cast(self.kind)
         return pa.table({GROUP: table[GROUP], self.value: totals, DIFF: _ones(table.num_rows)})
+
+
+@dataclass(frozen=True, slots=True)
+class Mean(Logic):
+    """The mean of the valid values, as double: their sum divided by their number."""
+
+    total: Sum | SumOfFractions
+
+    def partial(self, changes: pa.Table) -> pa.Table:
+        """What the sum needs."""
+        return self.total.partial(changes)
+
+    def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
+        """The means; null without valid values."""
+        totals, inputs = self.total.results(keys, inputs), _positive(inputs)
+        if isinstance(self.total, Sum):
+            counts = numbers(inputs, f"{DIFF}_valid")
+        else:
+            valid = flat(pc.is_valid(inputs.column(self.total.value))).to_numpy(zero_copy_only=False)
+            counts = np.add.reduceat(numbers(inputs, DIFF) * valid, _starts(inputs)) if len(valid) else valid
+        means = pc.divide(totals.column(self.total.value).cast(pa.float64()), pa.array(counts, pa.float64()))
+        return pa.table({GROUP: totals[GROUP], self.total.value: means, DIFF: totals[DIFF]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,49 +154,49 @@ class Extreme(Logic):
         """The values."""
         return changes.select([*self.keys, self.value, DIFF])
 
-    def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
-        """The best of the values that are any."""
-        held = _there(held)
-        value = held.column(self.value)
+    def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
+        """The least or greatest of the valid values."""
+        inputs = _positive(inputs)
+        value = inputs.column(self.value)
         if pa.types.is_floating(value.type):
-            held = held.filter(pc.fill_null(pc.invert(pc.is_nan(value)), fill_value=False))
+            inputs = inputs.filter(pc.fill_null(pc.invert(pc.is_nan(value)), fill_value=False))
         elif value.null_count:
-            held = held.filter(pc.is_valid(value))
-        starts = _starts(held)
-        values = flat(held.column(self.value))
+            inputs = inputs.filter(pc.is_valid(value))
+        starts = _starts(inputs)
+        values = flat(inputs.column(self.value))
         if pa.types.is_integer(values.type):
             least = (np.maximum if self.greatest else np.minimum).reduceat(values.to_numpy(), starts)
             best: Any = pa.array(least, values.type) if len(starts) else values
         else:
             direction = "descending" if self.greatest else "ascending"
-            order = pc.sort_indices(held, [(GROUP, "ascending"), (self.value, direction)])
+            order = pc.sort_indices(inputs, [(GROUP, "ascending"), (self.value, direction)])
             best = values.take(order).take(starts)
-        groups = held.column(GROUP).take(starts)
+        groups = inputs.column(GROUP).take(starts)
         return pa.table({GROUP: groups, self.value: best, DIFF: _ones(len(starts))})
 
 
 @dataclass(frozen=True, slots=True)
 class TopK(Logic):
-    """The first records by a value; ties go by the other columns."""
+    """The first k records by a value, then by the other columns."""
 
     k: int
     value: str
     descending: bool
 
-    def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
+    def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The first records."""
-        held = _there(held)
-        others = [c for c in held.schema.names if c not in {GROUP, self.value, DIFF}]
+        inputs = _positive(inputs)
+        others = [c for c in inputs.schema.names if c not in {GROUP, self.value, DIFF}]
         direction = "descending" if self.descending else "ascending"
         by = [(GROUP, "ascending"), (self.value, direction), *((c, "ascending") for c in others)]
-        held = held.take(pc.sort_indices(held, by))
-        counts, starts = numbers(held, DIFF), _starts(held)
+        inputs = inputs.take(pc.sort_indices(inputs, by))
+        counts, starts = numbers(inputs, DIFF), _starts(inputs)
         ends = np.cumsum(counts)
         before = ends - counts
         sizes = np.diff(starts, append=len(counts))
         left = self.k - (before - np.repeat(before[starts], sizes))
-        held = replaced(held, DIFF, np.minimum(counts, left))
-        return held.filter(pa.array(left > 0))
+        inputs = replaced(inputs, DIFF, np.minimum(counts, left))
+        return inputs.filter(pa.array(left > 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,21 +205,21 @@ class Threshold(Logic):
 
     function: Callable[[Any], Any]
 
-    def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
-        """The records as often as the function says."""
-        made = np.asarray(self.function(numbers(held, DIFF)))
-        if made.shape != (held.num_rows,) or made.dtype.kind not in "biu":
+    def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
+        """The records with the function's multiplicities."""
+        counts = np.asarray(self.function(numbers(inputs, DIFF)))
+        if counts.shape != (inputs.num_rows,) or counts.dtype.kind not in "biu":
             msg = (
-                f"the function of counts gave {made.dtype} of shape {made.shape} for {held.num_rows} counts. "
+                f"the function gave {counts.dtype} of shape {counts.shape} for {inputs.num_rows} counts. "
                 "Hint: compute whole numbers with the array, as in lambda counts: counts > 1."
             )
             raise SchemaError(msg)
-        held = replaced(held, DIFF, made.astype(np.int64))
-        return held.filter(pc.not_equal(held.column(DIFF), 0))
+        inputs = replaced(inputs, DIFF, counts.astype(np.int64))
+        return inputs.filter(pc.not_equal(inputs.column(DIFF), 0))
 
 
 def present(counts: npt.NDArray[np.int64]) -> Any:
-    """Once, if at all."""
+    """Multiplicity 1 for each present record."""
     return counts > 0
 
 
@@ -208,26 +230,26 @@ class Batches(Logic):
     function: Callable[[pa.Table], Any]
     schema: pa.Schema
 
-    def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
-        """What the function makes of them."""
-        held = _there(held)
-        rows = keys.take(held.column(GROUP))
-        for field in held.schema:
+    def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
+        """The function's results."""
+        inputs = _positive(inputs)
+        rows = keys.take(inputs.column(GROUP))
+        for field in inputs.schema:
             if field.name not in {GROUP, DIFF}:
-                rows = rows.append_column(field, held.column(field.name))
-        rows = rows.append_column("count", held.column(DIFF))
-        made = as_table(self.function(rows), self.schema) if held.num_rows else self.schema.empty_table()
+                rows = rows.append_column(field, inputs.column(field.name))
+        rows = rows.append_column("count", inputs.column(DIFF))
+        results = as_table(self.function(rows), self.schema) if inputs.num_rows else self.schema.empty_table()
         numbered = keys.append_column(GROUP, pa.array(np.arange(keys.num_rows)))
-        history = Arrangement(self.keys, [])
-        history.insert(numbered)
-        at, found = history.lookup(made, self.keys)
-        if len(at) != made.num_rows:
+        index = Arrangement(self.keys, [])
+        index.insert(numbered)
+        at, found = index.lookup(results, self.keys)
+        if len(at) != results.num_rows:
             msg = (
-                f"the function gave results for {made.num_rows - len(at)} keys that it was not asked for. "
-                f"Hint: return the key columns {list(self.keys)} as they came."
+                f"the function gave results for {results.num_rows - len(at)} keys that it did not get. "
+                f"Hint: return the key columns {list(self.keys)} unchanged."
             )
             raise SchemaError(msg)
-        results = made.drop_columns(list(self.keys)).add_column(0, GROUP, found.column(GROUP))
+        results = results.drop_columns(list(self.keys)).add_column(0, GROUP, found.column(GROUP))
         return consolidate(results.append_column(DIFF, _ones(results.num_rows)))
 
 
@@ -238,22 +260,22 @@ class PerKey(Logic):
     function: Callable[[Any, list[Any]], Iterable[Any]]
     schema: pa.Schema
 
-    def results(self, keys: pa.Table, held: pa.Table) -> pa.Table:
-        """What the function makes of each."""
-        held = _there(held)
-        starts, groups = _starts(held), numbers(held, GROUP)
-        named = [column for column in held.schema.names if column not in {GROUP, DIFF}]
-        values = held.select([*named, DIFF]).rename_columns([*named, "count"])
-        rows, ends = list(records(values)), [*starts[1:], held.num_rows]
-        whose = records(keys.take(groups[starts]))
-        made = [self._result(k, rows[a:b]) for k, a, b in zip(whose, starts, ends, strict=bool(rows))]
-        table = as_table([row for many in made for row in many], self.schema)
-        of = np.repeat(groups[starts], [len(many) for many in made]).astype(np.int64)
-        return consolidate(table.add_column(0, GROUP, pa.array(of)).append_column(DIFF, _ones(len(of))))
+    def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
+        """The function's results for each key."""
+        inputs = _positive(inputs)
+        starts, groups = _starts(inputs), numbers(inputs, GROUP)
+        named = [column for column in inputs.schema.names if column not in {GROUP, DIFF}]
+        values = inputs.select([*named, DIFF]).rename_columns([*named, "count"])
+        rows, ends = list(records(values)), [*starts[1:], inputs.num_rows]
+        key_rows = records(keys.take(groups[starts]))
+        results = [self._result(k, rows[a:b]) for k, a, b in zip(key_rows, starts, ends, strict=bool(rows))]
+        table = as_table([row for many in results for row in many], self.schema)
+        group = np.repeat(groups[starts], [len(many) for many in results]).astype(np.int64)
+        return consolidate(table.add_column(0, GROUP, pa.array(group)).append_column(DIFF, _ones(len(group))))
 
     def _result(self, key: Any, rows: list[Any]) -> list[Any]:
         try:
             return list(self.function(key, rows))
         except Exception as error:
-            meaning = " (the key, and its distinct records, each with how often it is there as `count`)"
+            meaning = " (the key, and its distinct records, each with its multiplicity as `count`)"
             raise RecordError((key, rows), meaning) from error

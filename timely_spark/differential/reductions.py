@@ -1,4 +1,4 @@
-"""Reductions: for each key something made of its records, as they have come to at each time."""
+"""Reductions: for each key a function of its accumulated records, at each time."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from timely_spark.differential.reducers import (
     Count,
     Extreme,
     Logic,
+    Mean,
     PerKey,
     Sum,
     SumOfFractions,
@@ -75,7 +76,7 @@ def _reduced(
 def _grouped(
     operator: str, collection: Collection, keys: Columns, value: str | None, *, comparable: bool = True
 ) -> tuple[Collection, tuple[str, ...]]:
-    """The collection, its keys checked: those given, those it is arranged by, or one for all records."""
+    """The collection and its keys: those given, those of its arrangement, or one constant key."""
     listed = names(operator, keys) if keys is not None else (collection.keys or ())
     if listed:
         listed = key_columns(operator, collection.schema, listed)
@@ -91,22 +92,22 @@ def _grouped(
     return collection, listed
 
 
-def _plain(made: Collection) -> Collection:
-    """Without the key that stands for all records."""
-    names = made.schema.names
-    return made.select(*(column for column in names if column != ALL)) if ALL in names else made
+def _plain(result: Collection) -> Collection:
+    """The result without the constant key."""
+    names = result.schema.names
+    return result.select(*(column for column in names if column != ALL)) if ALL in names else result
 
 
 @composed
 def count(
     collection: Collection, column: str = "count", *, keys: Columns = None, name: str | None = None
 ) -> Collection:
-    """How many records each key has; a key without any has no row.
+    """The number of records of each key; a key without records has no row.
 
     Args:
         collection: any.
-        column: what the count is called.
-        keys: the key columns; by default those it is arranged by, or else all records are counted together.
+        column: the name of the count.
+        keys: the key columns; by default those of its arrangement, or else all records are one group.
         name: the step's name.
 
     **Columns:** out: `keys`, then `column` long.
@@ -120,7 +121,7 @@ def count(
         {0: [('be', 1, 1), ('to', 2, 1)], 1: [('to', 1, 1), ('to', 2, -1)]}
 
     Raises:
-        SchemaError: a key is not there, or nested, or named twice; or `column` is a key.
+        SchemaError: a key is missing, nested, or named twice; or `column` is a key.
     """
     collection, listed = _grouped("count", collection, keys, None)
     _check_free("count", column, listed)
@@ -131,16 +132,16 @@ def count(
 
 @composed
 def sum(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
-    """The sum of a column per key: whole numbers as long, others as double or decimal. Nulls are left out.
+    """The sum of a column per key: integers as long, others as double or decimal. Nulls are ignored.
 
-    Sums of doubles are those of the values that are there, added in an order of theirs: the same whatever
-    came and went before, with any number of workers. A sum of longs that is too large wraps around.
-    Of records that were taken away more often than they came, whole numbers count negatively, others not.
+    Doubles are summed in the order of the present values, so a sum does not depend on past changes or on the
+    number of workers. A sum of longs that is too large wraps around. Records of negative multiplicity count
+    negatively in sums of integers, and are ignored in others.
 
     Args:
         collection: any.
         value: the column.
-        keys: the key columns; by default those it is arranged by, or else all records are one group.
+        keys: the key columns; by default those of its arrangement, or else all records are one group.
         name: the step's name.
 
     **Columns:** out: `keys`, then `value`; null where all values are.
@@ -154,32 +155,68 @@ def sum(collection: Collection, value: str, *, keys: Columns = None, name: str |
         {0: [('a', 9, 1)], 1: [('a', 7, 1), ('a', 9, -1)]}
 
     Raises:
-        SchemaError: a key is not there, or nested, or named twice; `value` is not
-            there, or a key, or no number.
+        SchemaError: a key is missing, nested, or named twice; `value` is missing, a key, or no number.
     """
     collection, listed = _grouped("sum", collection, keys, value)
+    logic, kind = _total("sum", collection, listed, value)
+    result = _reduced("sum", collection, logic, [pa.field(value, kind)], name=name, detail=value, value=value)
+    return _plain(result)
+
+
+def _total(
+    operator: str, collection: Collection, keys: tuple[str, ...], value: str
+) -> tuple[Sum | SumOfFractions, pa.DataType]:
+    """The logic of a sum, and the type of its result."""
     kind = collection.schema.field(value).type
-    logic: Logic
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        logic, kind = Sum(listed, value), pa.int64()
-    elif pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return Sum(keys, value), pa.int64()
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         kind = pa.decimal128(38, kind.scale) if pa.types.is_decimal(kind) else pa.float64()
-        logic = SumOfFractions(listed, value, kind)
-    else:
-        msg = f"sum ({caller()}): column {value!r} is {kind}. Hint: sum numbers."
-        raise SchemaError(msg)
-    made = _reduced("sum", collection, logic, [pa.field(value, kind)], name=name, detail=value, value=value)
-    return _plain(made)
+        return SumOfFractions(keys, value, kind), kind
+    msg = f"{operator} ({caller()}): column {value!r} is {kind}. Hint: give a column of numbers."
+    raise SchemaError(msg)
 
 
 @composed
-def min(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
-    """The least value of a column per key. Null and NaN are no values; a key without any has no row.
+def mean(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
+    """The mean of a column per key, as double. Nulls are ignored.
+
+    It is the `sum` divided by the number of valid values, so it does not depend on past changes or on the
+    number of workers, and a sum of longs that is too large wraps around.
 
     Args:
         collection: any.
         value: the column.
-        keys: the key columns; by default those it is arranged by, or else all records are one group.
+        keys: the key columns; by default those of its arrangement, or else all records are one group.
+        name: the step's name.
+
+    **Columns:** out: `keys`, then `value` double; null where all values are.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("mean")
+        >>> sales = flow.input("sales", "shop string, amount long, diff long").collection(diff="diff")
+        >>> _ = sales.mean("amount", keys="shop").changes().capture("out")
+        >>> ts.testing.run(flow, {"sales": [[("a", 5, 1), ("a", 2, 2)], [("a", 5, -1)]]})["out"].rows()
+        {0: [('a', 3.0, 1)], 1: [('a', 2.0, 1), ('a', 3.0, -1)]}
+
+    Raises:
+        SchemaError: a key is missing, nested, or named twice; `value` is missing, a key, or no number.
+    """
+    collection, listed = _grouped("mean", collection, keys, value)
+    logic = Mean(listed, _total("mean", collection, listed, value)[0])
+    fields = [pa.field(value, pa.float64())]
+    return _plain(_reduced("mean", collection, logic, fields, name=name, detail=value, value=value))
+
+
+@composed
+def min(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
+    """The least value of a column per key, ignoring null and NaN; a key without values has no row.
+
+    Args:
+        collection: any.
+        value: the column.
+        keys: the key columns; by default those of its arrangement, or else all records are one group.
         name: the step's name.
 
     **Columns:** out: `keys`, then `value`.
@@ -193,20 +230,19 @@ def min(collection: Collection, value: str, *, keys: Columns = None, name: str |
         {0: [('a', 2, 1)], 1: [('a', 2, -1), ('a', 5, 1)]}
 
     Raises:
-        SchemaError: a key is not there, or nested, or named twice; `value` is not
-            there, or a key, or nested.
+        SchemaError: a key is missing, nested, or named twice; `value` is missing, a key, or nested.
     """
     return _extreme("min", collection, value, keys, name)
 
 
 @composed
 def max(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
-    """The greatest value of a column per key. Null and NaN are no values; a key without any has no row.
+    """The greatest value of a column per key, ignoring null and NaN; a key without values has no row.
 
     Args:
         collection: any.
         value: the column.
-        keys: the key columns; by default those it is arranged by, or else all records are one group.
+        keys: the key columns; by default those of its arrangement, or else all records are one group.
         name: the step's name.
 
     **Columns:** out: `keys`, then `value`.
@@ -220,8 +256,7 @@ def max(collection: Collection, value: str, *, keys: Columns = None, name: str |
         {0: [('a', 5, 1)]}
 
     Raises:
-        SchemaError: a key is not there, or nested, or named twice; `value` is not
-            there, or a key, or nested.
+        SchemaError: a key is missing, nested, or named twice; `value` is missing, a key, or nested.
     """
     return _extreme("max", collection, value, keys, name)
 
@@ -245,15 +280,15 @@ def top_k(
     descending: bool = True,
     name: str | None = None,
 ) -> Collection:
-    """The first `k` records of each key by a column; ties go by the other columns, ascending.
+    """The first `k` records of each key by a column; ties are ordered by the other columns, ascending.
 
-    A record that is there several times takes as many places. Nulls come last.
+    A record of multiplicity n takes n places. Nulls come last.
 
     Args:
         collection: any.
-        k: how many at most.
-        value: the column to go by.
-        keys: the key columns; by default those it is arranged by, or else all records are one group.
+        k: the greatest number of records per key.
+        value: the column to order by.
+        keys: the key columns; by default those of its arrangement, or else all records are one group.
         descending: the greatest first.
         name: the step's name.
 
@@ -268,8 +303,8 @@ def top_k(
         {0: [(1, 'b', 7, 1)], 1: [(1, 'b', 7, -1), (1, 'c', 9, 1)]}
 
     Raises:
-        SchemaError: `k` is no whole number of at least 1; a key is not there, or named twice; `value` is not
-            there, or a key; or a column is nested.
+        SchemaError: `k` is no whole number of at least 1; a key is missing or named twice; `value` is missing
+            or a key; or a column is nested.
     """
     if type(k) is not int or k < 1:
         msg = f"top_k ({caller()}): k={k!r}. Hint: give a whole number of at least 1."
@@ -278,13 +313,14 @@ def top_k(
     check_columns("top_k", collection.schema, collection.schema.names, keys=True)
     fields = [field for field in collection.schema if field.name not in listed]
     logic = TopK(listed, k, value, descending=descending)
-    said = {"k": k, "value": value, "descending": descending}
-    return _plain(_reduced("top_k", collection, logic, fields, name=name, detail=f"{k} by {value}", **said))
+    arguments = {"k": k, "value": value, "descending": descending}
+    detail = f"{k} by {value}"
+    return _plain(_reduced("top_k", collection, logic, fields, name=name, detail=detail, **arguments))
 
 
 @composed
 def distinct(collection: Collection, *, name: str | None = None) -> Collection:
-    """Each record that is there once, however often it is.
+    """Each present record once.
 
     **Columns:** out as in; none may be nested.
 
@@ -306,12 +342,12 @@ def distinct(collection: Collection, *, name: str | None = None) -> Collection:
 def threshold(
     collection: Collection, function: Callable[[Any], Any], *, name: str | None = None
 ) -> Collection:
-    """Each record as often as a function of its multiplicity says.
+    """Replace each record's multiplicity by a function of it.
 
     Args:
         collection: any.
-        function: gets the multiplicities of many records, a numpy array of whole numbers that are not 0;
-            returns as many numbers (or booleans). Of 0 it is taken to give 0.
+        function: gets the multiplicities of many records, a numpy array of nonzero integers; returns as many
+            integers (or booleans). It is not called for 0, and must mean 0 there.
         name: the step's name.
 
     **Columns:** out as in; none may be nested.
@@ -325,9 +361,9 @@ def threshold(
         {0: [], 1: [(7, 1)]}
 
     Raises:
-        GraphError: `function` is none.
+        GraphError: `function` cannot be called.
         SchemaError: a column is nested.
-        VertexError: when it runs: the function gives no whole numbers, or not as many as it got.
+        VertexError: at run time: the function returns no integers, or another number of them.
     """
     check_function("threshold", function)
     return _threshold("threshold", collection, function, name)
@@ -349,16 +385,16 @@ def reduce(
     keys: str | Sequence[str],
     name: str | None = None,
 ) -> Collection:
-    """Make records of each key's records, by a function of one key: handy, and slower than `reduce_batches`.
+    """Compute each key's results, by a function of one key's records: slower than `reduce_batches`.
 
-    The function gets each *distinct* record of the key once, with how often it is there as `count`: the
-    number of records is ``sum(row.count for row in rows)``, not ``len(rows)``.
+    The function gets each *distinct* record of the key once, with its multiplicity as `count`: the number of
+    records is ``sum(row.count for row in rows)``, not ``len(rows)``.
 
     Args:
         collection: any.
         function: gets the key, a named row, and its distinct records, named rows of the other columns and
-            `count` (more than 0), in no order; returns rows, without the key. It must depend on nothing else.
-        schema: of what the function returns.
+            `count` (more than 0), in no order; returns rows, without the key. It must be deterministic.
+        schema: the schema of the results.
         keys: the key columns.
         name: the step's name.
 
@@ -374,14 +410,14 @@ def reduce(
         {0: [(1, 'abc', 1)], 1: [(1, 'abc', -1), (1, 'abcd', 1)]}
 
     Raises:
-        GraphError: `function` is none.
-        SchemaError: there are no keys, or one is not there, or named twice, or in `schema`; a column is
-            nested, or called ``count``.
-        VertexError: when it runs: the function gives rows of other columns.
+        GraphError: `function` cannot be called.
+        SchemaError: there are no keys, or one is missing, named twice, or in `schema`; a column is nested, or
+            called ``count``.
+        VertexError: at run time: the function returns rows of other columns.
     """
     check_function("reduce", function)
-    listed, made = _general("reduce", collection, schema, keys)
-    return _reduced("reduce", collection, PerKey(listed, function, made), list(made), name=name)
+    listed, results = _general("reduce", collection, schema, keys)
+    return _reduced("reduce", collection, PerKey(listed, function, results), list(results), name=name)
 
 
 @composed
@@ -393,19 +429,19 @@ def reduce_batches(
     keys: str | Sequence[str],
     name: str | None = None,
 ) -> Collection:
-    """Make records of the records of many keys at once, by a function of whole batches.
+    """Compute the results of many keys at once, by a function of whole batches.
 
     Args:
         collection: any.
-        function: gets an Arrow table with all distinct records of some keys, those of a key together, each
-            with its `count`; returns a table (or pandas frame) of results, each with its key. A key's results
-            must depend on its records alone.
-        schema: of the results, without the key.
+        function: gets an Arrow table with all distinct records of some keys, grouped by key, each with its
+            `count`; returns a table (or pandas frame) of results, each with its key. A key's results must
+            depend on its records alone.
+        schema: the schema of the results, without the key.
         keys: the key columns.
         name: the step's name.
 
-    **Columns:** the function gets the collection's, then `count` long, how often the record is there (more
-    than 0); it returns `keys`, then `schema`, which is also what comes out.
+    **Columns:** the function gets the collection's, then `count` long, the record's multiplicity (more than
+    0); out: `keys`, then `schema`, which it returns.
 
     Example:
         >>> import timely_spark as ts
@@ -418,33 +454,33 @@ def reduce_batches(
         {0: [('a', 2.0, 1), ('b', 5.0, 1)]}
 
     Raises:
-        GraphError: `function` is none.
-        SchemaError: there are no keys, or one is not there, or named twice, or in `schema`; a column is
-            nested, or called ``count``.
-        VertexError: when it runs: the function gives other columns, or keys that it did not get.
+        GraphError: `function` cannot be called.
+        SchemaError: there are no keys, or one is missing, named twice, or in `schema`; a column is nested, or
+            called ``count``.
+        VertexError: at run time: the function returns other columns, or keys that it did not get.
     """
     check_function("reduce_batches", function)
-    listed, made = _general("reduce_batches", collection, schema, keys)
-    full = pa.schema([*(collection.schema.field(key) for key in listed), *made])
-    return _reduced("reduce_batches", collection, Batches(listed, function, full), list(made), name=name)
+    listed, results = _general("reduce_batches", collection, schema, keys)
+    full = pa.schema([*(collection.schema.field(key) for key in listed), *results])
+    return _reduced("reduce_batches", collection, Batches(listed, function, full), list(results), name=name)
 
 
 def _general(
     operator: str, collection: Collection, schema: SchemaLike, keys: str | Sequence[str]
 ) -> tuple[tuple[str, ...], pa.Schema]:
-    listed, made = key_columns(operator, collection.schema, keys), as_schema(schema)
+    listed, results = key_columns(operator, collection.schema, keys), as_schema(schema)
     check_columns(operator, collection.schema, collection.schema.names, keys=True)
-    check_columns(operator, made, made.names, keys=True)
-    for column in made.names:
+    check_columns(operator, results, results.names, keys=True)
+    for column in results.names:
         _check_free(operator, column, listed)
     if "count" in collection.schema.names:
         msg = (
             f"{operator} ({caller()}): the collection has a column 'count' already "
             f"({describe(collection.schema)}). "
-            "Hint: rename it, as the function gets multiplicities by that name."
+            "Hint: rename it: the function gets multiplicities in a column of that name."
         )
         raise SchemaError(msg)
-    return listed, made
+    return listed, results
 
 
 def _check_free(operator: str, column: Any, keys: Sequence[str]) -> None:

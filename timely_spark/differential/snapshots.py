@@ -1,4 +1,4 @@
-"""A collection as it was at an epoch, out of its changes."""
+"""`snapshot`: a collection at an epoch, from its changes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 import pyarrow as pa
 
+from timely_spark.captured import Captured
 from timely_spark.differential.trace import DIFF, consolidate, numbers
 from timely_spark.errors import BadArgument, SchemaError
-from timely_spark.graph import caller, identifier, told
-from timely_spark.testing import Captured
+from timely_spark.graph import caller, identifier, locate_errors
 from timely_spark.times import as_epoch
 
 if TYPE_CHECKING:
@@ -27,21 +27,21 @@ def snapshot(
 def snapshot(changes: Captured, at: int | None = None, *, diff: str = "diff") -> pa.Table: ...
 
 
-@told
+@locate_errors
 def snapshot(
     changes: DataFrame | Captured, at: int | None = None, *, diff: str = "diff", epoch: str = "epoch"
 ) -> DataFrame | pa.Table:
-    """The records of a collection as it was at an epoch, from its changes.
+    """The records of a collection at an epoch, from its changes.
 
     Args:
-        changes: a DataFrame of them, such as one of what `Collection.changes().to_delta(...)` wrote, or of
-            the view of `to_memory`; or what `capture` kept of them.
-        at: the epoch, included; None: the last one that is there.
+        changes: a DataFrame of changes, such as the table that `to_delta` wrote or the view of `to_memory`;
+            or the result of `capture`.
+        at: the epoch, inclusive; None: the last one.
         diff: the column of differences.
         epoch: the column of epochs, in a DataFrame.
 
-    **Columns:** in: `epoch`, those of the records, `diff`; out: those of the records, each as often as it was
-    there: a DataFrame of a DataFrame, else an Arrow table.
+    **Columns:** in: `epoch`, the records', `diff`; out: the records', each row repeated by its multiplicity.
+    The result is a DataFrame for a DataFrame, else an Arrow table.
 
     Example:
         >>> import timely_spark as ts
@@ -54,23 +54,24 @@ def snapshot(
 
     Raises:
         SchemaError: a column is missing.
-        InvalidTime: `at` is no epoch; BadArgument: `changes` are something else.
+        InvalidTime: `at` is no epoch.
+        BadArgument: `changes` is neither a DataFrame nor captured changes.
     """
     at = None if at is None else as_epoch(at, "snapshot(at=)", caller())
     if isinstance(changes, Captured):
         return _of_captured(changes, at, diff)
     if not hasattr(changes, "sparkSession"):
-        hint = "give a DataFrame of what changes() were written to, or what a capture() of them has released."
+        hint = "give a DataFrame of the table to which changes() were written, or the result of capture()."
         expected = "changes of a collection"
         raise BadArgument.kind(changes, what="changes", expected=expected, where=caller(), hint=hint)
     _check([diff, epoch], changes.columns)
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
     records = [F.col(identifier(column)) for column in changes.columns if column not in {diff, epoch}]
-    known = changes if at is None else changes.where(F.col(identifier(epoch)) <= at)
-    counted = known.groupBy(*records).agg(F.sum(F.col(identifier(diff))).alias("__timely_count"))
-    there = counted.where(F.col("__timely_count") > 0)
-    return there.withColumn(
+    upto = changes if at is None else changes.where(F.col(identifier(epoch)) <= at)
+    counted = upto.groupBy(*records).agg(F.sum(F.col(identifier(diff))).alias("__timely_count"))
+    present = counted.where(F.col("__timely_count") > 0)
+    return present.withColumn(
         "__timely_count", F.explode(F.array_repeat(F.lit(1), F.col("__timely_count").cast("int")))
     ).drop("__timely_count")
 
@@ -78,17 +79,17 @@ def snapshot(
 def _of_captured(changes: Captured, at: int | None, diff: str) -> pa.Table:
     _check([diff], changes.schema.names)
     columns = [column for column in changes.schema.names if column != diff]
-    known = [table for epoch, table in changes.epochs.items() if at is None or epoch <= at]
-    every = pa.concat_tables([changes.schema.empty_table(), *known]).select([*columns, diff])
-    added = consolidate(every.rename_columns([*columns, DIFF])).sort_by([(c, "ascending") for c in columns])
-    counts = np.maximum(numbers(added, DIFF), 0)
-    return added.select(columns).take(pa.array(np.repeat(np.arange(len(counts)), counts)))
+    upto = [table for epoch, table in changes.epochs.items() if at is None or epoch <= at]
+    every = pa.concat_tables([changes.schema.empty_table(), *upto]).select([*columns, diff])
+    total = consolidate(every.rename_columns([*columns, DIFF])).sort_by([(c, "ascending") for c in columns])
+    counts = np.maximum(numbers(total, DIFF), 0)
+    return total.select(columns).take(pa.array(np.repeat(np.arange(len(counts)), counts)))
 
 
 def _check(needed: list[str], columns: list[str]) -> None:
     if missing := [column for column in needed if column not in columns]:
         msg = (
             f"snapshot ({caller()}): no columns {missing} among {columns}. "
-            "Hint: give what changes() were written to or captured by; name its columns by diff= and epoch=."
+            "Hint: give written or captured changes(); name their columns by diff= and epoch=."
         )
         raise SchemaError(msg)

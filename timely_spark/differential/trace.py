@@ -1,7 +1,7 @@
-"""Changes to records, and their history: rows with a difference, consolidated and indexed by key and time.
+"""Traces: the changes of a collection, indexed by key, each with its time and its difference.
 
-A change is a row with `DIFF`, how many of the record there are more from its time on. A history is an
-`Arrangement` of changes whose times are columns of whole numbers, so that all of them are compared at once.
+A change is a row with `DIFF`: from its time on, the record occurs so many times more. A trace is an
+`Arrangement` of changes whose times are integer columns, so that many times are compared at once.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from timely_spark.errors import StateError
-from timely_spark.worker.arrangement import Arrangement
-from timely_spark.worker.codes import Runs, numbers_of, runs
-from timely_spark.worker.keys import Hashes, Indices, flat
+from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.codes import Runs, numbers_of, runs
+from timely_spark.state.keys import Hashes, Indices, flat
 
 DIFF = "__timely_diff"
-"""The column that says how many of a record there are more (or less) from a time on."""
+"""The column of differences: by how much the multiplicity of a record grows at a time."""
 
 SEQUENCE = "__timely_sequence"
-"""The column that says when a change came into an index, or up to where it was matched with one."""
+"""The column of sequence numbers: the order of changes in an index, or the last one that a join has read."""
 
 _TIME = "__timely_time"
 
 Coordinates = npt.NDArray[np.int64]
-"""Times of rows: an array of (rows, coordinates)."""
+"""The times of rows: an array of shape (rows, coordinates)."""
 
 
 def consolidate(table: pa.Table) -> pa.Table:
-    """Add up the weights of equal rows, and drop those that come to nothing.
+    """Add up the weights of equal rows, and drop rows whose weights are all zero.
 
     **Columns:** in and out: any flat ones, and `DIFF`; or several weights, whose names begin with it.
 
@@ -44,7 +44,7 @@ def consolidate(table: pa.Table) -> pa.Table:
 
 
 def added_up(table: pa.Table, of: Runs) -> tuple[Indices, pa.Table]:
-    """One row for each run of equal ones that comes to anything: which row it was, and the rows."""
+    """Each run's first row (index and row) with the run's total weights; none where these are zero."""
     weights = weights_of(table)
     if not table.num_rows:
         return of.order, table
@@ -58,42 +58,42 @@ def added_up(table: pa.Table, of: Runs) -> tuple[Indices, pa.Table]:
 
 
 def replaced(table: pa.Table, column: str, values: npt.NDArray[Any]) -> pa.Table:
-    """The table with other numbers in a column."""
+    """The table with a column replaced."""
     place = table.schema.get_field_index(column)
     field = table.schema.field(place)
     return table.set_column(place, field, pa.array(values, field.type))
 
 
 def numbers(table: pa.Table, column: str) -> npt.NDArray[Any]:
-    """A column without nulls as numbers."""
+    """A numeric column without nulls as an array."""
     values: npt.NDArray[Any] = flat(table.column(column)).to_numpy()
     return values
 
 
 def insert(state: Arrangement, changes: pa.Table, time: Any, since: int, settled: int = 0) -> None:
-    """Add changes at a time to a history; times that nobody can tell apart become one as batches merge.
+    """Add changes at a time to a trace, which is compacted as its batches merge.
 
     Args:
-        state: the history.
-        changes: rows, each with its weights.
-        time: of all of them, in the product order.
-        since: an epoch before which nothing can arrive anywhere any more.
-        settled: sequence numbers up to this one are all the same by now.
+        state: the trace.
+        changes: rows with weights.
+        time: the time of all changes.
+        since: the compaction frontier: no change arrives at an earlier epoch.
+        settled: sequence numbers up to this one are not distinguished any more.
 
     Raises:
-        StateError: `time` is before `since`, where what was held is not told apart any more.
+        StateError: `time` is before `since`.
     """
     state.insert(stamped(changes, time, since), compact=partial(compact, since, settled))
 
 
 def stamped(changes: pa.Table, time: Any, since: int) -> pa.Table:
-    """Changes with their time, as a history has them.
+    """Changes with the time columns of a trace.
 
     Raises:
         StateError: `time` is before `since`.
     """
     if time.epoch < since:
-        msg = f"a change at {time} comes into a history of which all before epoch {since} has become one"
+        msg = f"a change at {time} arrives at a trace that was compacted up to epoch {since}"
         raise StateError(msg, hint="this is a defect of timely_spark: please report it, with the flow")
     for i, value in enumerate(time.encode()):
         changes = changes.append_column(f"{_TIME}{i}", pa.array(np.full(changes.num_rows, value, np.int64)))
@@ -101,7 +101,7 @@ def stamped(changes: pa.Table, time: Any, since: int) -> pa.Table:
 
 
 def compact(since: int, settled: int, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
-    """Epochs before `since` become `since`, from where on both mean the same; what cancels out is dropped."""
+    """Logical compaction: advance epochs before `since` to `since`, and consolidate."""
     table = replaced(table, f"{_TIME}0", np.maximum(numbers(table, f"{_TIME}0"), since))
     if SEQUENCE in table.schema.names:
         sequence = numbers(table, SEQUENCE)
@@ -112,23 +112,23 @@ def compact(since: int, settled: int, hashed: Hashes, table: pa.Table) -> tuple[
 
 
 def labels_of(table: pa.Table) -> list[str]:
-    """The columns of a table that are not added up."""
+    """The columns that are not weights."""
     return [column for column in table.schema.names if not column.startswith(DIFF)]
 
 
 def weights_of(table: pa.Table) -> list[str]:
-    """The columns of a table that are added up: `DIFF`, and those named after it."""
+    """The weights, which are added up: `DIFF`, and the columns whose names begin with it."""
     return [column for column in table.schema.names if column.startswith(DIFF)]
 
 
 def times_of(table: pa.Table, depth: int) -> tuple[Coordinates, pa.Table]:
-    """The times of a history's rows, and the rows without them.
+    """The times of a trace's rows, and the rows without the time columns.
 
-    A history that comes from outside a loop has fewer coordinates: inside it is all at iteration 0.
+    A trace from outside a loop has fewer coordinates; inside the loop its rows are at iteration 0.
 
     Args:
-        table: what a look-up gave.
-        depth: how many coordinates a time has here.
+        table: rows of a trace.
+        depth: the number of coordinates of a time here.
     """
     names = [column for column in table.schema.names if column.startswith(_TIME)]
     times = np.zeros((table.num_rows, depth), np.int64)
@@ -137,12 +137,11 @@ def times_of(table: pa.Table, depth: int) -> tuple[Coordinates, pa.Table]:
     return times, table.drop_columns(names)
 
 
-def by_time(times: Coordinates, time: Any) -> Iterator[tuple[list[int], Indices | None]]:
-    """The joins of `time` with many times: each different one, and the rows it is of; None for all."""
+def by_time(rows: pa.Table, times: Coordinates, time: Any) -> Iterator[tuple[list[int], pa.Table]]:
+    """Rows by the join of `time` with their own times: each different join, and its rows."""
     joined = np.maximum(times, np.array(time.encode(), np.int64))
     found = runs(list(joined.T), len(joined))
-    if len(found.starts) == 1:
-        yield joined[0].tolist(), None
-        return
-    each = np.split(found.order, found.starts[1:])
-    yield from zip(joined[found.firsts].tolist(), each, strict=bool(len(joined)))
+    if len(found.starts) > 1:  # rows are moved once, and then only sliced
+        rows = rows.take(pa.array(found.order))
+    for moment, start, size in zip(joined[found.firsts], found.starts, found.sizes, strict=True):
+        yield moment.tolist(), rows.slice(start, size)

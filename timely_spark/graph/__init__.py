@@ -1,25 +1,25 @@
-"""What the user said: frozen stages, edges and loop contexts, checked when built. Imports only times."""
+"""The logical graph: frozen stages, edges and loop contexts, checked when built. Imports only times."""
 
 from __future__ import annotations
 
-from timely_spark.graph.arguments import frame_schema, known, whole
+from timely_spark.graph.arguments import find, frame_schema, whole
 from timely_spark.graph.graph import (
     Edge,
     Graph,
     Kind,
+    Monotone,
     Partition,
-    Refines,
     Scope,
     Stage,
     caller,
     check_columns,
     names,
 )
+from timely_spark.graph.locate_errors import locate_errors
 from timely_spark.graph.naming import Name, composed
 from timely_spark.graph.schema import SchemaLike, as_schema, as_table, check_given, check_names, describe
 from timely_spark.graph.sql import identifier
 from timely_spark.graph.suggest import Suggests
-from timely_spark.graph.told import told
 from timely_spark.graph.vertex import Context, Forward, Stateless, Vertex
 
 __all__ = [
@@ -28,9 +28,9 @@ __all__ = [
     "Forward",
     "Graph",
     "Kind",
+    "Monotone",
     "Name",
     "Partition",
-    "Refines",
     "SchemaLike",
     "Scope",
     "Stage",
@@ -45,10 +45,10 @@ __all__ = [
     "check_names",
     "composed",
     "describe",
+    "find",
     "frame_schema",
     "identifier",
-    "known",
+    "locate_errors",
     "names",
-    "told",
     "whole",
 ]

@@ -1,4 +1,4 @@
-"""What is asked of arguments: numbers, names of what there is, and DataFrames."""
+"""Checks of arguments: numbers, names, DataFrames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def whole(what: str, value: Any, *, least: int = 1) -> int:
-    """A whole number, as an int: `1`, numpy's, but neither `True` nor `1.0` nor `"1"`.
+    """Check an integer, also of numpy; not `True`, `1.0` or `"1"`.
 
     >>> whole("workers", 2)
     2
@@ -28,14 +28,14 @@ def whole(what: str, value: Any, *, least: int = 1) -> int:
     return int(value)
 
 
-def known(things: Mapping[str, T], name: Any, *, kind: str, flow: str) -> T:
-    """The thing of a name.
+def find(things: Mapping[str, T], name: Any, *, kind: str, flow: str) -> T:
+    """Look up a thing by its name.
 
-    >>> known({"edges": 1}, "edges", kind="input", flow="paths")
+    >>> find({"edges": 1}, "edges", kind="input", flow="paths")
     1
 
     Raises:
-        UnknownName: there is none.
+        UnknownName: no thing has the name.
     """
     if not isinstance(name, str) or name not in things:
         raise UnknownName.of(name, things, kind=kind, flow=flow, where=caller())
@@ -43,54 +43,54 @@ def known(things: Mapping[str, T], name: Any, *, kind: str, flow: str) -> T:
 
 
 def frame_schema(source: str, frame: Any, where: Where) -> pa.Schema:
-    """The columns of a DataFrame that becomes a source.
+    """The schema of a DataFrame that becomes a source.
 
     Raises:
-        SchemaError: a column is of a type that a flow does not take.
+        SchemaError: the type of a column is not supported.
     """
     fields = []
     for column in frame.schema.fields:
         try:
             fields += [*as_schema({column.name: column.dataType})]
-        except SchemaError as error:  # noqa: PERF203 - the first one that fails is the last
+        except SchemaError as error:  # noqa: PERF203 - fails at the first
             raise SchemaError.column(source, column.name, column.dataType.simpleString(), where) from error
     return as_schema(pa.schema(fields))
 
 
 def most_epochs(inputs: Any) -> int:
-    """How many epochs the longest of some inputs has, each of which lists what comes in epoch 0, 1, ....
+    """The number of epochs of the longest input; each input lists its records of epoch 0, 1, ....
 
     >>> most_epochs({"x": [[1], [2, 3]], "y": [[]]})
     2
 
     Raises:
-        BadArgument: they are no such lists.
+        BadArgument: an input is no such list.
     """
     hint = '{"x": [[1, 2], [3]]}: records 1 and 2 in epoch 0, and 3 in epoch 1.'
     if not isinstance(inputs, Mapping):
         raise BadArgument.kind(inputs, what="inputs", expected="a mapping", where=caller(), hint=hint)
-    for name, of in inputs.items():
-        if not isinstance(of, Sequence) or isinstance(of, str | bytes):
+    for name, epochs in inputs.items():
+        if not isinstance(epochs, Sequence) or isinstance(epochs, str | bytes):
             expected, what = "a list with the records of each epoch", f"inputs[{name!r}]"
-            raise BadArgument.kind(of, what=what, expected=expected, where=caller(), hint=hint)
+            raise BadArgument.kind(epochs, what=what, expected=expected, where=caller(), hint=hint)
     return max(map(len, inputs.values()), default=0)
 
 
 def check_schedule(seed: Any, crashes: Any, *, flow: Any, fits: bool) -> None:
-    """Checks what a simulation is given; `fits`: whether `flow` is one.
+    """Check the arguments of a simulation; `fits`: whether `flow` is a flow.
 
     Raises:
-        BadArgument: one of them is something else.
+        BadArgument: an argument is not allowed.
     """
-    likely = isinstance(crashes, int | float) and 0 <= crashes < 1
-    drawn = isinstance(seed, int | float | str | bytes | bytearray | None)
-    run = 'flow = ts.Dataflow("numbers"); ...; ts.testing.run(flow, {"x": [[1, 2]]}).'
-    rare = "say how likely an attempt at a batch is to crash: crashes=0.2."
-    usual = "seed=1, or None for the schedule that Spark has."
-    for what, value, good, expected, hint in (
-        ("flow", flow, fits, "a Dataflow", run),
-        ("seed", seed, drawn, "a number or a text", usual),
-        ("crashes", crashes, likely, "a probability below 1", rare),
+    valid_crashes = isinstance(crashes, int | float) and 0 <= crashes < 1
+    valid_seed = isinstance(seed, int | float | str | bytes | bytearray | None)
+    flow_hint = 'flow = ts.Dataflow("numbers"); ...; ts.testing.run(flow, {"x": [[1, 2]]}).'
+    crashes_hint = "give the probability that an attempt at a batch crashes: crashes=0.2."
+    seed_hint = "seed=1, or None for the schedule of Spark."
+    for what, value, valid, expected, hint in (
+        ("flow", flow, fits, "a Dataflow", flow_hint),
+        ("seed", seed, valid_seed, "a number or a text", seed_hint),
+        ("crashes", crashes, valid_crashes, "a probability below 1", crashes_hint),
     ):
-        if not good:
+        if not valid:
             raise BadArgument.kind(value, what=what, expected=expected, where=caller(), hint=hint)

@@ -1,4 +1,4 @@
-"""The logical graph: what the user said, as frozen stages, edges and scopes."""
+"""The logical graph: frozen stages, edges and scopes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
 def caller() -> Where:
-    """The line of the user's code that is now calling into the package."""
+    """The line of the user's code that called into the package."""
     frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() reads every source file on the way
     while frame.f_back is not None and _ours(frame):
         frame = frame.f_back
@@ -31,34 +31,32 @@ def caller() -> Where:
 
 
 def _ours(frame: FrameType) -> bool:
-    """Whether a frame runs code of the package; what `dataclass` generates for it has no file."""
+    """Whether a frame runs code of the package, or code that `dataclass` generated for it."""
     file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
     return file.startswith(PACKAGE) or (file == "<string>" and module.startswith("timely_spark."))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """A loop context, or the root. Times inside have one counter more than outside (Naiad section 2.1).
-
-    `limit`: the largest value the counter may take, None for no limit.
-    """
+    """A loop context, or the root. Times inside have one counter more than outside (Naiad section 2.1)."""
 
     #: None: the root
     title: Name | None
     parent: Scope | None
+    #: the largest value of the loop counter; None: no limit
     limit: int | None
     where: Where
-    #: what happens when the limit drops records: "warn", "raise" or, without a word, "return"
+    #: what happens when the limit drops records: "return" (nothing), "warn" or "raise"
     on_limit: str = "return"
 
     @property
     def name(self) -> str:
-        """What the loop is called, with those around it; empty for the root."""
+        """The loop's full name, with the loops around it; empty for the root."""
         return self.title.full if self.title is not None else ""
 
     @property
     def depth(self) -> int:
-        """How many loop counters a time has in here."""
+        """How many loop counters a time has in this scope."""
         return 0 if self.parent is None else self.parent.depth + 1
 
     @property
@@ -68,15 +66,15 @@ class Scope:
 
 
 class Kind(Enum):
-    """What a stage is to the compiler, the workers and the driver; they ask for nothing else of it.
+    """How the compiler, the workers and the driver treat a stage. Operator names are labels only.
 
-    What an operator or a vertex is called is a label, for people. The values are for checkpoints.
+    The values are written to checkpoints.
     """
 
     SOURCE = "source"
-    #: computes: it has a vertex
+    #: has a vertex
     VERTEX = "vertex"
-    #: computes of each record one record, column by column
+    #: computes one record from each, column by column
     SELECT = "select"
     CONCAT = "concat"
     EXCHANGE = "exchange"
@@ -86,20 +84,20 @@ class Kind(Enum):
     LEAVE = "leave"
     FEEDBACK = "feedback"
     VARIABLE = "variable"
-    #: gives its records to the driver, epoch by epoch
+    #: hands its records to the driver, to be released by epoch
     OUTPUT = "output"
-    #: gives its records to the driver as they come
+    #: hands its records to the driver, to be printed on arrival
     INSPECT = "inspect"
     PROBE = "probe"
 
     @property
     def is_routing(self) -> bool:
-        """Whether it moves records only."""
+        """Whether the stage only moves records."""
         return self in _ROUTING
 
     @property
     def is_end(self) -> bool:
-        """Whether somebody outside looks at how far it is."""
+        """Whether the frontier of the stage is observed from outside."""
         return self in _ENDS
 
 
@@ -130,74 +128,75 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Refines:
-    """A stream of improvements: later rounds may send better records; the final content is the least of them.
+class Monotone:
+    """The guarantee of a monotone stream: later rounds only improve the records, per key.
 
-    Per `keys` the least (or greatest) `value` counts; with no `value` a record counts once.
+    The final record of a key is the one with the least (or greatest) `value`.
     """
 
     keys: tuple[str, ...]
+    #: None: the keys are the whole record, and a repeated record changes nothing
     value: str | None = None
     greatest: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Stage:
-    """A stage of the graph: it computes, with a vertex; or it routes, or is a source."""
+    """A stage of the graph: a source, a stage with a vertex, or a routing stage."""
 
     index: int
     title: Name
     kind: Kind
-    #: what it is called by people, who see it in `explain`; nothing is decided by it
+    #: a label for `explain`
     operator: str
     scope: Scope
     where: Where
-    #: what the stage does to a time on its way through
+    #: the path summary from its inputs to its outputs
     summary: PathSummary
     outputs: tuple[pa.Schema, ...]
     vertex: Vertex | None = None
     #: per input, the partitioning that it requires; None: any
     requires: tuple[Partition | None, ...] = (None,)
-    #: the columns by which the (first) output is partitioned, whatever the input was
+    #: the columns by which the (first) output is partitioned, for any input
     guarantees: tuple[str, ...] | None = None
-    #: output column -> input column, where the stage keeps the values of a record together
+    #: output column -> input column, where each output record copies values of one input record
     keeps: Mapping[str, str] | None = None
-    #: set if this stage sends improvements, so that its output is not final
-    refines: Refines | None = None
-    #: shown by explain, and nothing else
+    #: set if the stage sends improvements: its records are not final
+    monotone: Monotone | None = None
+    #: shown by explain only
     detail: str = ""
-    #: what it was told that decides what it keeps and what that means, as plain JSON: a restart compares it
+    #: the arguments that decide the state and its meaning, as plain JSON; a restart compares them
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    #: of a source, whether the program itself sends
+    #: of a source: whether the program sends the records
     handle: bool = False
-    #: of a source: "clock", "manual", or the column that says
+    #: of a source: "clock", "manual", or the epoch column
     epochs: str = ""
-    #: of a source with epochs of a column: how far one may lie above the highest before
+    #: of a source with an epoch column: how far an epoch may lie above the highest so far
     max_jump: int = 0
 
     @property
     def name(self) -> str:
-        """What it is called, with the loops around it. A derived name may change while a flow is built."""
+        """The full name, with the loops around the stage. A derived name may change while a flow is built."""
         return self.title.full
 
     @property
     def named(self) -> bool:
-        """Whether the user gave the name, or that of what it is a part of; and those of the loops around."""
-        return self.title.is_known
+        """Whether the name comes from the user: see `Name.is_stable`."""
+        return self.title.is_stable
 
     @property
     def is_source(self) -> bool:
-        """Whether records come into the flow here."""
+        """Whether records enter the flow here."""
         return self.kind is Kind.SOURCE
 
     @property
     def is_routing(self) -> bool:
-        """Whether the stage moves records only."""
+        """Whether the stage only moves records."""
         return self.kind.is_routing
 
     @property
     def is_stateless(self) -> bool:
-        """Whether the stage computes, on each batch by itself."""
+        """Whether the stage computes each batch independently."""
         return isinstance(self.vertex, Stateless)
 
 
@@ -213,13 +212,13 @@ class Edge:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of what flows."""
+        """The schema of the records on the edge."""
         return self.source.outputs[self.port]
 
 
 @dataclass
 class Graph:
-    """A graph under construction. Stages and edges are only ever added; each is checked when it is."""
+    """A graph under construction. Stages and edges are only added, and each is checked when added."""
 
     name: str
     times: Times = PRODUCT
@@ -231,12 +230,12 @@ class Graph:
     inside: Scope | None = None
 
     def parts(self, scope: Scope, name: str | None) -> AbstractContextManager[Owner | None]:
-        """Let steps that are given no name be called after an operator that has one, while it makes them."""
+        """Name the unnamed steps of a composed operator after the operator, if that has a name."""
         return self.names.by(self.names.owned(scope.title, name))
 
     @contextmanager
     def body(self, scope: Scope, outside: Owner | None) -> Iterator[None]:
-        """Let a user's function say what a loop does: what he makes there, he names."""
+        """Run the user's function that builds a loop body; its steps belong to no library operator."""
         before, self.inside = self.inside, scope
         try:
             with self.names.by(outside):
@@ -245,17 +244,17 @@ class Graph:
             self.inside = before
 
     def parts_of(self, stage: Stage) -> AbstractContextManager[Owner | None]:
-        """Let steps that are given no name be called after another one, if the user gave that a name."""
+        """Name unnamed steps after `stage`, if the name of the stage comes from the user."""
         title = stage.title
-        owner = Owner(None, title.text, title.full, given=False, known=True) if title.known else None
+        owner = Owner(None, title.text, title.full, given=False, stable=True) if title.stable else None
         return self.names.by(owner)
 
     def copied(self) -> tuple[Graph, dict[Stage, Stage]]:
-        """The stages, with names that stay as they are, and no edges; and what has become of each stage."""
-        made = Graph(self.name, self.times)
-        made.names, titles = self.names.copied()
+        """A copy of the stages without edges, names unchanged; and for each stage its copy."""
+        copy = Graph(self.name, self.times)
+        copy.names, titles = self.names.copied()
         scopes: dict[Scope | None, Scope | None] = {None: None}
-        new: dict[Stage, Stage] = {}
+        copies: dict[Stage, Stage] = {}
         for stage in self.stages:
             for scope in stage.scope.path:
                 if scope not in scopes:
@@ -263,10 +262,10 @@ class Graph:
             title, within = titles[stage.title], scopes[stage.scope]
             assert title is not None
             assert within is not None
-            new[stage] = replace(stage, title=title, scope=within)
-        made.root = scopes.get(self.root) or made.root
-        made.stages.extend(new.values())
-        return made, new
+            copies[stage] = replace(stage, title=title, scope=within)
+        copy.root = scopes.get(self.root) or copy.root
+        copy.stages.extend(copies.values())
+        return copy, copies
 
     def stage(
         self,
@@ -282,7 +281,7 @@ class Graph:
         requires: Sequence[Partition | None] | None = None,
         guarantees: tuple[str, ...] | None = None,
         keeps: Mapping[str, str] | None = None,
-        refines: Refines | None = None,
+        monotone: Monotone | None = None,
         detail: str = "",
         parameters: Mapping[str, Any] | None = None,
         called: str | None = None,
@@ -291,13 +290,13 @@ class Graph:
         max_jump: int = 0,
         own: Collection[str] = (),
     ) -> Stage:
-        """Add a stage and the edges that lead to it; without a name it is named after `called` or `operator`.
+        """Add a stage and its input edges; without a name the stage is named after `called` or `operator`.
 
-        A name of the library's is that of a column of its inputs, or among `own`: those that it adds.
+        A reserved column name (``__timely_...``) must be in `own`, or be a column of an input.
 
         Raises:
             GraphError: the name is taken.
-            SchemaError: a required column is missing or cannot be a key; or another name is the library's.
+            SchemaError: a required column is missing or cannot be a key, or a column name is reserved.
         """
         title = self.names.add(scope.title, called or operator, name, caller())
         needs = tuple(requires) if requires is not None else (None,) * max(1, len(inputs))
@@ -321,7 +320,7 @@ class Graph:
             requires=needs,
             guarantees=guarantees,
             keeps=keeps,
-            refines=refines,
+            monotone=monotone,
             detail=detail,
             parameters=parameters or {},
             handle=handle,
@@ -340,40 +339,36 @@ class Graph:
         return edge
 
     def into(self, stage: Stage) -> list[Edge]:
-        """The edges that lead to a stage."""
+        """The input edges of a stage."""
         return [edge for edge in self.edges if edge.target is stage]
-
-    def out_of(self, stage: Stage) -> list[Edge]:
-        """The edges that lead from a stage."""
-        return [edge for edge in self.edges if edge.source is stage]
 
 
 def names(step: str, columns: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Columns as a user may write them: one name, several, or None for none.
+    """Normalise a user's column names: one name, several, or None.
 
     Example:
         >>> names("join", "id"), names("join", ["src", "dst"])
         (('id',), ('src', 'dst'))
 
     Raises:
-        SchemaError: they are no names.
+        SchemaError: `columns` is something else.
     """
     listed = (columns,) if isinstance(columns, str) else columns or ()
-    made: tuple[Any, ...] = tuple(listed) if hasattr(listed, "__iter__") else (listed,)
-    if not all(isinstance(column, str) for column in made):
+    result: tuple[Any, ...] = tuple(listed) if hasattr(listed, "__iter__") else (listed,)
+    if not all(isinstance(column, str) for column in result):
         msg = (
-            f"{step} ({caller()}): {columns!r} are no names of columns. "
+            f"{step} ({caller()}): {columns!r} are no column names. "
             "Hint: give a column's name, or a list of names."
         )
         raise SchemaError(msg)
-    return made
+    return result
 
 
 def check_columns(step: str, schema: pa.Schema, columns: Sequence[str], *, keys: bool = False) -> None:
     """Check that a schema has the columns, and that they can be keys.
 
     Raises:
-        SchemaError: naming the step, the columns asked for and those there are.
+        SchemaError: a column is missing, or is nested and cannot be a key.
     """
     missing = [column for column in columns if column not in schema.names]
     if missing:

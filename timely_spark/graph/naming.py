@@ -1,4 +1,4 @@
-"""What steps and loops are called: by the user, or after what he called, or after what they do."""
+"""Names of steps and loops: given by the user, derived from such a name, or derived from the operator."""
 
 from __future__ import annotations
 
@@ -17,119 +17,119 @@ R = TypeVar("R")
 
 @dataclass(slots=True, eq=False)
 class Name:
-    """A step's or a loop's name. A derived one gives way where the user gives it to something else."""
+    """The name of a step or loop. A derived name changes if the user gives it to another step."""
 
-    #: of the loop around; None in the outermost scope
+    #: the name of the loop around it; None in the outermost scope
     outer: Name | None
     text: str
     where: Where
-    #: whether it is the user's own word, which never changes
+    #: whether the user gave it; such a name never changes
     given: bool
-    #: whether a changed flow can tell by it what is the same: it is the user's word, or made of his word
-    known: bool
-    #: what it is derived from
+    #: whether it is the user's name or derived from one: a changed flow finds the step's state by it
+    stable: bool
+    #: the text from which it is derived, before a number was appended
     root: str = ""
-    #: with those of the loops around
+    #: the text with the names of the loops around it
     full: str = ""
 
     def __post_init__(self) -> None:
         self.update()
 
     def update(self) -> None:
-        """Let `full` be what it is by now."""
+        """Recompute `full`."""
         self.full = f"{self.outer.full}.{self.text}" if self.outer is not None else self.text
 
     @property
-    def is_known(self) -> bool:
-        """Whether it is known, and those of the loops around are."""
-        return self.known and (self.outer is None or self.outer.is_known)
+    def is_stable(self) -> bool:
+        """Whether this name and those of the loops around it are stable."""
+        return self.stable and (self.outer is None or self.outer.is_stable)
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """An operator with a name, while its steps are made: those that are given none are called after it."""
+    """A named operator while its steps are added: unnamed steps are named after it."""
 
-    #: the name as the operator got it, and as it is in its scope and in the flow
-    said: str | None
+    #: the name as the user gave it; `text`: in its scope; `full`: in the flow
+    argument: str | None
     text: str
     full: str
     given: bool
-    known: bool
+    stable: bool
 
 
 @dataclass(eq=False)
 class Names:
-    """The names of a flow: no two are the same."""
+    """The names of a flow, which are unique."""
 
     every: dict[str, Name] = field(default_factory=dict)
     derived: Counter[str] = field(default_factory=Counter)
     owner: Owner | None = None
 
     def copied(self) -> tuple[Names, dict[Name | None, Name | None]]:
-        """Names that are the same, and stay so whatever becomes of these; and for each name the other one."""
-        new: dict[Name | None, Name | None] = {None: None}
-        for name in self.every.values():  # a loop's comes before those of its steps
-            new[name] = replace(name, outer=new[name.outer])
-        every = {name.full: name for name in new.values() if name is not None}
-        return Names(every, Counter(self.derived)), new
+        """An independent copy; and for each name its copy."""
+        copies: dict[Name | None, Name | None] = {None: None}
+        for name in self.every.values():  # a loop precedes its steps
+            copies[name] = replace(name, outer=copies[name.outer])
+        every = {name.full: name for name in copies.values() if name is not None}
+        return Names(every, Counter(self.derived)), copies
 
-    def add(self, outer: Name | None, kind: str, said: str | None, where: Where) -> Name:
-        """A name that nothing else has: the given one, or one derived from the kind and the place.
+    def add(self, outer: Name | None, kind: str, given: str | None, where: Where) -> Name:
+        """Add a unique name: the given one, or one derived from `kind` and the owner.
 
         Args:
-            outer: of the loop around.
-            kind: what it is derived from.
-            said: the given one.
+            outer: the name of the loop around the step.
+            kind: the operator's name.
+            given: the user's name, if any.
             where: the user's line.
 
         Raises:
-            GraphError: the user gave it before, or it cannot be one.
+            GraphError: the user gave the name before, or it has forbidden characters.
         """
         owner = self.owner
-        if owner is None or (said is not None and said == owner.said and owner.given):
-            if said is None:
-                return self._derived(outer, kind, kind, where, known=False)
-            return self._given(outer, said, where)
-        if said is not None and said == owner.said:
+        if owner is None or (given is not None and given == owner.argument and owner.given):
+            if given is None:
+                return self._derived(outer, kind, kind, where, stable=False)
+            return self._given(outer, given, where)
+        if given is not None and given == owner.argument:
             word = owner.text
         else:
             within = outer is not None and f"{outer.full}.".startswith(f"{owner.full}.")
-            word = (said or kind) if within else f"{owner.text}.{said or kind}"
-        return self._derived(outer, word, kind, where, known=owner.known)
+            word = (given or kind) if within else f"{owner.text}.{given or kind}"
+        return self._derived(outer, word, kind, where, stable=owner.stable)
 
     def part(self, of: Name, word: str) -> Name:
-        """The name of what is put in behind a step."""
-        return self._derived(of.outer, f"{of.text}.{word}", word, of.where, known=of.known)
+        """The name of a step that the compiler inserts behind `of`."""
+        return self._derived(of.outer, f"{of.text}.{word}", word, of.where, stable=of.stable)
 
-    def owned(self, outer: Name | None, said: str | None) -> Owner | None:
-        """The owner of the steps of an operator that was given a name, or none."""
-        if said is None or (self.owner is not None and self.owner.said == said):
+    def owned(self, outer: Name | None, argument: str | None) -> Owner | None:
+        """The owner of the steps of an operator with this `name` argument; None: they have no owner."""
+        if argument is None or (self.owner is not None and self.owner.argument == argument):
             return self.owner
         if self.owner is None:
-            full = f"{outer.full}.{said}" if outer is not None else said
-            return Owner(said, said, full, given=True, known=True)
+            full = f"{outer.full}.{argument}" if outer is not None else argument
+            return Owner(argument, argument, full, given=True, stable=True)
         within = outer is not None and f"{outer.full}.".startswith(f"{self.owner.full}.")
-        text = said if within else f"{self.owner.text}.{said}"
+        text = argument if within else f"{self.owner.text}.{argument}"
         full = f"{outer.full}.{text}" if outer is not None else text
-        return Owner(said, text, full, given=False, known=self.owner.known)
+        return Owner(argument, text, full, given=False, stable=self.owner.stable)
 
     @contextmanager
     def by(self, owner: Owner | None) -> Iterator[Owner | None]:
-        """Let steps that are given no name be called after an owner; gives the one they were before."""
+        """Name unnamed steps after `owner` within the context; yields the previous owner."""
         before, self.owner = self.owner, owner
         try:
             yield before
         finally:
             self.owner = before
 
-    def _given(self, outer: Name | None, said: Any, where: Where) -> Name:
-        if not isinstance(said, str) or not said or set(said) & set("./\\\0\n"):
+    def _given(self, outer: Name | None, text: Any, where: Where) -> Name:
+        if not isinstance(text, str) or not text or set(text) & set("./\\\0\n"):
             msg = (
-                f"step name {said!r} ({where}) is no text, is empty, or has one of . / \\ in it. "
+                f"step name {text!r} ({where}) is no text, is empty, or has one of . / \\ in it. "
                 "Hint: use letters, digits, _ and -."
             )
             raise GraphError(msg)
-        full = f"{outer.full}.{said}" if outer is not None else said
+        full = f"{outer.full}.{text}" if outer is not None else text
         if (other := self.every.get(full)) is not None:
             if other.given:
                 msg = (
@@ -138,15 +138,15 @@ class Names:
                 )
                 raise GraphError(msg)
             self._give_way(other)
-        made = Name(outer, said, where, given=True, known=True)
-        self.every[made.full] = made
-        return made
+        name = Name(outer, text, where, given=True, stable=True)
+        self.every[name.full] = name
+        return name
 
-    def _derived(self, outer: Name | None, word: str, root: str, where: Where, *, known: bool) -> Name:
+    def _derived(self, outer: Name | None, word: str, root: str, where: Where, *, stable: bool) -> Name:
         text = self._free(outer, word)
-        made = Name(outer, text, where, given=False, known=known, root=word)
-        self.every[made.full] = made
-        return made
+        name = Name(outer, text, where, given=False, stable=stable, root=word)
+        self.every[name.full] = name
+        return name
 
     def _free(self, outer: Name | None, word: str) -> str:
         prefix, text = f"{outer.full}." if outer is not None else "", word
@@ -157,26 +157,25 @@ class Names:
 
     def _give_way(self, name: Name) -> None:
         name.text = self._free(name.outer, name.root)
-        for one in self.every.values():  # a loop's comes before those of its steps
+        for one in self.every.values():  # a loop precedes its steps
             one.update()
         self.every = {one.full: one for one in self.every.values()}
 
 
 def composed(operator: Callable[P, R]) -> Callable[P, R]:
-    """Makes an operator of one that is made of several steps.
+    """Decorate an operator that adds several steps: its unnamed steps are named after its `name=`.
 
-    Its steps that are given no name are called after the one that it is given (`name=`), which one of them,
-    or its loop, must have: so a changed flow knows all of them again by a name that the user gave.
+    One step, or its loop, must have that name itself. So a changed flow finds the state of every step.
     """
 
     @wraps(operator)
-    def made(*args: P.args, **options: P.kwargs) -> R:
+    def wrapper(*args: P.args, **options: P.kwargs) -> R:
         name: Any = options.get("name")
-        given: Any = (getattr(one, "index", one) for one in (*args, *options.values()))
-        of = next((one for one in given if hasattr(one, "stage")), None)
-        if name is None or of is None:
+        arguments: Any = (getattr(one, "index", one) for one in (*args, *options.values()))
+        stream = next((one for one in arguments if hasattr(one, "stage")), None)
+        if name is None or stream is None:
             return operator(*args, **options)
-        with of.flow.graph.parts(of.stage.scope, name):
+        with stream.flow.graph.parts(stream.stage.scope, name):
             return operator(*args, **options)
 
-    return made
+    return wrapper

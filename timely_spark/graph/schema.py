@@ -1,4 +1,4 @@
-"""Schemas: what a user may write for one, and what is asked of columns."""
+"""Schemas: parsing, checks of columns, and conversion of records to Arrow tables."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ _TYPES: dict[str, pa.DataType] = {
     "timestamp_ltz": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
-#: texts with a length, which Arrow does not know
+#: text types with a length, which Arrow ignores
 _TEXTS = frozenset({"varchar", "char", "character"})
 _TOKEN = re.compile(r"""\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\w+|[<>(),:])""")
 
-#: How names begin that are the library's own.
+#: The prefix of reserved column names.
 RESERVED = "__timely_"
 
 SchemaLike: TypeAlias = pa.Schema | str | Mapping[str, Any]
-"""What a user may write: DDL as in Spark (``"node long, name string"``), an Arrow schema, or a mapping of
-names to types. A `StructType` of Spark is taken, too."""
+"""A schema: Spark DDL (``"node long, name string"``), an Arrow schema, a mapping of names to types, or a
+`StructType` of Spark."""
 
 
 def as_schema(schema: SchemaLike) -> pa.Schema:
-    """Read a schema: Spark's DDL, an Arrow schema, a StructType, or a mapping of names to types.
+    """Convert a `SchemaLike` to an Arrow schema.
 
-    Metadata and nullability are dropped: two schemas are the same when names and types are.
+    Metadata and nullability are dropped: schemas are equal if names and types are.
 
     Example:
         >>> as_schema("src long, dst long, tags array<string>")
@@ -59,7 +59,7 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
           child 0, element: string
 
     Raises:
-        SchemaError: the text cannot be read, or a column appears twice.
+        SchemaError: the text cannot be parsed, or a column appears twice.
     """
     if isinstance(schema, pa.Schema):
         fields = [(field.name, field.type) for field in schema]
@@ -78,13 +78,13 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
     names = [name for name, _ in fields]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        msg = f"the schema names {twice} more than once. Hint: rename columns before they meet."
+        msg = f"the schema names {twice} more than once. Hint: rename columns first."
         raise SchemaError(msg)
     return pa.schema([pa.field(name, kind) for name, kind in fields])
 
 
 def _described(kind: Any) -> Any:
-    """A type of Spark's as JSON, in which every name stands by itself; None if it is no such type."""
+    """A Spark type as JSON; None for other objects."""
     return kind.jsonValue() if hasattr(kind, "jsonValue") and not isinstance(kind, type) else None
 
 
@@ -96,7 +96,7 @@ def _as_type(kind: Any, column: str) -> Any:
 
 
 def _of_spark(kind: Any, column: str) -> pa.DataType:
-    """The Arrow type of what Spark describes as JSON."""
+    """The Arrow type of a Spark type in JSON."""
     shape = kind["type"] if isinstance(kind, Mapping) else kind
     if shape == "array":
         return pa.list_(pa.field("element", _of_spark(kind["elementType"], f"{column}.element")))
@@ -122,16 +122,16 @@ def _of_spark(kind: Any, column: str) -> pa.DataType:
 
 
 def check_given(step: str, where: Where, names: Iterable[str], *, known: Collection[str] = ()) -> None:
-    """Check that none of the names that a user gives to columns is one of the library's own.
+    """Check that no name is reserved.
 
     Args:
-        step: that is to have them.
+        step: the step that has the columns.
         where: the user's line.
-        names: of the columns.
-        known: those that the step's inputs have already, or that the library adds.
+        names: the columns.
+        known: reserved names that the step's inputs have, or that the library adds.
 
     Raises:
-        SchemaError: a name begins with `__timely_`, and is not known.
+        SchemaError: a name begins with `__timely_` and is not in `known`.
     """
     if own := [name for name in names if name.startswith(RESERVED) and name not in known]:
         msg = (
@@ -142,28 +142,28 @@ def check_given(step: str, where: Where, names: Iterable[str], *, known: Collect
 
 
 def check_names(step: str, where: Where, schema: pa.Schema, *, known: Collection[str] = ()) -> None:
-    """Check the names of columns: those that Spark, too, can tell apart, and none of the library's own.
+    """Check that no column name is reserved, and that Spark can distinguish the names.
 
     Args:
-        step: that has them.
+        step: the step that has the columns.
         where: the user's line.
         schema: the columns.
         known: as for `check_given`.
 
     Raises:
-        SchemaError: a name begins with `__timely_`, and is not known; or two names differ in case only.
+        SchemaError: a name begins with `__timely_` and is not in `known`; or two names differ in case only.
     """
     check_given(step, where, schema.names, known=known)
     if alike := next(_alike("", list(schema)), None):
         msg = (
-            f"{step} ({where}) has columns {alike[0]!r} and {alike[1]!r}, which Spark takes for one: it does "
-            "not tell upper and lower case apart. Hint: rename one of them."
+            f"{step} ({where}) has columns {alike[0]!r} and {alike[1]!r}, which Spark takes for one: it "
+            "ignores case. Hint: rename one of them."
         )
         raise SchemaError(msg)
 
 
 def every_name(fields: Iterable[pa.Field]) -> Iterator[str]:
-    """The names of columns, and of the fields in them."""
+    """The names of columns and of their nested fields."""
     for field in fields:
         yield field.name
         yield from every_name(_fields_of(field.type))
@@ -174,17 +174,17 @@ def _fields_of(kind: pa.DataType) -> list[pa.Field]:
 
 
 def _alike(prefix: str, fields: Iterable[pa.Field]) -> Iterator[tuple[str, str]]:
-    """Pairs of names, of one level, that are the same but for case."""
-    met: dict[str, str] = {}
+    """Pairs of names of one level that differ in case only."""
+    seen: dict[str, str] = {}
     for field in fields:
-        if (same := _caseless(field.name)) in met:
-            yield prefix + met[same], prefix + field.name
-        met[same] = field.name
+        if (caseless := _caseless(field.name)) in seen:
+            yield prefix + seen[caseless], prefix + field.name
+        seen[caseless] = field.name
         yield from _alike(f"{prefix}{field.name}.", _fields_of(field.type))
 
 
 def _caseless(name: str) -> str:
-    """What Java's `equalsIgnoreCase` compares: character by character."""
+    """The name as Java's `equalsIgnoreCase` compares it, character by character."""
     return "".join(big.lower() if len(big := one.upper()) == 1 else one.lower() for one in name)
 
 
@@ -206,8 +206,8 @@ class _Tokens:
         if (got := self.next()) != token:
             self.fail(f"{got!r} where {token!r} belongs")
 
-    def fail(self, what: str) -> NoReturn:
-        msg = f"schema {self.text!r}: {what}. Hint: write DDL such as 'node long, name string'."
+    def fail(self, problem: str) -> NoReturn:
+        msg = f"schema {self.text!r}: {problem}. Hint: write DDL such as 'node long, name string'."
         raise SchemaError(msg)
 
 
@@ -228,12 +228,12 @@ def _parse_fields(tokens: _Tokens, *, end: str) -> Iterator[tuple[str, pa.DataTy
 
 
 def _skip_options(tokens: _Tokens) -> None:
-    """What Spark's DDL may say of a column that makes no difference here: NOT NULL, COMMENT."""
+    """Skip the column options NOT NULL and COMMENT of Spark's DDL."""
     while (word := "".join(tokens.tokens[:1]).lower()) in {"not", "comment"}:
         tokens.next()
-        said = tokens.next()
-        if not (said.lower() == "null" if word == "not" else said[:1] in {"'", '"'}):
-            tokens.fail(f"{said!r} after {word!r}")
+        option = tokens.next()
+        if not (option.lower() == "null" if word == "not" else option[:1] in {"'", '"'}):
+            tokens.fail(f"{option!r} after {word!r}")
 
 
 def _whole_type(tokens: _Tokens) -> pa.DataType:
@@ -287,16 +287,16 @@ def _parse_decimal(tokens: _Tokens) -> pa.DataType:
 
 
 def is_key_type(kind: pa.DataType) -> bool:
-    """Whether a column of this type may be a key: anything flat, for which equality and H are defined."""
+    """Whether a column of this type may be a key: any flat type, which has equality and a hash."""
     return not (pa.types.is_nested(kind) or pa.types.is_union(kind))
 
 
 def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Table:
-    """Read records as an Arrow table of a declared schema.
+    """Convert records to an Arrow table of a declared schema.
 
     Records are Arrow, pandas, an iterable of rows (tuples, dicts, scalars), or a mapping of columns to lists
-    of one length. Columns are matched by name where there are names. Nothing is lost in the conversion, or
-    it raises; the error names `of`, what they are given to.
+    of one length. Named columns are matched by name. A lossy conversion raises an error, which
+    names `of`, the receiver of the records.
 
     Example:
         >>> as_table([(1, "a"), {"id": 2, "name": "b"}], as_schema("id long, name string")).to_pylist()
@@ -316,7 +316,7 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Ta
             ).replace_schema_metadata()
         if isinstance(records, str | bytes):
             msg = f"{records!r} is one value, not rows"
-            raise TypeError(msg)  # noqa: TRY301 - all that does not fit is told in one way
+            raise TypeError(msg)  # noqa: TRY301 - one message for all errors
         if isinstance(records, Mapping):
             return _from_columns(records, schema)
         rows = [_row(record, schema) for record in records]
@@ -348,7 +348,7 @@ def _from_columns(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
 
 
 def _column(values: tuple[Any, ...], field: pa.Field) -> pa.Array:
-    if pa.types.is_integer(field.type):  # which Arrow would cut off
+    if pa.types.is_integer(field.type):  # Arrow would truncate fractions
         for value in values:
             if isinstance(value, float) and not value.is_integer():
                 msg = f"column {field.name!r}: {value!r} is no whole number"
@@ -361,7 +361,7 @@ def _column(values: tuple[Any, ...], field: pa.Field) -> pa.Array:
 
 
 def _unfit(values: tuple[Any, ...], kind: pa.DataType) -> str:
-    """The first of some values that is not of a type, in words."""
+    """A message about the first value that is not of a type."""
     fits = 0
     with contextlib.suppress(ValueError, TypeError, OverflowError, pa.ArrowException):
         for value in values:
@@ -387,5 +387,5 @@ def _row(record: Any, schema: pa.Schema) -> tuple[Any, ...]:
 
 
 def describe(schema: pa.Schema) -> str:
-    """A schema on one line, for messages and pictures."""
+    """A schema on one line."""
     return ", ".join(f"{field.name} {field.type}" for field in schema)

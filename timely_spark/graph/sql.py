@@ -1,4 +1,4 @@
-"""Names and texts as SQL takes them: the one place where they are quoted."""
+"""Quoting of SQL names and texts."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 
 from timely_spark.errors import GraphError
 
-#: A part of a table's name: plain, or within backticks, of which one inside is doubled.
+#: A part of a table name: plain, or in backticks, with inner backticks doubled.
 _PART = r"(?:[^`.\s]+|`(?:[^`]|``)+`)"
 _NAME = re.compile(rf"{_PART}(?:\.{_PART})*")
 
 
 def identifier(*parts: str) -> str:
-    """A name of one or more parts.
+    """Quote a name of one or more parts.
 
     >>> identifier("t", "a`b"), identifier("x; DROP TABLE y")
     ('`t`.`a``b`', '`x; DROP TABLE y`')
@@ -21,7 +21,7 @@ def identifier(*parts: str) -> str:
 
 
 def literal(text: str) -> str:
-    r"""A string.
+    r"""Quote a string.
 
     >>> print(literal("it's"), literal("\\' OR 1 = 1"))
     'it\'s' '\\\' OR 1 = 1'
@@ -31,7 +31,7 @@ def literal(text: str) -> str:
 
 
 def table_name(text: str) -> str:
-    """A table's name as the user wrote it, each part quoted: `table`, `schema.table`, `catalog.schema.table`.
+    """Quote each part of a table name: `table`, `schema.table`, `catalog.schema.table`.
 
     >>> table_name("main.graph.`near by`"), table_name("near")
     ('`main`.`graph`.`near by`', '`near`')
@@ -41,7 +41,7 @@ def table_name(text: str) -> str:
     Hint: ...
 
     Raises:
-        GraphError: the text is not a name.
+        GraphError: the text is not a table name.
     """
     if _NAME.fullmatch(text) is None:
         msg = f"{text!r} is not the name of a table"

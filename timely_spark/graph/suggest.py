@@ -1,4 +1,4 @@
-"""Names that a user looks for by the words of another library, and what they are called here."""
+"""Suggestions for missing methods: the names that other libraries use for our operators."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from timely_spark.errors import NoSuchMethod
 from timely_spark.graph.graph import caller
 
-#: Spark's, pandas' and differential's words, in lower case without underscores
-_CALLED: dict[str, str] = {
+#: names of Spark, pandas and differential, in lower case without underscores, and ours
+_SUGGESTIONS: dict[str, str] = {
     "groupby": "group_by(...).aggregate(...), or count, sum, min, max, reduce with keys=...",
     "agg": "aggregate",
     "reducebykey": "group_by(...).aggregate(...), or reduce",
@@ -28,8 +28,8 @@ _CALLED: dict[str, str] = {
     "intersect": "semijoin",
     "dropduplicates": "distinct",
     "unique": "distinct",
-    "orderby": "top_k of a collection; else sort what an output has released",
-    "sort": "top_k of a collection; else sort what an output has released",
+    "orderby": "top_k of a collection; else sort the output",
+    "sort": "top_k of a collection; else sort the output",
     "limit": "top_k of a collection",
     "head": "top_k of a collection",
     "take": "top_k of a collection",
@@ -50,7 +50,7 @@ _CALLED: dict[str, str] = {
     "transform": "a function of a stream: function(stream)",
     "repartition": "exchange",
     "partitionby": "exchange",
-    "keyby": "exchange, or keys=... of what follows",
+    "keyby": "exchange, or keys=... of the next operator",
     "cache": "arrange of a collection",
     "persist": "arrange of a collection",
     "columns": "schema.names",
@@ -71,7 +71,7 @@ _CALLED: dict[str, str] = {
 
 
 class Suggests:
-    """Something whose missing attributes are told with what may have been meant.
+    """A base class whose `AttributeError` suggests an attribute.
 
     >>> class Stream(Suggests):
     ...     def group_by(self): ...
@@ -85,14 +85,14 @@ class Suggests:
 
     __slots__ = ()
 
-    if not TYPE_CHECKING:  # a type checker is to find such names itself
+    if not TYPE_CHECKING:  # type checkers report missing attributes themselves
 
         def __getattr__(self, name: str) -> Any:
             kind = type(self)
-            if name.startswith("_") or hasattr(kind, name):  # a protocol asks; or a field is not set yet
+            if name.startswith("_") or hasattr(kind, name):  # a protocol, or an unset field
                 msg = f"{kind.__name__!r} object has no attribute {name!r}"
                 raise AttributeError(msg)
-            known = [each for each in dir(kind) if not each.startswith("_")]
-            close = ", ".join(difflib.get_close_matches(name, known))
-            meant = _CALLED.get(name.lower().replace("_", "")) or close or f"one of {', '.join(known)}"
+            names = [attribute for attribute in dir(kind) if not attribute.startswith("_")]
+            close = ", ".join(difflib.get_close_matches(name, names))
+            meant = _SUGGESTIONS.get(name.lower().replace("_", "")) or close or f"one of {', '.join(names)}"
             raise NoSuchMethod.of(kind.__name__, name, caller(), meant)

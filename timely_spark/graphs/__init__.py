@@ -1,14 +1,14 @@
-"""Graphs as collections: algorithms whose answers are kept as edges come and go.
+"""Incremental graph algorithms on collections: results follow insertions and deletions of edges.
 
-- `connected_components`: for each node the least one that it is connected with.
-- `strongly_connected_components`: the same along the edges' direction, there and back.
+- `connected_components`: for each node the least node of its component.
+- `strongly_connected_components`: for each node the least node on a common cycle.
 - `bfs`: for each node the number of edges from the nearest root.
 - `sssp`: for each node the least sum of weights from a root.
-- `pagerank`: how much each node counts.
-- `triangles`: three nodes of which each two have an edge.
+- `pagerank`: the PageRank of each node.
+- `triangles`: each three nodes with an edge between every two.
 
-All take a collection of edges, so parallel edges are multiplicities, and must not be taken away more often
-than they came; all may be used in loops, and their answers be read by further operators.
+All take a collection of edges: parallel edges are multiplicities, and no edge may be removed more often than
+it was added. All can be used in loops, and other operators can read their results.
 
 Example:
     >>> import timely_spark as ts

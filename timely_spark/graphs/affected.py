@@ -1,4 +1,4 @@
-"""The nodes of a forest that a batch of changes affects: numbered, with their values and rows as arrays."""
+"""The nodes of a forest that a batch of changes affects, numbered, with their values and rows as arrays."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.worker.keys import Hashes, Indices, Mask, flat, hashes, in_order
+from timely_spark.state.keys import Hashes, Indices, Mask, flat, hashes, in_order
 
-NOBODY = -1
+NO_NODE = -1
 
 
 class Affected:
@@ -24,10 +24,10 @@ class Affected:
     def __init__(self, kind: pa.DataType) -> None:
         self.values = pa.array([], kind)
         self._hashes: Hashes = np.zeros(0, np.uint64)
-        #: integer values, sorted, with their numbers; at most as many newer ones are not sorted yet
+        #: integer values, sorted, with their numbers; newer values, at most as many, are not sorted yet
         self._sorted = np.zeros(0, np.int64), np.zeros(0, np.int64)
         #: whether the node's row was looked up, and whether the state has one
-        self.asked = self.known = np.zeros(0, np.bool_)
+        self.looked_up = self.stored = np.zeros(0, np.bool_)
         #: the row before the batch: the least node of the component, and the parent; a root is its own parent
         self.old_label = self.old_parent = self.old_rank = np.zeros(0, np.int64)
         #: the row after the batch; a parent's rank is less than the ranks of its children
@@ -48,30 +48,30 @@ class Affected:
             encoded = pa.concat_arrays([self.values, *arrays]).dictionary_encode(null_encoding="encode")
             found = encoded.indices.to_numpy()[len(self) :].astype(np.int64)
             self.values = encoded.dictionary
-        if more := len(self) - len(self.asked):
-            for name in ("asked", "known", "detached"):
+        if more := len(self) - len(self.looked_up):
+            for name in ("looked_up", "stored", "detached"):
                 setattr(self, name, np.append(getattr(self, name), np.zeros(more, np.bool_)))
             for name in ("old_label", "old_parent", "old_rank", "label", "parent", "rank"):
-                setattr(self, name, np.append(getattr(self, name), np.full(more, NOBODY)))
+                setattr(self, name, np.append(getattr(self, name), np.full(more, NO_NODE)))
         return np.split(found, bounds)
 
     def _numbered(self, values: npt.NDArray[Any]) -> tuple[Indices, pa.Array]:
         """The numbers of integer values, and all values including new ones."""
         if not len(self) and (dense := _dense(values)) is not None:
             return dense[0], pa.array(dense[1], self.values.type)
-        met = self.values.to_numpy()
-        if len(met) > 2 * len(self._sorted[0]):
-            order = np.argsort(met, kind="stable")
-            self._sorted = met[order], order
+        numbered = self.values.to_numpy()
+        if len(numbered) > 2 * len(self._sorted[0]):
+            order = np.argsort(numbered, kind="stable")
+            self._sorted = numbered[order], order
         sorted_, order = self._sorted
-        found = np.full(len(values), NOBODY)
+        found = np.full(len(values), NO_NODE)
         if len(sorted_):
             at = np.minimum(np.searchsorted(sorted_, values), len(sorted_) - 1)
-            found = np.where(sorted_[at] == values, order[at], NOBODY)
-        since, new = len(sorted_), found == NOBODY
-        codes, different = pd.factorize(np.append(met[since:], values[new]))
-        found[new] = codes[len(met) - since :] + since
-        return found, pa.array(np.append(met[:since], different), self.values.type)
+            found = np.where(sorted_[at] == values, order[at], NO_NODE)
+        start, new = len(sorted_), found == NO_NODE
+        codes, different = pd.factorize(np.append(numbered[start:], values[new]))
+        found[new] = codes[len(numbered) - start :] + start
+        return found, pa.array(np.append(numbered[:start], different), self.values.type)
 
     def of(self, nodes: Indices) -> pa.Array:
         """The values of nodes."""
@@ -80,31 +80,31 @@ class Affected:
         return self.values.take(pa.array(nodes))
 
     def hashes(self) -> Hashes:
-        """H of each node."""
+        """The hash of each node."""
         if len(self._hashes) < len(self):
             new = pa.table({"node": self.values[len(self._hashes) :]})
             self._hashes = np.append(self._hashes, hashes(new, ["node"]))
         return self._hashes
 
-    def places(self) -> npt.NDArray[Any]:
-        """A number for each node, in the order of their values."""
+    def ranks(self) -> npt.NDArray[Any]:
+        """A number for each node, in the order of the values."""
         if pa.types.is_integer(self.values.type) and not self.values.null_count:
             values: npt.NDArray[Any] = self.values.to_numpy()
             return values
-        places = np.empty(len(self), np.int64)
-        places[pc.sort_indices(self.values).to_numpy()] = np.arange(len(self))
-        return places
+        ranks = np.empty(len(self), np.int64)
+        ranks[pc.sort_indices(self.values).to_numpy()] = np.arange(len(self))
+        return ranks
 
     @property
     def changed(self) -> Mask:
-        """Nodes whose rows are to be written."""
+        """The nodes whose rows differ from the state."""
         changed: Mask = (self.parent != self.old_parent) | (self.label != self.old_label)
         changed |= self.rank != self.old_rank
         return changed
 
 
 def ordered(a: pa.Array, b: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The same pairs, the lesser value first; NaN comes after all numbers, null after all.
+    """The pairs with the lesser value first; NaN is greater than all numbers, null than all values.
 
     Example:
         >>> ordered(pa.array([1, 5, None]), pa.array([2, 3, 4]))[0].to_pylist()
@@ -123,33 +123,33 @@ def ordered(a: pa.Array, b: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _dense(values: npt.NDArray[Any]) -> tuple[Indices, npt.NDArray[Any]] | None:
-    """Numbers from a table of all integers from the least to the greatest, unless there are too many."""
+    """Numbers and distinct values, by a table over the values' range; None if the range is too large."""
     if not len(values):
         return None
     low, high = int(values.min()), int(values.max())
     if high - low > 2 * len(values):
         return None
     wide = values if values.dtype == np.uint64 else values.astype(np.int64)
-    places = (wide - low).astype(np.int64, copy=False)
-    there = np.zeros(high - low + 1, np.bool_)
-    there[places] = True
-    codes = (np.cumsum(there) - 1)[places]
-    return codes, (np.flatnonzero(there).astype(wide.dtype) + low).astype(values.dtype)
+    offsets = (wide - low).astype(np.int64, copy=False)
+    present = np.zeros(high - low + 1, np.bool_)
+    present[offsets] = True
+    codes = (np.cumsum(present) - 1)[offsets]
+    return codes, (np.flatnonzero(present).astype(wide.dtype) + low).astype(values.dtype)
 
 
 def unique(n: int, *numbers: Indices) -> Indices:
-    """All different numbers, less than `n`, in order."""
-    there = np.zeros(n, np.bool_)
+    """The distinct numbers, which are less than `n`, in order."""
+    present = np.zeros(n, np.bool_)
     for some in numbers:
-        there[some] = True
-    return np.flatnonzero(there)
+        present[some] = True
+    return np.flatnonzero(present)
 
 
-def added_up(a: Indices, b: Indices, weights: npt.NDArray[Any]) -> tuple[Indices, Indices, Indices]:
-    """The different pairs, in order, with the sums of their weights, which are not 0.
+def summed(a: Indices, b: Indices, weights: npt.NDArray[Any]) -> tuple[Indices, Indices, Indices]:
+    """Consolidate: the distinct pairs, in order, with the sums of their weights, without zeros.
 
     Example:
-        >>> a, b, weights = added_up(np.array([7, 3, 7, 3]), np.array([1, 0, 1, 0]), np.array([1, 2, 1, -2]))
+        >>> a, b, weights = summed(np.array([7, 3, 7, 3]), np.array([1, 0, 1, 0]), np.array([1, 2, 1, -2]))
         >>> a.tolist(), b.tolist(), weights.tolist()
         ([7], [1], [2])
     """
@@ -171,5 +171,5 @@ def added_up(a: Indices, b: Indices, weights: npt.NDArray[Any]) -> tuple[Indices
 
 
 def _starts(keys: Indices) -> Indices:
-    """Where runs of equal keys begin."""
+    """The positions where runs of equal keys begin."""
     return np.flatnonzero(np.append([True] * (len(keys) > 0), keys[1:] != keys[:-1]))

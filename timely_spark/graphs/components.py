@@ -1,4 +1,4 @@
-"""Which nodes hang together: connected components, and strongly connected ones."""
+"""Connected components, and strongly connected components."""
 
 from __future__ import annotations
 
@@ -6,31 +6,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
-from timely_spark.graph import composed, told
+from timely_spark.graph import composed, locate_errors
 from timely_spark.graphs.edges import edges_of, ends_of, magnitude, reversed_of
 from timely_spark.graphs.forest import components, spanning_forest
 
 
-@told
+@locate_errors
 @composed
 def connected_components(
     edges: Collection, *, src: str = "src", dst: str = "dst", name: str | None = None
 ) -> Collection:
-    """For each node of an undirected graph the least node that it is connected with.
+    """For each node of an undirected graph the least node of its component.
 
-    A node is there while an edge touches it, a loop to itself included; parallel edges are as one.
+    A node is present while it has an edge, or a self-loop; parallel edges count as one.
 
-    Outside of loops, each worker keeps a spanning forest of its edges and tells one worker its changes: one
-    exchange however long the paths are, and an epoch costs what its edges touch. In a loop of yours, labels
-    go from neighbour to neighbour: as many iterations as the longest shortest path from a least node.
+    Outside loops, each worker maintains a spanning forest of its edges and sends the forest's changes to one
+    worker: one exchange, however long the paths are, and an epoch costs the affected nodes. Inside a loop,
+    labels propagate from neighbour to neighbour: as many iterations as the longest shortest path from a least
+    node.
 
     Args:
         edges: the edges, in either direction or both.
         src: the column of one end.
         dst: the column of the other end; of the same type.
-        name: the step's name; those of its parts begin with it.
+        name: the step's name; the names of its parts begin with it.
 
-    **Columns:** in: `src`, `dst`, any that can be keys; an edge with a null end is none. Out: ``node``,
+    **Columns:** in: `src`, `dst`, of any key type; edges with a null end are ignored. Out: ``node``,
     ``component``, of their type.
 
     Example:
@@ -52,29 +53,28 @@ def connected_components(
     return least_reaching(ends_of(links), links, name=name)
 
 
-@told
+@locate_errors
 @composed
 def strongly_connected_components(
     edges: Collection, *, src: str = "src", dst: str = "dst", name: str | None = None
 ) -> Collection:
     """For each node of a directed graph the least node that it reaches and is reached from.
 
-    Each node that an edge touches has a row; a node that is on no cycle is a component of its own.
+    Each node with an edge has a row; a node on no cycle is a component of its own.
 
-    Edges are kept whose ends are reached from the same least node and reach the same least node, of these
-    those for which it still holds among these, and so on until all that are left are on cycles; what their
-    ends are labelled is then the component. An iteration of this loop takes, inside, as many iterations as
-    labels go far, both ways at once. An epoch costs the labels that change, in the iterations where they
-    do, and their edges. Labels that are whole numbers set out in the order of their size, so that hardly
-    any is taken back: number the nodes from 1 on where you can.
+    The outer loop keeps the edges whose ends are reached from the same least node and reach the same least
+    node, until nothing changes: then all edges left are on cycles, and the label of an end is its component.
+    Each outer iteration runs an inner loop in both directions at once, as long as labels propagate. An epoch
+    costs the labels that change, in the iterations in which they change, and their edges. Integer labels
+    propagate in order of magnitude, so that few are retracted: number the nodes from 1 if you can.
 
     Args:
         edges: the edges.
-        src: the column of the end where they begin.
-        dst: the column of the end where they lead; of the same type.
-        name: the step's name; those of its parts begin with it.
+        src: the column of source nodes.
+        dst: the column of target nodes; of the same type.
+        name: the step's name; the names of its parts begin with it.
 
-    **Columns:** in: `src`, `dst`, any that can be keys; an edge with a null end is none. Out: ``node``,
+    **Columns:** in: `src`, `dst`, of any key type; edges with a null end are ignored. Out: ``node``,
     ``component``, of their type.
 
     Example:
@@ -104,18 +104,18 @@ def strongly_connected_components(
 
 
 def least_reaching(nodes: Collection, edges: Collection, *, name: str | None = None) -> Collection:
-    """For each node the least one that reaches it, itself included."""
+    """For each node the least node that reaches it, which may be the node itself."""
     own = nodes.select("node", component="node")
     links, loop = edges.arrange("src"), nodes.scope.inner()
-    heard = own.where(pc.scalar(False)).variable(loop)  # noqa: FBT003 - nothing, at first
-    labels = heard.concat(own.enter_at(loop, _iteration(own))).min("component", keys="node")
-    onward = labels.join(links, left="node", right="src").select(node="dst", component="component")
-    heard.set(onward, consolidate=False)  # min adds it up, and nothing else reads it
+    proposed = own.where(pc.scalar(False)).variable(loop)  # noqa: FBT003 - empty at first
+    labels = proposed.concat(own.enter_at(loop, _iteration(own))).min("component", keys="node")
+    propagated = labels.join(links, left="node", right="src").select(node="dst", component="component")
+    proposed.set(propagated, consolidate=False)  # only `min` reads the variable, and consolidates
     return labels.leave(name=name)
 
 
 def _iteration(labels: Collection) -> pc.Expression:
-    """When a label sets out: those that win come first, and meet few others on the way."""
+    """The iteration at which a label enters: small labels, which win, enter first."""
     label, kind = pc.field("component"), labels.schema.field("component").type
     if not pa.types.is_integer(kind):
         return pc.scalar(0)

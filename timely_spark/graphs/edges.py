@@ -1,4 +1,4 @@
-"""What the algorithms take for a graph: a collection of edges, and one of nodes to begin at."""
+"""The arguments of the algorithms: a collection of edges, and a collection of nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from timely_spark.graph import caller, check_columns, describe, names
 
 
 def edges_of(algorithm: str, edges: Any, src: str, dst: str, weight: str | None = None) -> Collection:
-    """The edges as columns `src`, `dst`, and `weight` if asked for; an edge that lacks an end is none.
+    """The edges as columns `src`, `dst`, and `weight` if given, without edges that have a null end.
 
     Raises:
         GraphError: `edges` is no collection.
@@ -31,14 +31,14 @@ def edges_of(algorithm: str, edges: Any, src: str, dst: str, weight: str | None 
             "Hint: name a column for each end, of one type; cast with select(dst=pc.field('dst').cast(...))."
         )
         raise SchemaError(msg)
-    whole = pc.is_valid(pc.field("src")) & pc.is_valid(pc.field("dst"))
+    valid = pc.is_valid(pc.field("src")) & pc.is_valid(pc.field("dst"))
     chosen = dict(zip(("src", "dst", "weight"), (*ends, *weights), strict=False))
-    made: Collection = edges.select(chosen).where(whole)
-    return made
+    result: Collection = edges.select(chosen).where(valid)
+    return result
 
 
 def nodes_of(algorithm: str, nodes: Any, node: str, kind: pa.DataType) -> Collection:
-    """The nodes as a column `node`; null is none.
+    """The nodes as a column `node`, without null.
 
     Raises:
         GraphError: `nodes` is no collection.
@@ -53,24 +53,24 @@ def nodes_of(algorithm: str, nodes: Any, node: str, kind: pa.DataType) -> Collec
             "Hint: cast one with select(node=pc.field('node').cast(...))."
         )
         raise SchemaError(msg)
-    made: Collection = nodes.select({"node": node}).where(pc.is_valid(pc.field("node")))
-    return made
+    result: Collection = nodes.select({"node": node}).where(pc.is_valid(pc.field("node")))
+    return result
 
 
 def ends_of(edges: Collection) -> Collection:
-    """The nodes: both ends of each edge, each node once."""
+    """The distinct nodes of the edges."""
     return edges.select(node="src").concat(edges.select(node="dst")).distinct()
 
 
 def reversed_of(edges: Collection) -> Collection:
-    """The edges the other way round."""
+    """The edges in the opposite direction."""
     return edges.select(src="dst", dst="src")
 
 
 def magnitude(number: pc.Expression) -> pc.Expression:
-    """The logarithm to base 2 of whole numbers, rounded down, 0 of those below 1.
+    """The logarithm to base 2 of integers, rounded down; 0 for integers below 1.
 
-    Near a power of 2 above 2^53 it may be 1 too large: doubles are no closer together there.
+    Near a power of 2 above 2^53 it may be 1 too large, as doubles are sparse there.
     """
     size = pc.log2(number.cast(pa.float64(), safe=False))
     return pc.floor(pc.max_element_wise(size, pc.scalar(0.0), skip_nulls=True)).cast(pa.int64())

@@ -1,8 +1,7 @@
-"""A spanning forest that is kept as edges come and go; and the connected components it tells.
+"""A spanning forest maintained under insertions and deletions of edges, and its connected components.
 
-Each worker keeps a forest of the edges partitioned to it, and passes on its changes only: so many edges
-become at most as many as there are nodes, and one worker keeps a forest of those. However long the paths
-are, nothing goes around in rounds.
+Each worker maintains a forest of its partition of the edges and sends only the forest's changes: at most one
+edge per node. One worker maintains a forest of those. No loop is needed, however long the paths are.
 """
 
 from __future__ import annotations
@@ -11,34 +10,35 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential.trace import DIFF, consolidate, numbers
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Partition, Vertex, caller, check_columns, composed, describe
-from timely_spark.graphs.affected import NOBODY, Affected, added_up, ordered, unique
+from timely_spark.graphs.affected import NO_NODE, Affected, ordered, summed, unique
+from timely_spark.graphs.pairs import insert_pairs, narrowed, pairs_of
 from timely_spark.graphs.spanning import Rooted, along_paths, breadth_first, rooted_forest
 from timely_spark.operators.aggregate import ALL
 from timely_spark.operators.rows import computed
-from timely_spark.worker.arrangement import Arrangement, paired
-from timely_spark.worker.keys import Hashes, Indices, Mask, exact, flat, group, same
-from timely_spark.worker.partitioning import repartition
+from timely_spark.state.arrangement import Arrangement, paired
+from timely_spark.state.keys import Hashes, Indices, Mask, exact, flat, same
+from timely_spark.state.partitioning import repartition
 
 if TYPE_CHECKING:
     from timely_spark.streams import Stream
 
-#: so many levels of a tree fall one after the other, and one more for each so many nodes there are; or so
-#: many nodes, and an eighth of all. Then all of the tree that is as deep falls at once, which is less work.
+#: A detached subtree is walked level by level: at most `_LEVELS` levels, plus one per `_PER_LEVEL` nodes of
+#: the state, and at most `_FEW` nodes or an eighth of all. Beyond, the rest of the tree is detached at once.
 _LEVELS = 64
 _PER_LEVEL = 2048
 _FEW = 4096
-_GONE = -1
+#: the rank in the row of a removed node
+_REMOVED = -1
 
 
 class _Forest(Vertex):
-    """A rooted spanning forest of the edges that are there, in state that costs what changes.
+    """A rooted spanning forest of the present edges; an update writes only the affected nodes.
 
     Invariant: the root of each tree is its least node, and the label of all its nodes; every other node has
     a parent of smaller rank, to which there is an edge.
@@ -46,63 +46,62 @@ class _Forest(Vertex):
 
     def __init__(self, ends: tuple[str, str], kind: pa.DataType) -> None:
         self.ends, self.kind = ends, kind
-        #: by time, what came at it
+        #: by time, the changes that arrived
         self.waiting: dict[Any, list[pa.Table]] = {}
-        #: how often each edge is there; from either end, a loop once
+        #: the multiplicity of each edge, from either end; of a self-loop once
         self.edges = Arrangement(("node",), within=("other",))
-        #: rows of nodes; the last one counts. DIFF: whether the node has come (1), is gone (-1), or stays
+        #: rows of nodes, of which the last one counts. DIFF: 1 if the node is added, -1 if removed, else 0
         self.nodes = Arrangement(("node",))
-        #: for each label the nodes that have it
+        #: the nodes of each label
         self.members = Arrangement(("label",), within=("node",))
 
     def before_exchange(self, edge: int, batch: pa.Table) -> pa.Table:
-        """Edges with their ends in order, so that both directions of an edge are one."""
+        """Order the ends of each edge, so that both directions of an edge are equal."""
         a, b = (flat(batch.column(end)) for end in self.ends)
         if pa.types.is_floating(self.kind):  # -0.0 is 0.0
             zero = pa.scalar(0, self.kind)
             a, b = pc.add(a, zero), pc.add(b, zero)
-        made = dict(zip(self.ends, ordered(a, b), strict=True))
-        return pa.table({**made, **{name: batch.column(name) for name in batch.schema.names[2:]}})
+        ends = dict(zip(self.ends, ordered(a, b), strict=True))
+        return pa.table({**ends, **{name: batch.column(name) for name in batch.schema.names[2:]}})
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Keep the changes, and wait."""
+        """Buffer the changes until the time is complete."""
         self.waiting.setdefault(time, []).append(batch)
         self.notify_at(time)
 
     def update(self, changes: pa.Table) -> tuple[Affected, pa.Table]:
-        """Take in changes of edges: what became of the nodes they touch; and loops that come or go."""
+        """Apply changes of edges. Returns the affected nodes, and the self-loops added or removed."""
         nodes = Affected(self.kind)
-        a, b, comes = self._count(nodes, changes)
+        a, b, added = self._count(nodes, changes)
         loop = a == b
-        loops = self._table(nodes.of(a[loop]), nodes.of(b[loop]), np.where(comes, 1, -1)[loop])
+        loops = self._table(nodes.of(a[loop]), nodes.of(b[loop]), np.where(added, 1, -1)[loop])
         ends = unique(len(nodes), a, b)
-        self._ask(nodes, ends)
-        new = ends[~nodes.known[ends]]
-        nodes.detached[new] = True
+        self._look_up(nodes, ends)
+        nodes.detached[ends[~nodes.stored[ends]]] = True
 
-        cut = ~comes & ~loop
-        below = np.concatenate([b[cut & (nodes.parent[b] == a)], a[cut & (nodes.parent[a] == b)]])
-        kept = unique(len(nodes), a[comes], b[comes])
+        removed = ~added & ~loop
+        children = np.concatenate([b[removed & (nodes.parent[b] == a)], a[removed & (nodes.parent[a] == b)]])
+        with_added = unique(len(nodes), a[added], b[added])
         alive = np.zeros(len(nodes), np.bool_)
-        alive[kept] = True
+        alive[with_added] = True
         roots = ends[(nodes.parent[ends] == ends) & ~alive[ends]]
-        x, y = self._fall(nodes, below)
-        with_edge, _ = _related(self.edges, nodes, roots)
+        x, y = self._detach(nodes, children)
+        with_edge, _ = pairs_of(self.edges, nodes, roots)
         alive = np.zeros(len(nodes), np.bool_)
-        alive[x] = alive[kept] = alive[with_edge] = True
-        gone = np.concatenate([roots[~alive[roots]], np.flatnonzero(nodes.detached & ~alive)])
-        nodes.detached[gone] = False
-        nodes.label[gone] = nodes.parent[gone] = nodes.rank[gone] = NOBODY
-        self._hang(nodes, np.concatenate([x, a[comes]]), np.concatenate([y, b[comes]]))
-        self._keep(nodes)
+        alive[x] = alive[with_added] = alive[with_edge] = True
+        isolated = np.concatenate([roots[~alive[roots]], np.flatnonzero(nodes.detached & ~alive)])
+        nodes.detached[isolated] = False
+        nodes.label[isolated] = nodes.parent[isolated] = nodes.rank[isolated] = NO_NODE
+        self._reattach(nodes, np.concatenate([x, a[added]]), np.concatenate([y, b[added]]))
+        self._store(nodes)
         return nodes, loops
 
     # -- edges -----------------------------------------------------------------------------------------------
 
     def _count(self, nodes: Affected, changes: pa.Table) -> tuple[Indices, Indices, Mask]:
-        """Count edges: which ones come, or else go."""
+        """Update the multiplicities. Returns the edges that appear or disappear, and whether each appears."""
         a, b = nodes.numbers(*(changes.column(end) for end in self.ends))
-        a, b, diff = added_up(a, b, numbers(changes, DIFF))
+        a, b, diff = summed(a, b, numbers(changes, DIFF))
         before, h = np.zeros(len(a), np.int64), nodes.hashes()
         if len(self.edges):
             pairs = pa.table({"node": nodes.of(a), "other": nodes.of(b)})
@@ -110,9 +109,9 @@ class _Forest(Vertex):
             if len(probe):
                 np.add.at(before, probe, numbers(found, DIFF))
         back = a != b
-        small = _small(diff)
+        small = narrowed(diff)
         either = np.append(a, b[back]), np.append(b, a[back])
-        _relate(self.edges, nodes, *either, np.append(small, small[back]))
+        insert_pairs(self.edges, nodes, *either, np.append(small, small[back]))
         changed = (before > 0) != (before + diff > 0)
         return a[changed], b[changed], before[changed] <= 0
 
@@ -121,161 +120,162 @@ class _Forest(Vertex):
 
     # -- nodes -----------------------------------------------------------------------------------------------
 
-    def _ask(self, nodes: Affected, which: Indices) -> None:
-        """Look up the rows of nodes, where that was not done before."""
-        which = which[~nodes.asked[which]]
-        nodes.asked[which] = True
+    def _look_up(self, nodes: Affected, which: Indices) -> None:
+        """Look up the rows of nodes that were not looked up before."""
+        which = which[~nodes.looked_up[which]]
+        nodes.looked_up[which] = True
         if not len(which) or not len(self.nodes):
             return
-        asked = pa.table({"node": nodes.of(which)})
-        probe, found = self.nodes.lookup(asked, ["node"], nodes.hashes()[which])
+        keys = pa.table({"node": nodes.of(which)})
+        probe, found = self.nodes.lookup(keys, ["node"], nodes.hashes()[which])
         if not len(probe):
             return
         rank = numbers(found, "rank")
-        last = np.append(probe[1:] != probe[:-1], True) & (rank != _GONE)
-        found, who = found.filter(last), which[probe[last]]
+        last = np.append(probe[1:] != probe[:-1], True) & (rank != _REMOVED)
+        found, which = found.filter(last), which[probe[last]]
         label, parent = nodes.numbers(found.column("label"), found.column("parent"))
-        nodes.known[who] = True
-        nodes.label[who] = nodes.old_label[who] = label
-        nodes.parent[who] = nodes.old_parent[who] = parent
-        nodes.rank[who] = nodes.old_rank[who] = rank[last]
+        nodes.stored[which] = True
+        nodes.label[which] = nodes.old_label[which] = label
+        nodes.parent[which] = nodes.old_parent[which] = parent
+        nodes.rank[which] = nodes.old_rank[which] = rank[last]
 
     def _members(self, nodes: Affected, labels: Indices) -> Indices:
-        """All nodes that have some labels, their rows looked up."""
-        _, who = _related(self.members, nodes, labels)
-        self._ask(nodes, who)
-        return who
+        """All nodes with these labels, their rows looked up."""
+        _, members = pairs_of(self.members, nodes, labels)
+        self._look_up(nodes, members)
+        return members
 
-    def _keep(self, nodes: Affected) -> None:
-        """Write the rows of nodes that changed, and under which label they are found."""
-        who = np.flatnonzero(nodes.changed)
-        known, gone = nodes.known[who], nodes.label[who] == NOBODY
-        label, parent = (np.where(gone, who, column[who]) for column in (nodes.label, nodes.parent))
+    def _store(self, nodes: Affected) -> None:
+        """Write the rows of the nodes that changed, and their labels' members."""
+        which = np.flatnonzero(nodes.changed)
+        stored, removed = nodes.stored[which], nodes.label[which] == NO_NODE
+        label, parent = (np.where(removed, which, column[which]) for column in (nodes.label, nodes.parent))
         rows = pa.table(
             {
-                "node": nodes.of(who),
+                "node": nodes.of(which),
                 "label": nodes.of(label),
                 "parent": nodes.of(parent),
-                "rank": np.where(gone, _GONE, nodes.rank[who]),
-                DIFF: (1 - known - gone).astype(np.int8),
+                "rank": np.where(removed, _REMOVED, nodes.rank[which]),
+                DIFF: (1 - stored - removed).astype(np.int8),
             }
         )
-        self.nodes.insert(rows, nodes.hashes()[who], _latest)
-        moved = nodes.label[who] != nodes.old_label[who]
-        leave, join = who[moved & known], who[moved & ~gone]
+        self.nodes.insert(rows, nodes.hashes()[which], _latest)
+        moved = nodes.label[which] != nodes.old_label[which]
+        leave, join = which[moved & stored], which[moved & ~removed]
         label = np.append(nodes.old_label[leave], nodes.label[join])
         diff = np.repeat(np.array([-1, 1], np.int8), [len(leave), len(join)])
-        _relate(self.members, nodes, label, np.append(leave, join), diff)
+        insert_pairs(self.members, nodes, label, np.append(leave, join), diff)
 
     # -- trees -----------------------------------------------------------------------------------------------
 
-    def _fall(self, nodes: Affected, cut: Indices) -> tuple[Indices, Indices]:
-        """Give nodes that were cut off other parents; those that find none fall. All edges of the fallen.
+    def _detach(self, nodes: Affected, orphans: Indices) -> tuple[Indices, Indices]:
+        """Find new parents for nodes that lost theirs, and detach those without one. Returns their edges.
 
-        A neighbour of smaller rank is no descendant, so it may be a parent, unless it has fallen itself.
+        A neighbour of smaller rank is no descendant, so it may be the parent, unless it is detached itself.
         """
         edges = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
         levels, most = _LEVELS + len(self.nodes) // _PER_LEVEL, max(_FEW, len(self.nodes) // 8)
-        asked = 0
+        visited = 0
         for level in range(levels + 1):
-            if not len(cut):
+            if not len(orphans):
                 break
-            asked += len(cut)
-            deep = level == levels or asked > most
+            visited += len(orphans)
+            deep = level == levels or visited > most
             if deep:
-                labels = unique(len(nodes), nodes.label[cut])
+                labels = unique(len(nodes), nodes.label[orphans])
                 tree = self._members(nodes, labels)
-                tree = tree[nodes.rank[tree] >= nodes.rank[cut].min()]
-                cut = tree[~nodes.detached[tree] & (nodes.parent[tree] != tree)]
-            x, y = _related(self.edges, nodes, cut)
-            self._ask(nodes, unique(len(nodes), y))
+                tree = tree[nodes.rank[tree] >= nodes.rank[orphans].min()]
+                orphans = tree[~nodes.detached[tree] & (nodes.parent[tree] != tree)]
+            x, y = pairs_of(self.edges, nodes, orphans)
+            self._look_up(nodes, unique(len(nodes), y))
             if not deep:
                 fits = (
                     (nodes.label[x] == nodes.label[y]) & (nodes.rank[y] < nodes.rank[x]) & ~nodes.detached[y]
                 )
                 child, parent = x[fits], y[fits]
                 by_rank = np.argsort(-nodes.rank[parent], kind="stable")
-                nodes.parent[cut] = NOBODY
-                nodes.parent[child[by_rank]] = parent[by_rank]  # the last one written has the least rank
-                cut = cut[nodes.parent[cut] == NOBODY]
-            nodes.detached[cut] = True
-            falls = nodes.detached[x]
-            x, y = x[falls], y[falls]
+                nodes.parent[orphans] = NO_NODE
+                nodes.parent[child[by_rank]] = parent[by_rank]  # the last write has the least rank
+                orphans = orphans[nodes.parent[orphans] == NO_NODE]
+            nodes.detached[orphans] = True
+            detached = nodes.detached[x]
+            x, y = x[detached], y[detached]
             edges.append((x, y))
-            cut = unique(len(nodes), y[(nodes.parent[y] == x) & ~nodes.detached[y]])
+            orphans = unique(len(nodes), y[(nodes.parent[y] == x) & ~nodes.detached[y]])
         return np.concatenate([x for x, _ in edges]), np.concatenate([y for _, y in edges])
 
-    def _hang(self, nodes: Affected, x: Indices, y: Indices) -> None:
-        """Hang what has fallen, and trees that have become one, by the edges (x, y), onto the least node."""
-        # edges of the forest as it was go first: so it changes no more than it must
-        was = (nodes.old_parent[x] == y) | (nodes.old_parent[y] == x)
-        x, y = np.concatenate([x[was], x[~was]]), np.concatenate([y[was], y[~was]])
-        loose = nodes.detached.copy()
-        forest = self._rooted(nodes, loose, x, y)
-        merged = np.flatnonzero((forest.via >= 0) & ~loose)
-        if len(merged):  # trees whose labels go: their nodes hang anew, by the same edges
+    def _reattach(self, nodes: Affected, x: Indices, y: Indices) -> None:
+        """Reattach the detached nodes by the edges (x, y), and merge trees; roots are the least nodes."""
+        # edges of the old forest first, so that the forest changes as little as possible
+        old = (nodes.old_parent[x] == y) | (nodes.old_parent[y] == x)
+        x, y = np.concatenate([x[old], x[~old]]), np.concatenate([y[old], y[~old]])
+        detached = nodes.detached.copy()
+        forest = self._rooted(nodes, detached, x, y)
+        merged = np.flatnonzero((forest.via >= 0) & ~detached)
+        if len(merged):  # trees that lose their label: reattach all their nodes, by the same edges
             tree = self._members(nodes, merged)
-            tree = tree[~nodes.detached[tree] & (nodes.label[tree] != NOBODY)]
-            loose = nodes.detached.copy()
-            loose[tree] = True
+            tree = tree[~nodes.detached[tree] & (nodes.label[tree] != NO_NODE)]
+            detached = nodes.detached.copy()
+            detached[tree] = True
             chosen = forest.via[forest.via >= 0]
             inner = tree[nodes.parent[tree] != tree]
             x = np.concatenate([inner, x[chosen]])
             y = np.concatenate([nodes.parent[inner], y[chosen]])
-            forest = self._rooted(nodes, loose, x, y)
+            forest = self._rooted(nodes, detached, x, y)
         via, root = forest.via, forest.root
-        who = np.flatnonzero(loose)
-        parent, hung = who.copy(), via[who] >= 0
-        edge = via[who[hung]]
-        parent[hung] = x[edge] + y[edge] - who[hung]
+        which = np.flatnonzero(detached)
+        parent, child = which.copy(), via[which] >= 0
+        edge = via[which[child]]
+        parent[child] = x[edge] + y[edge] - which[child]
         up, weight = np.arange(len(nodes)), np.zeros(len(nodes), np.int64)
-        up[who] = parent
-        weight[who[hung]] = np.where(loose[parent], 0, nodes.rank[parent])[hung] + 1
+        up[which] = parent
+        weight[which[child]] = np.where(detached[parent], 0, nodes.rank[parent])[child] + 1
         rank = along_paths(up, weight)
-        if not nodes.known.any():  # shallow trees fall less far
+        if not nodes.stored.any():  # a first batch: in shallow trees later removals detach less
             up, rank = breadth_first(up, x, y, _LEVELS, (nodes.hashes() >> np.uint64(44)).astype(np.int64))
-        nodes.label[who], nodes.parent[who], nodes.rank[who] = root[who], up[who], rank[who]
+        nodes.label[which], nodes.parent[which], nodes.rank[which] = root[which], up[which], rank[which]
 
     @staticmethod
-    def _rooted(nodes: Affected, loose: Mask, x: Indices, y: Indices) -> Rooted:
-        """A forest of loose nodes, and of trees that stand: each of those is one node, that of its label."""
-        of = np.where(loose, np.arange(len(nodes)), nodes.label)
-        return rooted_forest(len(nodes), of[x], of[y], nodes.places())
+    def _rooted(nodes: Affected, detached: Mask, x: Indices, y: Indices) -> Rooted:
+        """A forest of the detached nodes and the other trees; each of those counts as one node, its root."""
+        of = np.where(detached, np.arange(len(nodes)), nodes.label)
+        return rooted_forest(len(nodes), of[x], of[y], nodes.ranks())
 
 
 class _SpanningForest(_Forest):
-    """Says which edges the forest of a worker gains and loses; and all loops, which hold nodes too."""
+    """Send the edges that a worker's forest gains and loses, and all self-loops, which also keep nodes."""
 
     announces = True
 
     def __init__(self, ends: tuple[str, str], kind: pa.DataType) -> None:
         super().__init__(ends, kind)
-        #: edges that came from other workers and are not in the state yet; and what those had said of them
+        #: after a rescale, edges of other workers that are not in the state yet
         self.moved: list[pa.Table] = []
-        self.said: list[pa.Table] = []
+        #: and the forest edges that those workers had sent of them
+        self.sent: list[pa.Table] = []
 
     def on_notify(self, time: Any) -> None:
-        """Send what changed at `time`."""
-        came = [*self.moved, *self.waiting.pop(time, [])]
-        if not came:
+        """Send the forest's changes at `time`."""
+        edges = [*self.moved, *self.waiting.pop(time, [])]
+        if not edges:
             return
-        nodes, loops = self.update(pa.concat_tables(came))
-        made = pa.concat_tables([self._changes(nodes), loops])
-        if self.said:
-            said = pa.concat_tables(self.said)
-            said = said.set_column(2, DIFF, pc.negate(said.column(DIFF)))
-            made = consolidate(pa.concat_tables([made, said]))
-        self.moved, self.said = [], []
-        if made.num_rows:
-            self.send_by(0, time, made)
+        nodes, loops = self.update(pa.concat_tables(edges))
+        changes = pa.concat_tables([self._changes(nodes), loops])
+        if self.sent:
+            sent = pa.concat_tables(self.sent)
+            sent = sent.set_column(2, DIFF, pc.negate(sent.column(DIFF)))
+            changes = consolidate(pa.concat_tables([changes, sent]))
+        self.moved, self.sent = [], []
+        if changes.num_rows:
+            self.send_by(0, time, changes)
 
     def _changes(self, nodes: Affected) -> pa.Table:
-        who = np.flatnonzero(nodes.parent != nodes.old_parent)
-        parent = np.concatenate([nodes.old_parent[who], nodes.parent[who]])
-        who, diff = np.tile(who, 2), np.repeat([-1, 1], len(who))
-        hung = (parent != NOBODY) & (parent != who)
-        low, high = np.minimum(who, parent), np.maximum(who, parent)
-        low, high, diff = added_up(low[hung], high[hung], diff[hung])
+        child = np.flatnonzero(nodes.parent != nodes.old_parent)
+        parent = np.concatenate([nodes.old_parent[child], nodes.parent[child]])
+        child, diff = np.tile(child, 2), np.repeat([-1, 1], len(child))
+        edge = (parent != NO_NODE) & (parent != child)
+        low, high = np.minimum(child, parent), np.maximum(child, parent)
+        low, high, diff = summed(low[edge], high[edge], diff[edge])
         return self._table(*ordered(nodes.of(low), nodes.of(high)), diff)
 
     def repartition(
@@ -284,26 +284,26 @@ class _SpanningForest(_Forest):
         workers: int,
         partition: Callable[[int, pa.Table], list[pa.Table]],
     ) -> Sequence[Mapping[str, Any]]:
-        """A worker's new edges are a load, of which what the old workers said has been said already."""
+        """Let each new worker insert its edges again, and subtract the forest edges that were sent before."""
         parts = [
             {
                 "waiting": state["waiting"],
                 "moved": [*state["moved"], *map(self._undirected, state["edges"].batches())],
-                "said": [*state["said"], *self._forest(state["nodes"], state["edges"])],
+                "sent": [*state["sent"], *self._forest(state["nodes"], state["edges"])],
             }
             for state in states
         ]
         return repartition(self, parts, workers, partition)
 
     def _forest(self, nodes: Arrangement, edges: Arrangement) -> list[pa.Table]:
-        """What was said in all."""
+        """The forest edges and self-loops that a worker has sent in total."""
         if not nodes.parts:
             return []
         h = np.concatenate([part.hashes for part in nodes.parts])
         order = np.argsort(h, kind="stable")
         _, rows = _latest(h[order], pa.concat_tables(nodes.batches()).take(order))
-        hung = ~same(rows, rows, ["node"], ["parent"])
-        a, b = ordered(*(flat(rows.column(name).filter(pa.array(hung))) for name in ("node", "parent")))
+        child = ~same(rows, rows, ["node"], ["parent"])
+        a, b = ordered(*(flat(rows.column(name).filter(pa.array(child))) for name in ("node", "parent")))
         loops = pa.concat_tables(map(self._undirected, edges.batches()))
         loops = consolidate(loops.filter(pa.array(same(loops, loops, self.ends[:1], self.ends[1:]))))
         loops = loops.filter(pc.greater(loops.column(DIFF), 0))
@@ -311,29 +311,29 @@ class _SpanningForest(_Forest):
         return [trees, loops.set_column(2, DIFF, pa.array(np.ones(loops.num_rows, np.int64)))]
 
     def _undirected(self, edges: pa.Table) -> pa.Table:
-        """As they came: the lesser end first."""
+        """Each edge once, the lesser end first."""
         low, high = ordered(flat(edges.column("node")), flat(edges.column("other")))
-        once = same(edges, pa.table({"low": low}), ["node"], ["low"])
-        return self._table(low, high, numbers(edges, DIFF).astype(np.int64)).filter(pa.array(once))
+        from_low = same(edges, pa.table({"low": low}), ["node"], ["low"])
+        return self._table(low, high, numbers(edges, DIFF).astype(np.int64)).filter(pa.array(from_low))
 
 
 class _Components(_Forest):
-    """Says which node gains and loses which component. All edges come to one worker."""
+    """Send the changes of each node's component. All edges are on one worker."""
 
     def on_notify(self, time: Any) -> None:
-        """Send what changed at `time`."""
-        if not (came := self.waiting.pop(time, [])):
+        """Send the components' changes at `time`."""
+        if not (edges := self.waiting.pop(time, [])):
             return
-        nodes, _ = self.update(pa.concat_tables(came))
-        who = np.flatnonzero(nodes.label != nodes.old_label)
-        leave, join = who[nodes.old_label[who] != NOBODY], who[nodes.label[who] != NOBODY]
-        if len(who):
-            made = {
+        nodes, _ = self.update(pa.concat_tables(edges))
+        moved = np.flatnonzero(nodes.label != nodes.old_label)
+        leave, join = moved[nodes.old_label[moved] != NO_NODE], moved[nodes.label[moved] != NO_NODE]
+        if len(moved):
+            changes = {
                 "node": nodes.of(np.concatenate([leave, join])),
                 "component": nodes.of(np.concatenate([nodes.old_label[leave], nodes.label[join]])),
                 DIFF: np.repeat([-1, 1], [len(leave), len(join)]),
             }
-            self.send_by(0, time, pa.table(made))
+            self.send_by(0, time, pa.table(changes))
 
     def repartition(
         self,
@@ -341,92 +341,47 @@ class _Components(_Forest):
         workers: int,
         partition: Callable[[int, pa.Table], list[pa.Table]],
     ) -> Sequence[Mapping[str, Any]]:
-        """The one worker's state goes where its records go now."""
+        """Move the one worker's state to the worker that now gets all edges."""
         (state,) = states
         places = partition(0, pa.table({ALL: pa.array([0], pa.int8())}))
         return [state if place.num_rows else {} for place in places]
 
 
-def _relate(state: Arrangement, nodes: Affected, one: Indices, two: Indices, diff: npt.NDArray[Any]) -> None:
-    """Take pairs into an index of pairs."""
-    (first, second), h = (*state.keys, *state.within), nodes.hashes()
-    pairs = pa.table({first: nodes.of(one), second: nodes.of(two), DIFF: diff})
-    state.insert(pairs, paired(h[one], h[two]), _compact)
-
-
-def _related(state: Arrangement, nodes: Affected, of: Indices) -> tuple[Indices, Indices]:
-    """For some different nodes those that an index of pairs has with them: the pairs."""
-    if not len(of) or not len(state):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    asked = pa.table({"node": nodes.of(of)})
-    probe, found = state.lookup(asked, ["node"], nodes.hashes()[of])
-    (two,) = nodes.numbers(found.column(state.within[0]))
-    diff = numbers(found, DIFF)
-    if (diff > 0).all():
-        return of[probe], two
-    one, two, totals = added_up(of[probe], two, diff)
-    return one[totals > 0], two[totals > 0]
-
-
-def _compact(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
-    """Add up the weights of equal pairs; most have no equal, and are left as they are."""
-    again = hashed[1:] == hashed[:-1]
-    if not again.any():
-        return hashed, table
-    rows = np.flatnonzero(np.append(again, False) | np.append(False, again))
-    groups = group(table.take(rows), table.schema.names[:2], hashed[rows])
-    weights = numbers(table, DIFF).astype(np.int64)
-    totals = np.add.reduceat(weights[rows[groups.order]], groups.starts)
-    keep = np.ones(len(hashed), np.bool_)
-    keep[rows] = False
-    keep[rows[groups.firsts]] = totals != 0
-    weights[rows[groups.firsts]] = totals
-    table = table.filter(pa.array(keep)).set_column(2, DIFF, pa.array(_small(weights[keep])))
-    return hashed[keep], table
-
-
-def _small(weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The same numbers in one byte each, if they go there."""
-    small = weights.astype(np.int8)
-    return small if (small == weights).all() else weights
-
-
 def _latest(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
-    """The last row of each node; of a node that came and went nothing is left."""
-    again = hashed[1:] == hashed[:-1]
+    """The last row of each node; none of a node that was added and removed."""
+    repeats = hashed[1:] == hashed[:-1]
     if not exact(table, ["node"]):
-        again &= same(table.slice(0, len(again)), table.slice(1), ["node"], ["node"])
-    if not again.any():
+        repeats &= same(table.slice(0, len(repeats)), table.slice(1), ["node"], ["node"])
+    if not repeats.any():
         return hashed, table
-    last = np.append(~again, True)
-    total = np.add.reduceat(numbers(table, DIFF), np.flatnonzero(np.append(True, ~again)))
+    last = np.append(~repeats, True)
+    total = np.add.reduceat(numbers(table, DIFF), np.flatnonzero(np.append(True, ~repeats)))
     keep = np.flatnonzero(last)
     rank = numbers(table, "rank")[keep]
-    some = (rank != _GONE) | (total != 0)
+    needed = (rank != _REMOVED) | (total != 0)
     place = table.schema.get_field_index(DIFF)
-    table = table.take(keep[some]).set_column(place, DIFF, pa.array(total[some], pa.int8()))
-    return hashed[keep[some]], table
+    table = table.take(keep[needed]).set_column(place, DIFF, pa.array(total[needed], pa.int8()))
+    return hashed[keep[needed]], table
 
 
 def spanning_forest(stream: Stream, *, name: str | None = None) -> Stream:
-    """Keep a spanning forest of each worker's edges, undirected, as edges come and go.
+    """Maintain a spanning forest of each worker's edges, undirected, as edges are added and removed.
 
-    Which edges they are depends on what came before. An edge that comes changes at most two edges of the
-    forest. Loops are passed on, as they may be all that holds a node. The edges of all workers' forests
-    connect the same nodes as those of the input, and are at most as many per worker as there are nodes. Not
-    for use inside a loop.
+    The forest depends on the order of past changes. An added edge changes at most two forest edges. All
+    self-loops pass, as one may be the only edge of a node. The edges of all workers' forests connect the same
+    nodes as the input, with at most one edge per node and worker. Not for use inside a loop.
 
-    Waits: what changed at a time is sent once, when the time is complete.
+    The changes at a time are sent once, when the time is complete.
 
     Args:
-        stream: changes to a collection of edges; an edge is there while its count is positive.
+        stream: changes to a collection of edges; an edge is present while its multiplicity is positive.
         name: the step's name.
 
     **Columns:** out as in: two ends, in order, and `DIFF`, which is 1 or -1.
 
     Raises:
         GraphError: the stream is inside a loop.
-        SchemaError: it has other columns than two of one type that can be keys, and `DIFF`.
+        SchemaError: the columns are not two of one type that can be keys, and `DIFF`.
 
     Example:
         >>> import timely_spark as ts
@@ -450,22 +405,23 @@ def spanning_forest(stream: Stream, *, name: str | None = None) -> Stream:
 
 @composed
 def components(stream: Stream, *, name: str | None = None) -> Stream:
-    """Tell for each node the least node of its connected component, as edges come and go.
+    """For each node the least node of its connected component, as edges are added and removed.
 
-    All edges come to one worker, so let there be few: those of `spanning_forest`. A node is there while an
-    edge touches it, a loop included. Not for use inside a loop.
+    All edges go to one worker, so use it behind `spanning_forest`, which leaves few. A node is present while
+    it has an edge, or a self-loop. Not for use inside a loop.
 
-    Waits: what changed at a time is sent once, when the time is complete.
+    The changes at a time are sent once, when the time is complete.
 
     Args:
-        stream: changes to a collection of edges, undirected; an edge is there while its count is positive.
+        stream: changes to a collection of undirected edges; an edge is present while its multiplicity is
+            positive.
         name: the step's name.
 
     **Columns:** out: ``node``, ``component``, `DIFF`: changes, consolidated for each time.
 
     Raises:
         GraphError: the stream is inside a loop.
-        SchemaError: it has other columns than two of one type that can be keys, and `DIFF`.
+        SchemaError: the columns are not two of one type that can be keys, and `DIFF`.
 
     Example:
         >>> import timely_spark as ts
@@ -485,12 +441,12 @@ def components(stream: Stream, *, name: str | None = None) -> Stream:
         name=name,
         vertex=_Components(ends, kind),
         requires=[Partition((ALL,))],
-        guarantees=(),  # all on one worker
+        guarantees=(),  # all records on one worker
     )[0]
 
 
 def _checked(step: str, stream: Stream) -> tuple[tuple[str, str], pa.DataType]:
-    """The columns of the ends, and their type."""
+    """The names of the two end columns, and their type."""
     schema, scope = stream.schema, stream.stage.scope
     kinds = [schema.field(end).type for end in schema.names[:2]]
     if len(schema) != 3 or kinds[0] != kinds[1] or schema.field(2) != pa.field(DIFF, pa.int64()):

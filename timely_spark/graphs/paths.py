@@ -1,4 +1,4 @@
-"""How far nodes are: hops, and weighted paths."""
+"""Shortest paths: by number of edges, and by weight."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
 from timely_spark.errors import SchemaError
-from timely_spark.graph import caller, composed, told
+from timely_spark.graph import caller, composed, locate_errors
 from timely_spark.graphs.edges import edges_of, nodes_of
 
 
-@told
+@locate_errors
 @composed
 def bfs(
     edges: Collection,
@@ -24,21 +24,20 @@ def bfs(
     node: str = "node",
     name: str | None = None,
 ) -> Collection:
-    """For each node that can be reached from a root, the least number of edges on the way.
+    """For each node that a root reaches, the least number of edges from a root.
 
-    Takes as many iterations as the farthest node is away. An epoch costs the nodes whose distance changes,
-    in the iterations where it does, and their edges.
+    Takes as many iterations as the greatest distance. An epoch costs the nodes whose distance changes, in the
+    iterations in which it changes, and their edges.
 
     Args:
-        edges: the edges, in the direction they lead. Both ways: ``edges.concat(edges.select(src="dst",
-            dst="src"))``.
-        roots: where to begin; a root is at distance 0, with or without edges.
-        src: the column of the end where edges begin.
-        dst: the column of the end where they lead; of the same type.
+        edges: the directed edges. For both directions: ``edges.concat(edges.select(src="dst", dst="src"))``.
+        roots: the start nodes, at distance 0, with or without edges.
+        src: the column of source nodes.
+        dst: the column of target nodes; of the same type.
         node: the column of the roots; of the same type.
-        name: the loop's name; those of the parts begin with it.
+        name: the loop's name; the names of the parts begin with it.
 
-    **Columns:** in: `src`, `dst`; `node`. Null is no node. Out: ``node``, ``distance`` long.
+    **Columns:** in: `src`, `dst`; `node`. Nulls are ignored. Out: ``node``, ``distance`` long.
 
     Example:
         >>> import timely_spark as ts
@@ -59,7 +58,7 @@ def bfs(
     return _nearest("bfs", graph.select("src", "dst", weight=pc.scalar(1)), start, name)
 
 
-@told
+@locate_errors
 @composed
 def sssp(
     edges: Collection,
@@ -71,23 +70,23 @@ def sssp(
     node: str = "node",
     name: str | None = None,
 ) -> Collection:
-    """For each node that can be reached from a root, the least sum of weights on the way.
+    """For each node that a root reaches, the least sum of weights from a root (Bellman-Ford).
 
-    Distances of whole numbers are exact. Those of doubles are sums from the root on, edge by edge, as
-    Dijkstra's algorithm makes them: the same to the last bit whatever came and went before. Takes as many
-    iterations as the best ways have edges (Bellman and Ford's algorithm); an epoch costs the nodes whose
-    distance changes, in the iterations where it does, and their edges.
+    Integer distances are exact. Distances of doubles are summed edge by edge from the root, as in Dijkstra's
+    algorithm, so to the last bit they do not depend on past changes. Takes as many iterations as the shortest
+    paths have edges; an epoch costs the nodes whose distance changes, in the iterations in which it changes,
+    and their edges.
 
     Args:
-        edges: the edges, in the direction they lead.
-        roots: where to begin; a root is at distance 0, with or without edges.
-        src: the column of the end where edges begin.
-        dst: the column of the end where they lead; of the same type.
+        edges: the directed edges.
+        roots: the start nodes, at distance 0, with or without edges.
+        src: the column of source nodes.
+        dst: the column of target nodes; of the same type.
         weight: the column of weights: whole numbers or floating ones, finite and at least 0.
         node: the column of the roots; of the same type as the ends.
-        name: the loop's name; those of the parts begin with it.
+        name: the loop's name; the names of the parts begin with it.
 
-    **Columns:** in: `src`, `dst`, `weight`; `node`. Null is no node. Out: ``node``, ``distance``: long, or
+    **Columns:** in: `src`, `dst`, `weight`; `node`. Nulls are ignored. Out: ``node``, ``distance``: long, or
     double if the weights are floating.
 
     Example:
@@ -127,15 +126,15 @@ def _nearest(algorithm: str, edges: Collection, roots: Collection, name: str | N
     links = edges.arrange("src")
 
     def hop(near: Collection) -> Collection:
-        onward = near.join(links, left="node", right="src")
-        further = onward.select(node="dst", distance=pc.add_checked(pc.field("distance"), pc.field("weight")))
-        return further.concat(start).min("distance", keys="node")
+        steps = near.join(links, left="node", right="src")
+        farther = steps.select(node="dst", distance=pc.add_checked(pc.field("distance"), pc.field("weight")))
+        return farther.concat(start).min("distance", keys="node")
 
     return start.iterate(hop, name=name)
 
 
 def _checked(edges: Any) -> Any:
-    """The edges as they are.
+    """The edges, checked.
 
     Raises:
         SchemaError: a weight is null, negative or not finite.
@@ -145,5 +144,5 @@ def _checked(edges: Any) -> Any:
     if not pc.all(pc.fill_null(good, fill_value=False), min_count=0).as_py():
         bad = edges.filter(pc.invert(pc.fill_null(good, fill_value=False))).slice(0, 1).to_pylist()[0]
         msg = f"edge {bad} has no finite weight of at least 0."
-        raise SchemaError(msg, hint="leave such edges out before, or shift the weights")
+        raise SchemaError(msg, hint="filter such edges out, or shift the weights")
     return edges

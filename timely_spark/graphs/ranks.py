@@ -1,4 +1,4 @@
-"""How much a node counts: PageRank in whole numbers."""
+"""PageRank in integers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
 from timely_spark.errors import GraphError
-from timely_spark.graph import caller, composed, told
+from timely_spark.graph import caller, composed, locate_errors
 from timely_spark.graphs.edges import edges_of, ends_of
 
-#: of a unit, so that ranks of many nodes together are still numbers
+#: the greatest unit: sums of many ranks must fit in a long
 _LARGEST = 10**9
 
 
-@told
+@locate_errors
 @composed
 def pagerank(
     edges: Collection,
@@ -29,34 +29,34 @@ def pagerank(
     unit: int = 1_000_000,
     name: str | None = None,
 ) -> Collection:
-    """The PageRank of each node of a directed graph, in whole numbers.
+    """The PageRank of each node of a directed graph, in integers.
 
-    The convention: the average rank is `unit`, and there each node begins. In each iteration a node gets
-    ``(1 - damping) * unit``, and from each edge that leads to it ``damping * rank / degree`` of the node it
-    comes from, both rounded down, where degree is the number of edges that leave that node, parallel ones
-    counted. What a node without edges that leave it has, goes nowhere (as in GraphX): the ranks then add up
-    to less. Whole numbers make increments agree exactly with a computation from the beginning.
+    Each node starts with rank `unit`, which is the average. In each iteration a node gets
+    ``(1 - damping) * unit``, and ``damping * rank / degree`` of the source of each edge to it, both rounded
+    down; degree is the source's number of outgoing edges, parallel ones counted. The rank of a node without
+    outgoing edges is lost (as in GraphX), so the ranks then sum up to less. With integers, incremental
+    results equal those of a computation from scratch exactly.
 
-    With ``iterations=None`` it goes on until nothing changes, from ``(1 - damping) * unit`` upwards, so that
-    it always ends. With ``damping=5/6, unit=6000`` as well, that is timely's example: a thousand surfers
-    start at each node, and 5/6 of those at a node go on. (There a change of less than 6 is not applied, so
-    ranks depend on what came before; here rounding down ends it, and they do not.)
+    With ``iterations=None`` ranks start at ``(1 - damping) * unit`` and only grow, and the loop ends when
+    nothing changes. With ``damping=5/6, unit=6000`` as well, this is timely's example: a thousand surfers
+    start at each node, and 5/6 of those at a node move on. (Timely's example drops changes below 6, so its
+    ranks depend on past changes; here rounding down ends the loop, and ranks do not.)
 
-    Takes ``iterations`` iterations; each costs the ranks that change in it, and their edges. An edge
-    changes ranks as far as it makes a difference of one: among 10,000 nodes with 50,000 edges that is
-    nearly all ranks in millionths, which costs more than to begin anew; a tenth of them with ``unit=1000``.
+    Takes ``iterations`` iterations; each costs the ranks that change in it, and their edges. An edge changes
+    all ranks in which it makes a difference of one: of 10,000 nodes with 50,000 edges nearly all with the
+    default unit, which costs more than a computation from scratch; a tenth of them with ``unit=1000``.
 
     Args:
-        edges: the edges.
-        iterations: how many; None: until nothing changes.
-        src: the column of the end where they begin.
-        dst: the column of the end where they lead; of the same type.
-        damping: which part of a rank goes on, below 1; taken as the nearest fraction with a denominator of
-            at most 1000.
+        edges: the directed edges.
+        iterations: the number of iterations; None: until nothing changes.
+        src: the column of source nodes.
+        dst: the column of target nodes; of the same type.
+        damping: the part of a rank that moves on, below 1; rounded to the nearest fraction with a denominator
+            of at most 1000.
         unit: the average rank; at most a billion.
-        name: the loop's name; those of the parts begin with it.
+        name: the loop's name; the names of the parts begin with it.
 
-    **Columns:** in: `src`, `dst`, any that can be keys; an edge with a null end is none. Out: ``node``,
+    **Columns:** in: `src`, `dst`, of any key type; edges with a null end are ignored. Out: ``node``,
     ``rank`` long.
 
     Example:
@@ -69,27 +69,27 @@ def pagerank(
          (2, 1408346, 1), (3, 150000, 1)]}
 
     Raises:
-        GraphError: `edges` is no collection; `iterations`, `damping` or `unit` make no sense.
+        GraphError: `edges` is no collection; `iterations`, `damping` or `unit` is out of range.
         SchemaError: a column is missing, or the ends are not of one flat type.
         VertexError: when it runs: a rank is too large.
     """
     graph = edges_of("pagerank", edges, src, dst)
     share = _fraction(iterations, damping, unit)
-    links = graph.arrange("src")
-    degrees, nodes = links.count("degree"), ends_of(graph)
+    nodes, by_source = ends_of(graph), graph.arrange("src")
+    # each edge with the degree of its source, so that an iteration is one join and one reduction
+    links = by_source.join(by_source.count("degree"), on="src").arrange("src")
     least = unit - unit * share.numerator // share.denominator
     base = nodes.select("node", rank=pc.scalar(least))
     start = nodes.select("node", rank=pc.scalar(unit)) if iterations is not None else base
     rank, degree = pc.field("rank"), pc.field("degree")
-    dealt = pc.divide(
+    per_edge = pc.divide(
         pc.multiply_checked(rank, pc.scalar(share.numerator)),
         pc.multiply(degree, pc.scalar(share.denominator)),
     )
 
     def walk(ranks: Collection) -> Collection:
-        shares = ranks.join(degrees, left="node", right="src").select("node", rank=dealt)
-        onward = shares.join(links, left="node", right="src").select(node="dst", rank="rank")
-        return onward.concat(base).sum("rank", keys="node")
+        received = ranks.join(links, left="node", right="src").select(node="dst", rank=per_edge)
+        return received.concat(base).sum("rank", keys="node")
 
     return start.iterate(walk, max_iterations=iterations, name=name)
 
@@ -98,7 +98,7 @@ def _fraction(iterations: Any, damping: Any, unit: Any) -> Fraction:
     """The damping as a fraction.
 
     Raises:
-        GraphError: an argument makes no sense.
+        GraphError: an argument is out of range.
     """
     numbers = iterations is None or (type(iterations) is int and iterations >= 1)
     numbers = numbers and type(unit) is int and 1 <= unit <= _LARGEST and isinstance(damping, Real)

@@ -1,4 +1,4 @@
-"""A spanning forest of a graph that stands still: Boruvka's algorithm on whole arrays, and rooted trees."""
+"""Spanning forests of a static graph: Boruvka's algorithm on whole arrays, and rooted trees."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from timely_spark.worker.keys import Indices, Mask
+from timely_spark.state.keys import Indices, Mask
 
 
 @dataclass(frozen=True, slots=True)
 class Rooted:
-    """A rooted spanning forest: the edge by which each vertex hangs, and the root of its tree."""
+    """A rooted spanning forest."""
 
-    #: edge numbers; -1 at roots
+    #: for each vertex the number of the edge to its parent; -1 at roots
     via: Indices
-    #: vertices
+    #: for each vertex the root of its tree
     root: Indices
 
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """One round of contraction: each of its nodes hooks onto another one by an edge, or is a root."""
+    """One round of contraction: each node is hooked onto another one by an edge, or is a root."""
 
-    #: for each node the edge, and whether the edge's first end is the one in the node; roots have edge -1
+    #: for each node its edge (-1: a root), and whether the edge's first end is the one in the node
     edge: Indices
     first: Mask
-    #: where one, two, four, ... hooks lead
+    #: for each node the node 1, 2, 4, ... hooks away
     jumps: list[Indices]
-    #: the node of the next level
+    #: for each node its node of the next level
     up: Indices
 
 
@@ -38,13 +38,14 @@ def rooted_forest(n: int, a: Indices, b: Indices, key: npt.NDArray[Any] | None =
     """The spanning forest of least edge numbers, each tree rooted at its vertex of least `key`.
 
     Takes O(log n) passes over whole arrays, however deep the trees are: each level of Boruvka's algorithm is
-    a forest of hooks; on the way down each of its trees is turned around where it was entered.
+    a forest of hooks. From the last level back to the first, each of its trees is rerooted at the node by
+    which the level above enters it.
 
     Args:
-        n: how many vertices.
+        n: the number of vertices.
         a: for each edge one end.
-        b: the other one. Edges may be parallel, or loops.
-        key: of each vertex, no two alike; None: its number.
+        b: the other end. Edges may be parallel, or self-loops.
+        key: a distinct key for each vertex; None: its number.
 
     Example:
         >>> a, b = np.array([1, 2, 0, 3]), np.array([2, 3, 1, 1])
@@ -56,31 +57,31 @@ def rooted_forest(n: int, a: Indices, b: Indices, key: npt.NDArray[Any] | None =
     components = int(of.max(initial=-1)) + 1
     by_key = np.arange(n) if key is None or (key[1:] > key[:-1]).all() else np.argsort(key)
     roots = np.zeros(components, np.int64)
-    roots[of[by_key[::-1]]] = by_key[::-1]  # the last one written stays
+    roots[of[by_key[::-1]]] = by_key[::-1]  # the last write wins
     entry, via = roots, np.full(components, -1)
     for depth in range(len(levels) - 1, -1, -1):
         level = levels[depth]
         start = entry
         for below in levels[:depth]:
             start = below.up[start]
-        turned = np.zeros(len(level.up), np.bool_)
-        turned[start] = True
+        reversed_ = np.zeros(len(level.up), np.bool_)
+        reversed_[start] = True
         for jump in level.jumps:
-            turned[jump[np.flatnonzero(turned)]] = True
+            reversed_[jump[np.flatnonzero(reversed_)]] = True
         hooked = level.edge >= 0
         ends = np.where(level.first, a[level.edge], b[level.edge]), level.edge.copy()
-        on_way = np.flatnonzero(turned & hooked)
-        onto, by = level.jumps[0][on_way], level.edge[on_way]
-        ends[0][onto], ends[1][onto] = np.where(level.first[on_way], b[by], a[by]), by
+        on_path = np.flatnonzero(reversed_ & hooked)
+        onto, by = level.jumps[0][on_path], level.edge[on_path]
+        ends[0][onto], ends[1][onto] = np.where(level.first[on_path], b[by], a[by]), by
         ends[0][start], ends[1][start] = entry, via
         entry, via = ends
     return Rooted(via, roots[of])
 
 
 def _contracted(n: int, a: Indices, b: Indices) -> tuple[list[_Level], Indices]:
-    """Boruvka's levels; and for each vertex its node when no edge is left.
+    """Boruvka's levels; and for each vertex its node of the last level.
 
-    The first edges alone, as many as there are vertices, leave few nodes, between which few others lie.
+    Contracting only the first n edges leaves few nodes, and few of the other edges between them.
     """
     levels: list[_Level] = []
     of = np.arange(n)
@@ -99,11 +100,11 @@ def _contracted(n: int, a: Indices, b: Indices) -> tuple[list[_Level], Indices]:
 
 
 def _hooked(n: int, left: Indices, right: Indices, edges: Indices) -> _Level:
-    """Hook each of `n` nodes onto the one at the other end of the first of the edges that it has."""
+    """Hook each of `n` nodes onto its neighbour by the first of its edges."""
     m = len(edges)
     backwards = np.arange(m - 1, -1, -1)
     pick = np.full(n, m)
-    pick[left[::-1]] = backwards  # the last one written is the least
+    pick[left[::-1]] = backwards  # the last write is the least edge
     other = np.full(n, m)
     other[right[::-1]] = backwards
     first = pick < other
@@ -112,15 +113,15 @@ def _hooked(n: int, left: Indices, right: Indices, edges: Indices) -> _Level:
     has = np.flatnonzero(pick < m)
     by = pick[has]
     onto = np.where(first[has], right[by], left[by])
-    # by a total order of the edges, no cycle is longer than two: an edge that both its ends have picked
+    # edges are totally ordered, so a cycle is an edge that both its ends have picked
     stays = (pick[onto] == by) & (has < onto)
     has, by, onto = has[~stays], by[~stays], onto[~stays]
     hook[has] = onto
     edge = np.full(n, -1)
     edge[has] = edges[by]
     jumps = [hook]
-    while not np.array_equal(further := jumps[-1][jumps[-1]], jumps[-1]):
-        jumps.append(further)
+    while not np.array_equal(doubled := jumps[-1][jumps[-1]], jumps[-1]):
+        jumps.append(doubled)
     number = np.cumsum(edge < 0) - 1
     return _Level(edge, first, jumps, number[jumps[-1]])
 
@@ -129,8 +130,8 @@ def along_paths(parent: Indices, weight: Indices) -> Indices:
     """For each vertex the sum of weights from it up to its root, whose own weight must be 0.
 
     Args:
-        parent: of each vertex; a root is its own.
-        weight: of each vertex.
+        parent: the parent of each vertex; a root is its own parent.
+        weight: the weight of each vertex.
 
     Example:
         >>> along_paths(np.array([0, 0, 1, 2]), np.array([0, 1, 1, 5])).tolist()
@@ -139,25 +140,25 @@ def along_paths(parent: Indices, weight: Indices) -> Indices:
     total = weight
     while True:
         total = total + total[parent]
-        further = parent[parent]
-        if np.array_equal(further, parent):
+        grandparent = parent[parent]
+        if np.array_equal(grandparent, parent):
             return total
-        parent = further
+        parent = grandparent
 
 
 def breadth_first(
     parent: Indices, a: Indices, b: Indices, most: int, tie: Indices
 ) -> tuple[Indices, Indices]:
-    """Shallow trees with the roots of given ones: parents, and ranks that grow along every path from a root.
+    """Breadth-first trees with the given trees' roots: parents, and ranks that increase from the root down.
 
-    Vertices further than `most` edges from their root keep their parents, and have greater ranks than others.
+    Vertices more than `most` edges from their root keep their parents, and have greater ranks than others.
 
     Args:
-        parent: of each vertex; a root is its own.
+        parent: the parent of each vertex; a root is its own parent.
         a: for each edge one end.
-        b: the other one.
-        most: how many levels are laid out.
-        tie: what orders the vertices of a level, from 0 to below 2 ** 20.
+        b: the other end.
+        most: the greatest depth.
+        tie: orders the vertices of a level, from 0 to below 2 ** 20.
 
     Example:
         >>> parent, a, b = np.array([0, 0, 1, 2]), np.array([0, 1, 2, 3]), np.array([1, 2, 3, 0])

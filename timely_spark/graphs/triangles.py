@@ -1,34 +1,34 @@
-"""Three nodes of which each two have an edge."""
+"""Triangles of an undirected graph."""
 
 from __future__ import annotations
 
 import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
-from timely_spark.graph import composed, told
+from timely_spark.graph import composed, locate_errors
 from timely_spark.graphs.edges import edges_of, magnitude
 
 
-@told
+@locate_errors
 @composed
 def triangles(
     edges: Collection, *, src: str = "src", dst: str = "dst", name: str | None = None
 ) -> Collection:
-    """All triangles of an undirected graph, each once; parallel edges are as one, loops none.
+    """All triangles of an undirected graph, each once; parallel edges count as one, self-loops are ignored.
 
-    Each edge is led from the node of fewer edges to that of more, by powers of two (then from the lesser
-    node), so that however skewed the graph is, of m edges no more than 2 sqrt(m) leave a node; and only pairs
-    of these are looked at. There is no loop: one exchange each for edges, degrees, either end, pairs, and the
-    edge that closes them. An epoch costs the pairs that its edges are in; where a node's degree passes a
-    power of two, those of all its edges.
+    Each edge is directed from the node of the lower degree to the other, by powers of two (and between equal
+    ones from the lesser node). So at most 2 sqrt(m) of m edges leave a node, however skewed the graph is, and
+    only pairs of such edges are joined with the edge that closes the triangle. There is no loop: one exchange
+    each for edges, degrees, either end, pairs and closing edges. An epoch costs the pairs of its edges; if a
+    node's degree passes a power of two, those of all its edges.
 
     Args:
         edges: the edges, in either direction or both.
         src: the column of one end.
         dst: the column of the other end; of the same type.
-        name: the step's name; those of its parts begin with it.
+        name: the step's name; the names of its parts begin with it.
 
-    **Columns:** in: `src`, `dst`, any that can be keys; an edge with a null end is none. Out: ``a``, ``b``,
+    **Columns:** in: `src`, `dst`, of any key type; edges with a null end are ignored. Out: ``a``, ``b``,
     ``c``, of their type, with a < b < c.
 
     Example:
@@ -52,7 +52,7 @@ def triangles(
         .distinct()
         .arrange(["a", "b"])
     )
-    pairs = _from_few_to_many(links).arrange("low")
+    pairs = _by_degree(links).arrange("low")
     more = pairs.select("low", other="high")
     wedges = more.join(pairs, on="low").where(pc.field("other") < pc.field("high"))
     closed = wedges.semijoin(links, left=["other", "high"], right=["a", "b"], unique=True, name=name)
@@ -62,14 +62,14 @@ def triangles(
     )
 
 
-def _from_few_to_many(links: Collection) -> Collection:
-    """The edges, each from the end of fewer edges to the other."""
+def _by_degree(links: Collection) -> Collection:
+    """The edges, each directed from the end of the lower degree to the other."""
     ends = links.select(node="a").concat(links.select(node="b"))
     size = magnitude(pc.field("degree"))
     sizes = ends.count("degree", keys="node").select("node", size=size).consolidate().arrange("node")
     one = links.join(sizes, left="a", right="node").select("a", "b", first="size")
     both = one.join(sizes, left="b", right="node")
     first, second = pc.field("first"), pc.field("size")
-    ahead = first <= second
+    in_order = first <= second
     a, b = pc.field("a"), pc.field("b")
-    return both.select(low=pc.if_else(ahead, a, b), high=pc.if_else(ahead, b, a))
+    return both.select(low=pc.if_else(in_order, a, b), high=pc.if_else(in_order, b, a))

@@ -1,13 +1,19 @@
-"""The operators of streams, as functions over the graph: each adds one stage and returns its output.
+"""Stream operators as functions over the graph: each adds a stage and returns its output.
 
-They are the methods of `Stream` too. May import the worker's vectorised parts, nothing of Spark.
+They are also the methods of `Stream`. May import `state` and the layers below it, and no Spark.
 """
 
 from __future__ import annotations
 
 from timely_spark.operators.aggregate import Grouped, aggregate, group_by
 from timely_spark.operators.custom import add_vertex, binary, binary_notify, unary, unary_notify
-from timely_spark.operators.deliver import (
+from timely_spark.operators.expire import expire
+from timely_spark.operators.finalise import finalise_graph
+from timely_spark.operators.join import join
+from timely_spark.operators.loop import check_limit, enter, leave, loop
+from timely_spark.operators.monotone import distinct, max, min, settle
+from timely_spark.operators.output_vertex import Output, Watch
+from timely_spark.operators.outputs import (
     OutputSpec,
     Probe,
     capture,
@@ -19,12 +25,6 @@ from timely_spark.operators.deliver import (
     to_files,
     to_memory,
 )
-from timely_spark.operators.expire import expire
-from timely_spark.operators.join import join
-from timely_spark.operators.least import distinct, max, min, settle
-from timely_spark.operators.loop import check_limit, enter, leave, loop
-from timely_spark.operators.output import Output, Watch
-from timely_spark.operators.provisional import settle_graph
 from timely_spark.operators.route import broadcast, concat, delay, exchange
 from timely_spark.operators.rows import Branches, branch, flat_map, map, map_batches, select, where
 
@@ -49,6 +49,7 @@ __all__ = [
     "enter",
     "exchange",
     "expire",
+    "finalise_graph",
     "flat_map",
     "foreach_epoch",
     "group_by",
@@ -63,7 +64,6 @@ __all__ = [
     "probe",
     "select",
     "settle",
-    "settle_graph",
     "subscribe",
     "to_delta",
     "to_files",

@@ -1,4 +1,4 @@
-"""Aggregates: one value per key, final when it is said, so they wait for their time to be complete."""
+"""Aggregates: one final value per key and time, sent when the time is complete."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Partition, Vertex, caller, check_columns, check_given, composed
-from timely_spark.operators.expire import Runs, check_expire
+from timely_spark.operators.expire import Sessions, check_expire
 from timely_spark.operators.rows import check_name, computed
+from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.keys import Groups, Hashes, Indices, flat, group
+from timely_spark.state.partitioning import repartition
+from timely_spark.state.stamps import AT, settle_times, stamp, stamps
 from timely_spark.times import only_epochs
-from timely_spark.worker.arrangement import Arrangement
-from timely_spark.worker.keys import Groups, Hashes, Indices, flat, group
-from timely_spark.worker.partitioning import repartition
-from timely_spark.worker.stamps import AT, settle_times, stamp, stamps
 
 if TYPE_CHECKING:
     from timely_spark.streams import Stream
@@ -28,7 +28,7 @@ _FOLD: Mapping[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.max
 _KINDS = ("count", "sum", "min", "max", "collect")
 
 ALL = "__timely_all"
-"""A constant column: partitioned or grouped by this column, all records are one group, on one worker."""
+"""A constant column that makes all records one group, on one worker."""
 
 Kind = str | tuple[str, str]
 """``"count"``, or ``(kind, column)`` with kind one of count, sum, min, max, collect."""
@@ -36,34 +36,34 @@ Kind = str | tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Aggregates:
-    """What to compute: for each output column its kind and the column it reads (none: records count)."""
+    """The aggregates: for each output column its kind and the column it reads (None: count records)."""
 
     keys: tuple[str, ...]
     columns: tuple[tuple[str, str, str | None], ...]
 
     def partial(self, batch: pa.Table) -> pa.Table:
-        """One row per key with the aggregates of a batch."""
-        made = {}
+        """The aggregates of a batch, one row per key."""
+        partial = {}
         for out, kind, column in self.columns:
             values = batch.column(column) if column is not None else None
             if kind == "count":
                 ones = np.ones(batch.num_rows, np.int64)
-                made[out] = ones if values is None else pc.is_valid(values).cast(pa.int64())
+                partial[out] = ones if values is None else pc.is_valid(values).cast(pa.int64())
             elif kind == "sum" and values is not None:
-                made[out] = values.cast(_sum_type(values.type))
+                partial[out] = values.cast(_sum_type(values.type))
             elif kind == "collect" and values is not None:
                 one = flat(values)
                 ends = np.concatenate([[0], np.cumsum(one.is_valid().to_numpy(zero_copy_only=False))])
-                made[out] = pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), one.drop_null())
+                partial[out] = pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), one.drop_null())
             else:
-                made[out] = values
-        table = pa.table({key: batch.column(key) for key in self.keys} | made)
+                partial[out] = values
+        table = pa.table({key: batch.column(key) for key in self.keys} | partial)
         return self.combine(table, group(table, self.keys))
 
     def combine(self, table: pa.Table, groups: Groups) -> pa.Table:
-        """Add partial aggregates up, one row per group."""
+        """Combine partial aggregates, one row per group."""
         rows = groups.rows(table)
-        if len(groups.starts) == rows.num_rows:  # one row per group already, as in most small epochs
+        if len(groups.starts) == rows.num_rows:  # one row per group, as in most small epochs
             names = (*self.keys, *(out for out, _, _ in self.columns))
             return pa.table({name: rows.column(name) for name in names})
         firsts = rows.select(list(self.keys)).take(groups.starts)
@@ -75,7 +75,7 @@ class Aggregates:
 
 
 def _fold(values: pa.ChunkedArray, groups: Groups, function: str) -> pa.Array:
-    """The sum, min or max of each group; `values` lie group by group."""
+    """The sum, min or max of each group; `values` are sorted by group."""
     kind = values.type
     plain = pa.types.is_integer(kind) or (pa.types.is_floating(kind) and function == "sum")
     if plain and not values.null_count:
@@ -86,7 +86,7 @@ def _fold(values: pa.ChunkedArray, groups: Groups, function: str) -> pa.Array:
 
 
 def _collect(lists: pa.ChunkedArray, groups: Groups, _: str) -> pa.Array:
-    """The lists of each group as one, sorted by value: the same whatever order the records came in."""
+    """One list per group, sorted by value, so that it does not depend on the order of arrival."""
     one = flat(lists)
     lengths = pc.fill_null(pc.list_value_length(one), 0).to_numpy(zero_copy_only=False)
     table = pa.table({"id": np.repeat(groups.ids, lengths), "value": pc.list_flatten(one)})
@@ -105,47 +105,48 @@ def _sum_type(kind: pa.DataType) -> pa.DataType:
 
 
 class Aggregate(Vertex):
-    """Keep each key's aggregates; when a time is complete, send the new values of keys that changed."""
+    """Accumulate per key; when a time is complete, send the values of the keys that changed."""
 
     repartition = repartition
 
-    def __init__(self, what: Aggregates, *, accumulate: bool) -> None:
-        self.what, self.accumulate = what, accumulate
-        self.state = Arrangement(what.keys)
-        #: by time, what came at it
+    def __init__(self, aggregates: Aggregates, *, accumulate: bool) -> None:
+        self.aggregates, self.accumulate = aggregates, accumulate
+        self.state = Arrangement(aggregates.keys)
+        #: by time, the partial aggregates that arrived
         self.waiting: dict[Any, list[pa.Table]] = {}
-        #: by time, keys whose value changes there though nothing came at it: the join of two times that met
-        self.meeting: dict[Any, list[pa.Table]] = {}
+        #: interesting times (joins of times with records), and the keys whose value changes there
+        self.interesting: dict[Any, list[pa.Table]] = {}
 
     def before_exchange(self, edge: int, batch: pa.Table) -> pa.Table:
-        """What is added up where it is read need not travel, nor be sorted here."""
-        return self.what.partial(batch)
+        """Aggregate at the sender: less to exchange and to sort."""
+        return self.aggregates.partial(batch)
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
-        """Partial aggregates add up."""
-        return self.what.combine(batch, group(batch, self.what.keys))
+        """Combine partial aggregates before the exchange."""
+        return self.aggregates.combine(batch, group(batch, self.aggregates.keys))
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Keep the partial aggregates, and wait."""
+        """Buffer the partial aggregates."""
         self.waiting.setdefault(time, []).append(batch)
         self.notify_at(time)
 
     def on_notify(self, time: Any) -> None:
-        """Send what changed at `time`."""
-        came = self.waiting.pop(time, [])
-        new = self.combine(0, pa.concat_tables(came)) if came else None
+        """Send the values that changed at `time`."""
+        buffered = self.waiting.pop(time, [])
+        batch = self.combine(0, pa.concat_tables(buffered)) if buffered else None
         if not self.accumulate:
-            if new is not None:
-                self.send_by(0, time, new)
+            if batch is not None:
+                self.send_by(0, time, batch)
             return
-        if new is not None:
-            self.state.insert(stamp(new, time), compact=partial(self._compact, self._settled(time)))
-        keys = list(self.what.keys)
-        changed = [table.select(keys) for table in (new, *self.meeting.pop(time, [])) if table is not None]
+        if batch is not None:
+            self.state.insert(stamp(batch, time), compact=partial(self._compact, self._since(time)))
+        keys = list(self.aggregates.keys)
+        interesting = self.interesting.pop(time, [])
+        changed = [table.select(keys) for table in (batch, *interesting) if table is not None]
         if not changed:
             return
         probe = changed[0]
-        if new is None or len(changed) > 1:  # the new rows alone have each key once
+        if batch is None or len(changed) > 1:  # the batch alone has each key once
             one = pa.concat_tables(changed)
             probe = one.take(group(one, keys).firsts)
         _, rows = self.state.lookup(probe, keys)
@@ -154,56 +155,58 @@ class Aggregate(Vertex):
         for i, other in enumerate(times):
             if not counts[i]:
                 later = time.join(other)
-                self.meeting.setdefault(later, []).append(rows.filter(which == i).select(keys))
+                self.interesting.setdefault(later, []).append(rows.filter(which == i).select(keys))
                 self.notify_at(later)
         total = (rows if counts.all() else rows.filter(counts[which])).drop_columns([AT])
         self.send_by(0, time, self.combine(0, total))
 
-    def _settled(self, time: Any) -> int:
-        """Epochs before it are one to all that is still to come, when `time` is complete."""
+    def _since(self, time: Any) -> int:
+        """The compaction frontier when `time` is complete: later times do not distinguish earlier epochs."""
         outermost = only_epochs(self._context.times) and len(time.order_key()) == 1
         return int(time.epoch) + 1 if outermost else self._context.since()
 
     def _compact(self, since: int, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
         table, at = settle_times(table, self._context.times, since)
-        if not at.any():  # all of one time
-            groups = group(table, self.what.keys, hashed)
-            combined = self.what.combine(table, groups)
+        if not at.any():  # all rows have one time
+            groups = group(table, self.aggregates.keys, hashed)
+            combined = self.aggregates.combine(table, groups)
             at = table.column(AT).slice(0, 1).take(np.zeros(len(groups.starts), np.int64))
             return hashed[groups.firsts], combined.append_column(AT, at)
         groups = group(
-            table.append_column("__timely_class", pa.array(at)), [*self.what.keys, "__timely_class"]
+            table.append_column("__timely_class", pa.array(at)), [*self.aggregates.keys, "__timely_class"]
         )
         if len(groups.starts) == table.num_rows:
             return hashed, table
-        # in the order of H again, of which the groups by (key, time) know nothing
-        combined = self.what.combine(table, groups).append_column(AT, table.column(AT).take(groups.firsts))
+        # grouping by (key, time) loses the order by hash: restore it
+        combined = self.aggregates.combine(table, groups).append_column(
+            AT, table.column(AT).take(groups.firsts)
+        )
         order = np.argsort(hashed[groups.firsts], kind="stable")
         return hashed[groups.firsts][order], combined.take(order)
 
 
-class AggregateRuns(Runs):
-    """Keep the aggregates of each key's run; when an epoch is complete, send those of keys it touched."""
+class AggregateSessions(Sessions):
+    """Aggregate per key and session; when an epoch is complete, send the values of the keys in it."""
 
-    def __init__(self, what: Aggregates, expire: int) -> None:
-        super().__init__(what.keys, expire)
-        self.what = what
+    def __init__(self, aggregates: Aggregates, expire: int) -> None:
+        super().__init__(aggregates.keys, expire)
+        self.aggregates = aggregates
 
     def before_exchange(self, edge: int, batch: pa.Table) -> pa.Table:
-        """As `Aggregate` does."""
-        return self.what.partial(batch)
+        """Aggregate at the sender."""
+        return self.aggregates.partial(batch)
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
-        """Partial aggregates add up."""
-        return self.what.combine(batch, group(batch, self.keys))
+        """Combine partial aggregates."""
+        return self.aggregates.combine(batch, group(batch, self.keys))
 
-    def news(self, total: pa.Table, new: pa.Table, probe: Indices, known: pa.Table) -> pa.Table:
-        """The new value of each key."""
+    def changes(self, total: pa.Table, batch: pa.Table, probe: Indices, stored: pa.Table) -> pa.Table:
+        """The value of each key in the epoch."""
         return total
 
 
 class Grouped:
-    """A stream grouped by keys: say what to aggregate.
+    """A stream grouped by keys, to be aggregated.
 
     Example:
         >>> import timely_spark as ts
@@ -230,18 +233,16 @@ class Grouped:
         """One row per key, each of `columns` an aggregate: ``"count"``, or ``("sum", "amount")``.
 
         Kinds: count (of records, or of values that are not null), sum (integers as long, floats as double),
-        min, max, collect (all values as a sorted list). Null values are left out; a key of nulls alone has a
-        null sum, min, max. The last digits of a sum of doubles depend on the order in which it was added up.
-        A mapping may be given for columns that cannot be arguments: ``aggregate({"name": ("max", "name")})``.
+        min, max, collect (all values as a sorted list). Null values are ignored; a key with only nulls has a
+        null sum, min, max. The last digits of a sum of doubles depend on the order of addition. A mapping
+        names columns that cannot be keyword arguments: ``aggregate({"name": ("max", "name")})``.
 
-        Waits: the new value of each key that changed at a time is sent once, when the time is complete, in
-        the order of epochs. By default over all that came up to that time; with ``per="time"`` for each time
-        by itself.
+        When a time is complete, the value of each key that changed at it is sent once; epochs are sent in
+        order. The value is of all records up to that time, or with ``per="time"`` of that time's records.
 
-        With `expire` a key that no record touched for so many epochs is forgotten, and starts anew when it
-        comes again: aggregated is the key's run, that is back to where two epochs with records of it lie
-        further apart than `expire`. Nothing is sent when a key is forgotten: in a current table its last
-        value stays. To have values go down as records age, aggregate what `Stream.expire` passes.
+        With `expire` the value is of the key's session: a session ends when more than `expire` epochs pass
+        without a record of the key. Nothing is sent when a session ends, so a current table keeps the last
+        value. For values that decrease as records age, aggregate the output of `Stream.expire`.
 
         **Columns:** out: the keys, then `columns`.
 
@@ -258,11 +259,11 @@ class Grouped:
             {0: [('be', 1), ('to', 2)], 1: [('be', 2)]}
 
         Raises:
-            SchemaError: a column is not there; a key or what is compared is nested; a kind or `per` is none;
-                or there is nothing to compute.
+            SchemaError: a column is missing; a key or compared column is nested; a kind or `per` is unknown;
+                or no aggregate is given.
         """
-        made = {**(named or {}), **columns}
-        return _aggregate(self.stream, self.keys, made, per, expire=expire, name=name)
+        columns = {**(named or {}), **columns}
+        return _aggregate(self.stream, self.keys, columns, per, expire=expire, name=name)
 
     def count(
         self,
@@ -287,7 +288,7 @@ class Grouped:
 
 
 def group_by(stream: Stream, *keys: str) -> Grouped:
-    """Group by columns, to aggregate; with no columns all records are one group.
+    """Group by columns for aggregation; with no columns all records are one group.
 
     Example:
         >>> import timely_spark as ts
@@ -344,19 +345,19 @@ def _aggregate(
     if expire is not None:
         check_expire("aggregate", stream, expire, per=per)
     check_given("aggregate", where, columns)
-    if not keys:  # all records are one group: that of a constant
+    if not keys:  # group by a constant column
         whole = computed(stream, *stream.schema.names, {ALL: pc.scalar(0)}, own=(ALL,))
-        made = _aggregate(whole, (ALL,), columns, per, expire=expire, name=name)
-        return made.select(*columns)
+        result = _aggregate(whole, (ALL,), columns, per, expire=expire, name=name)
+        return result.select(*columns)
     check_columns("aggregate", stream.schema, keys, keys=True)
     listed: list[tuple[str, str, str | None]] = []
     fields = [stream.schema.field(key) for key in keys]
-    for out, said in columns.items():
-        pair: Any = said
+    for out, given in columns.items():
+        pair: Any = given
         kind, column = pair if isinstance(pair, tuple | list) and len(pair) == 2 else (pair, None)
         if kind not in _KINDS or (column is None and kind != "count"):
             msg = (
-                f"aggregate ({where}): {out}={said!r}. "
+                f"aggregate ({where}): {out}={given!r}. "
                 f"Hint: 'count', or (kind, column) with kind one of {', '.join(_KINDS)}."
             )
             raise SchemaError(msg)
@@ -376,24 +377,24 @@ def _aggregate(
                 f"aggregate ({where}): {out} would sum column {column!r} of type {source}. Hint: sum numbers."
             )
             raise SchemaError(msg)
-        made = {
+        type_ = {
             "count": pa.int64(),
             "sum": _sum_type(source),
             "collect": pa.list_(pa.field("item", source)),
         }.get(kind, source)
-        fields.append(pa.field(out, made))
+        fields.append(pa.field(out, type_))
         listed.append((out, kind, column))
     if not columns:
         msg = f"aggregate ({where}): nothing to compute. Hint: for example aggregate(count='count')."
         raise SchemaError(msg)
-    what = Aggregates(keys, tuple(listed))
+    aggregates = Aggregates(keys, tuple(listed))
     return stream.then(
         "aggregate",
         [pa.schema(fields)],
         name=name,
-        vertex=Aggregate(what, accumulate=per == "accumulated")
+        vertex=Aggregate(aggregates, accumulate=per == "accumulated")
         if expire is None
-        else AggregateRuns(what, expire),
+        else AggregateSessions(aggregates, expire),
         requires=[Partition(keys)],
         guarantees=keys,
         detail=", ".join(f"{out}={kind}({column or ''})" for out, kind, column in listed)

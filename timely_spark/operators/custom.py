@@ -1,4 +1,4 @@
-"""Operators from functions of batches, for what the others do not do; and the vertex, which can do all."""
+"""Generic operators: a function of batches, or a vertex written by the user."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from timely_spark.errors import GraphError
 from timely_spark.graph import Partition, SchemaLike, Vertex, as_schema, caller, names
-from timely_spark.worker.partitioning import repartition
+from timely_spark.state.partitioning import repartition
 
 if TYPE_CHECKING:
     from timely_spark.streams import Stream
 
 Columns: TypeAlias = str | Sequence[str] | None
 By: TypeAlias = Sequence[Columns] | str | None
-"""For each input its columns: one, several, or None; for a single input its columns may stand alone."""
+"""The partition columns of each input: one, several, or None. A single input needs no outer list."""
 
 
 class _OnRecv(Vertex):
@@ -25,13 +25,13 @@ class _OnRecv(Vertex):
         self.function, self.sides = function, sides
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        made = self.function(edge, time, batch) if self.sides else self.function(time, batch)
-        if made is not None:
-            self.send_by(0, time, made)
+        result = self.function(edge, time, batch) if self.sides else self.function(time, batch)
+        if result is not None:
+            self.send_by(0, time, result)
 
 
 class _OnNotify(Vertex):
-    """Buffer by time; apply when the time is complete (Naiad section 4.1)."""
+    """Buffer by time; apply the function when the time is complete (Naiad section 4.1)."""
 
     repartition = repartition
 
@@ -46,15 +46,15 @@ class _OnNotify(Vertex):
     def on_notify(self, time: Any) -> None:
         if (sides := self.buffers.pop(time, None)) is None:
             return
-        made = self.function(
+        result = self.function(
             time,
             *(
                 pa.concat_tables(side or [schema.empty_table()])
                 for side, schema in zip(sides, self.schemas, strict=True)
             ),
         )
-        if made is not None:
-            self.send_by(0, time, made)
+        if result is not None:
+            self.send_by(0, time, result)
 
 
 def unary(
@@ -65,14 +65,14 @@ def unary(
     by: Columns = None,
     name: str | None = None,
 ) -> Stream:
-    """Make a batch of each, by a function of time and batch, as soon as it comes.
+    """Apply a function of time and batch to each batch on arrival.
 
     Args:
         stream: any.
-        function: gets the time and an Arrow table; returns an Arrow table, pandas frame, rows, or None for
-            nothing.
-        schema: of what the function returns.
-        by: columns by which records must lie together; by default they come as they are.
+        function: gets the time and an Arrow table; returns an Arrow table, a pandas frame, rows, or None to
+            send no batch.
+        schema: the schema of the results.
+        by: the columns by which the input is partitioned; by default it is not exchanged.
         name: the step's name.
 
     Example:
@@ -98,7 +98,7 @@ def binary(
     by: tuple[Columns, Columns] = (None, None),
     name: str | None = None,
 ) -> Stream:
-    """Make a batch of each batch of two streams: the function also gets which side (0 or 1) it came on.
+    """Apply a function to each batch of two streams; its first argument is the side, 0 or 1.
 
     Example:
         >>> import timely_spark as ts
@@ -120,7 +120,7 @@ def unary_notify(
     by: Columns = None,
     name: str | None = None,
 ) -> Stream:
-    """Buffer by time; apply the function once to all of a worker's records of a time, when it is complete.
+    """Buffer by time; when a time is complete, apply the function once to a worker's records of it.
 
     Args: as `unary`.
 
@@ -146,7 +146,7 @@ def binary_notify(
     by: tuple[Columns, Columns] = (None, None),
     name: str | None = None,
 ) -> Stream:
-    """Buffer two streams by time, and apply the function to both sides of a time once it is complete.
+    """Buffer two streams by time; when a time is complete, apply the function to both sides of it.
 
     Example:
         >>> import timely_spark as ts
@@ -171,14 +171,14 @@ def _partitions(operator: str, streams: Sequence[Stream], by: By) -> list[Partit
     """The partitioning that each input requires.
 
     Raises:
-        GraphError: `by` is not of as many inputs as there are.
+        GraphError: `by` has not one entry per input.
     """
     listed: list[Any] = [None] * len(streams) if by is None else [by] if isinstance(by, str) else list(by)
     if len(streams) == 1 and listed and all(isinstance(column, str) for column in listed):
-        listed = [listed]  # the columns of the only input
+        listed = [listed]  # one input: its columns
     if len(listed) != len(streams):
         msg = (
-            f"{operator} ({caller()}): by={by!r} is of {len(listed)} inputs, there are {len(streams)}. "
+            f"{operator} ({caller()}): by={by!r} has {len(listed)} entries for {len(streams)} inputs. "
             "Hint: give a list with one entry per input: its columns, or None."
         )
         raise GraphError(msg)
@@ -207,10 +207,10 @@ def _custom(
 
 
 def _check_methods(vertex: Vertex) -> None:
-    """Refuse a `combine` or `before_exchange` that does not take the input's number and a batch.
+    """Check the signatures of `combine` and `before_exchange`.
 
     Raises:
-        GraphError: it does not.
+        GraphError: one does not take (edge, batch).
     """
     for name in ("combine", "before_exchange"):
         if (method := getattr(vertex, name)) is None:
@@ -233,7 +233,7 @@ def add_vertex(
     by: By = None,
     name: str | None = None,
 ) -> tuple[Stream, ...]:
-    """Add a vertex of one's own: see `Dataflow.vertex`."""
+    """Add a vertex written by the user: see `Dataflow.vertex`."""
     if not isinstance(vertex, Vertex):
         shown = vertex.__name__ if isinstance(vertex, type) else repr(vertex)  # type: ignore[unreachable]
         msg = (

@@ -1,7 +1,7 @@
-"""State that ends: windows over epochs, and keys that are forgotten when nothing touches them.
+"""State that expires: sliding windows over epochs, and keys dropped when their session ends.
 
-All by logical time: what is forgotten depends on the epochs of the records alone, never on when rounds ran.
-Time must be that of the outermost scope, where any two epochs can be compared.
+Expiry is by logical time: it depends on the epochs of the records alone, never on when rounds ran. Outermost
+scope only, where any two times can be compared.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Vertex, caller
+from timely_spark.state.arrangement import EPOCH, Arrangement
+from timely_spark.state.keys import Hashes, Indices, flat, group
+from timely_spark.state.partitioning import Partitioner, repartition
 from timely_spark.times import is_whole, only_epochs
-from timely_spark.worker.arrangement import EPOCH, Arrangement
-from timely_spark.worker.keys import Hashes, Indices, flat, group
-from timely_spark.worker.partitioning import Partitioner, repartition
 
 if TYPE_CHECKING:
     from timely_spark.streams import Stream
 
 
 def in_epoch(table: pa.Table, epoch: int) -> pa.Table:
-    """The table with its epoch for every row."""
+    """The table with an epoch column."""
     return table.append_column(EPOCH, pa.array(np.full(table.num_rows, epoch, np.int64)))
 
 
 def epochs_of(table: pa.Table) -> Indices:
-    """The epochs of rows that `in_epoch` gave."""
+    """The epoch column that `in_epoch` appended."""
     epochs: Indices = flat(table.column(EPOCH)).to_numpy()
     return epochs
 
 
 class Expire(Vertex):
-    """Pass each record on, and take it back a number of epochs later."""
+    """Pass each record, and retract it a number of epochs later."""
 
     def __init__(self, after: int, diff: str) -> None:
         self.after, self.diff = after, diff
-        #: the last epoch that was taken back
-        self.over = -1
-        #: what came in later epochs, and for some time what came before; all of an epoch lies together
+        #: the last epoch whose records were retracted
+        self.retracted = -1
+        #: the records of later epochs, by epoch; compaction has not dropped all those of earlier ones yet
         self.state = Arrangement((EPOCH,))
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Pass on, and keep."""
+        """Pass the batch, and store it."""
         if self.diff not in batch.schema.names:
             batch = batch.append_column(self.diff, pa.array(np.ones(batch.num_rows, np.int32)))
         self.state.insert(in_epoch(batch, time.epoch))
@@ -54,83 +54,81 @@ class Expire(Vertex):
         self.send_by(0, time, batch)
 
     def on_notify(self, time: Any) -> None:
-        """Take back what came as many epochs ago."""
-        self.over = time.epoch - self.after
-        at, rows = self.state.lookup(pa.table({EPOCH: [self.over]}), [EPOCH])
+        """Retract the records of the epoch that leaves the window."""
+        self.retracted = time.epoch - self.after
+        at, rows = self.state.lookup(pa.table({EPOCH: [self.retracted]}), [EPOCH])
         if not len(at):
             return
-        self.state.expire(self.over + 1)
+        self.state.expire(self.retracted + 1)
         rows = rows.drop_columns([EPOCH])
         place = rows.schema.get_field_index(self.diff)
-        taken = pc.negate_checked(rows.column(place))
-        self.send_by(0, time, rows.set_column(place, rows.schema.field(place), taken))
+        negated = pc.negate_checked(rows.column(place))
+        self.send_by(0, time, rows.set_column(place, rows.schema.field(place), negated))
 
     def repartition(self, states: Sequence[Mapping[str, Any]], workers: int, partition: Partitioner) -> Any:
-        """Without what was taken back: another worker may be notified of that epoch yet."""
-        held = []
+        """Drop retracted records: another worker may still be notified of their epoch."""
+        kept = []
         for state in states:
-            tables = state["state"].batches()
-            later = [table.filter(pc.field(EPOCH) > state.get("over", self.over)) for table in tables]
-            held.append({"state": Arrangement((EPOCH,), later)})
-        return repartition(self, held, workers, partition)
+            later = pc.field(EPOCH) > state.get("retracted", self.retracted)
+            tables = [table.filter(later) for table in state["state"].batches()]
+            kept.append({"state": Arrangement((EPOCH,), tables)})
+        return repartition(self, kept, workers, partition)
 
 
-class Runs(Vertex):
-    """Keep for each key what its records come to, until none has come for a number of epochs.
+class Sessions(Vertex):
+    """Aggregate each key's records per session, as in a session window with a gap of `expire` epochs.
 
-    A run of a key is a longest sequence of epochs with records of it in which no two that follow each other
-    lie further apart than `expire`; each run starts anew. Epochs are taken whole and in order, so a run is a
-    matter of times alone.
+    A key's session ends when more than `expire` epochs pass without a record of the key. Epochs are processed
+    whole and in order, so sessions depend on times alone.
     """
 
     repartition = repartition
 
     def __init__(self, keys: Sequence[str], expire: int) -> None:
         self.keys, self.expire = tuple(keys), expire
-        #: per key what its run has come to, with the run's last epoch. Of several rows of a key the last
-        #: holds.
+        #: per key its session's aggregate and last epoch; of several rows of a key the latest counts
         self.state = Arrangement(self.keys)
-        #: by time, what came at it
+        #: by time, the batches that arrived
         self.waiting: dict[Any, list[pa.Table]] = {}
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
-        """What records, or what they have come to, come to together: one row per key."""
+        """Combine records, or partial aggregates, to one row per key."""
         raise NotImplementedError
 
-    def news(self, total: pa.Table, new: pa.Table, probe: Indices, known: pa.Table) -> pa.Table:
-        """What to send of an epoch.
+    def changes(self, total: pa.Table, batch: pa.Table, probe: Indices, stored: pa.Table) -> pa.Table:
+        """The rows to send for an epoch.
 
         Args:
-            total: what each touched key's run has come to.
-            new: what the epoch alone comes to.
-            probe: for each of `known` its row in `new`.
-            known: what the runs that go on had come to before.
+            total: the session's aggregate of each key in the epoch.
+            batch: the epoch's own aggregates.
+            probe: for each row of `stored` the row of its key in `batch`.
+            stored: the aggregates, before the epoch, of the sessions that continue.
         """
         raise NotImplementedError
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Keep until the epoch is complete."""
+        """Buffer until the epoch is complete."""
         self.waiting.setdefault(time, []).append(self.combine(0, batch))
         self.notify_at(time)
 
     def on_notify(self, time: Any) -> None:
-        """Go on with the runs of the keys that an epoch touched, or begin new ones."""
-        if not (came := self.waiting.pop(time, None)):
+        """Continue, or begin, the session of each key in the epoch."""
+        if not (buffered := self.waiting.pop(time, None)):
             return
-        new = came[0] if len(came) == 1 else self.combine(0, pa.concat_tables(came))
-        if not new.num_rows:
+        batch = buffered[0] if len(buffered) == 1 else self.combine(0, pa.concat_tables(buffered))
+        if not batch.num_rows:
             return
-        probe, known = self.state.lookup(new, self.keys)
+        probe, stored = self.state.lookup(batch, self.keys)
         if len(probe):
-            epochs = epochs_of(known)
+            epochs = epochs_of(stored)
             order = np.lexsort((epochs, probe))
             last = order[np.append(np.diff(probe[order]) != 0, [True])]
             last = last[epochs[last] >= time.epoch - self.expire]
-            probe, known = probe[last], known.take(last).select(new.schema.names)
-        total = self.combine(0, pa.concat_tables([known, new])) if len(probe) else new
+            probe, stored = probe[last], stored.take(last).select(batch.schema.names)
+        total = self.combine(0, pa.concat_tables([stored, batch])) if len(probe) else batch
         self.state.expire(time.epoch + 1 - self.expire)
         self.state.insert(in_epoch(total, time.epoch), compact=self._compact)
-        self.send_by(0, time, self.news(total, new, probe, known))
+        self.send_by(0, time, self.changes(total, batch, probe, stored))
 
     def _compact(self, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
         latest = np.argsort(-epochs_of(table), kind="stable")
@@ -140,64 +138,64 @@ class Runs(Vertex):
 
 
 def check_expire(operator: str, stream: Stream, expire: Any, *, per: str = "accumulated") -> None:
-    """Refuse a number of epochs that is none, and where times are more than epochs.
+    """Check `expire`, and that the stream's times are epochs.
 
     Raises:
-        GraphError: it is no whole number of at least 1; or the stream is in a loop, or asks for each time by
-            itself; or the flow has times of its own kind.
+        GraphError: `expire` is no whole number of at least 1; or the stream is in a loop; or `per` is "time";
+            or the flow has times of its own kind.
     """
     where = caller()
     if not is_whole(expire, least=1):
-        said = "after" if operator == "expire" else "expire"
+        argument = "after" if operator == "expire" else "expire"
         hint = "give a number of epochs, whole and from 1 on, below 2**62."
-        msg = f"{operator} ({where}): {said}={expire!r}. Hint: {hint}"
+        msg = f"{operator} ({where}): {argument}={expire!r}. Hint: {hint}"
         if operator == "aggregate":
             msg += ' A column called "expire" is written aggregate({"expire": ...}).'
         raise GraphError(msg)
     if per != "accumulated":
         msg = (
-            f"{operator} ({where}): expire={expire} with per={per!r}, which keeps nothing from one time to "
-            "the next. Hint: leave one of them out."
+            f"{operator} ({where}): expire={expire} with per={per!r}, which stores nothing across times. "
+            "Hint: leave one of them out."
         )
         raise GraphError(msg)
     if stream.stage.scope.parent is not None:
         msg = (
             f"{operator} ({where}): {stream.name!r} is inside loop {stream.stage.scope.name!r}, where times "
-            "are no mere epochs and nothing can expire. "
-            "Hint: let it expire before it enters the loop, or once it has left."
+            "have loop counters; state expires by epochs only. "
+            "Hint: use expire before the stream enters the loop, or after it has left."
         )
         raise GraphError(msg)
     if not only_epochs(stream.flow.graph.times):
         msg = (
             f"{operator} ({where}): {stream.name!r} has times of the flow's own kind, "
-            f"{type(stream.flow.graph.times).__name__}, of which several may lie in one epoch, and state "
+            f"{type(stream.flow.graph.times).__name__}, of which several may be in one epoch, and state "
             "expires by epochs. Hint: leave it out, or use the kind of time that Dataflow has by default."
         )
         raise GraphError(msg)
 
 
 def expire(stream: Stream, after: int, *, diff: str = "diff", name: str | None = None) -> Stream:
-    """Let each record count for `after` epochs: what sums up `diff` has a sliding window.
+    """A sliding window: retract each record `after` epochs after its own.
 
-    A record of epoch e is passed at once with diff +1, and again at epoch ``e + after``, when that is
-    complete, with diff -1: so summed up to an epoch, `diff` counts the records of the last `after` epochs.
-    What has been taken back is kept no longer. An epoch has the length its inputs give it: with
-    ``epoch="minute"`` a window is of minutes; by the clock an epoch is a micro-batch, one that only turns a
-    loop included, and what an epoch ends is said, at that epoch, with the next batch that brings input.
+    A record of epoch e passes at once with diff +1, and again with diff -1 when epoch ``e + after`` is
+    complete. So the sum of `diff` up to an epoch counts the records of the last `after` epochs. Retracted
+    records leave the state. The inputs decide how long an epoch is: with ``epoch="minute"`` the window is in
+    minutes. By the clock an epoch is a micro-batch, including one that only runs a loop, and retractions wait
+    for the next micro-batch with input.
 
-    Give the same number to ``aggregate(expire=...)``, and a key whose window is empty is forgotten there too.
+    Give the same number to ``aggregate(expire=...)``, which then drops keys whose window is empty.
 
     Args:
         stream: any outside loops.
-        after: for how many epochs, from 1 on.
-        diff: the column that counts. If the stream has it already, it is a collection: each record then
-            passes as it is, and is taken back by its opposite.
+        after: the window's length in epochs, at least 1.
+        diff: the column of multiplicities. If the stream has this column, it is a collection of changes: each
+            record passes unchanged, and its negation retracts it.
         name: the step's name.
 
     **Columns:** out: the stream's own, and `diff` int if it is new.
 
     Example:
-        How often each word came in the last two minutes:
+        The count of each word in the last two minutes:
 
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("window")
@@ -208,14 +206,14 @@ def expire(stream: Stream, after: int, *, diff: str = "diff", name: str | None =
         {0: [('be', 1), ('to', 1)], 1: [('to', 2)], 2: [('be', 0), ('to', 1)], 3: [('to', 0)]}
 
     Raises:
-        GraphError: `after` is no whole number from 1 on, or the stream is in a loop, or the flow has times of
-            its own kind.
-        SchemaError: the stream's column `diff` holds no numbers with a sign.
+        GraphError: `after` is no whole number of at least 1; the stream is in a loop; or the flow has times
+            of its own kind.
+        SchemaError: the stream's column `diff` is not of a signed number type.
     """
     check_expire("expire", stream, after)
     schema = stream.schema
     if not isinstance(diff, str):
-        msg = (  # type: ignore[unreachable] # whoever writes without a type checker gets here
+        msg = (  # type: ignore[unreachable] # reached without a type checker
             f"expire ({caller()}): diff={diff!r} is no column's name. Hint: leave it out, or give a text."
         )
         raise SchemaError(msg)
@@ -224,8 +222,8 @@ def expire(stream: Stream, after: int, *, diff: str = "diff", name: str | None =
     kind = schema.field(diff).type
     if not (pa.types.is_signed_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         msg = (
-            f"expire ({caller()}): column {diff!r} is {kind}, and what is taken back needs a sign. "
-            "Hint: name another column with diff=..., which is made if it is not there."
+            f"expire ({caller()}): column {diff!r} is {kind}, and retractions need a sign. "
+            "Hint: name another column with diff=..., which is added if it is missing."
         )
         raise SchemaError(msg)
     return stream.then(

@@ -1,4 +1,4 @@
-"""Join: each pair of records with equal keys, at the earliest time at which both are there."""
+"""Join: each pair of records with equal keys, at the join of their times."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import pyarrow.compute as pc
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Partition, Vertex, caller, check_columns, describe, names
 from timely_spark.operators.expire import check_expire, epochs_of, in_epoch
-from timely_spark.worker.arrangement import EPOCH, Arrangement
-from timely_spark.worker.keys import Hashes
-from timely_spark.worker.partitioning import repartition
-from timely_spark.worker.stamps import AT, settle_times, stamp, stamps
+from timely_spark.state.arrangement import EPOCH, Arrangement
+from timely_spark.state.keys import Hashes
+from timely_spark.state.partitioning import repartition
+from timely_spark.state.stamps import AT, settle_times, stamp, stamps
 
 if TYPE_CHECKING:
     from timely_spark.streams import Stream
 
 
 class Join(Vertex):
-    """Match what arrives on one side with all that has arrived on the other. Asks for no notification."""
+    """Join each arriving batch with all records of the other side. Needs no notification."""
 
     reads_time = False
     repartition = repartition
@@ -33,13 +33,13 @@ class Join(Vertex):
         self.sides = [Arrangement(on[0]), Arrangement(on[1])]
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Keep the batch, and send its pairs with the other side."""
+        """Send the batch's pairs with the other side, and store the batch."""
         batch = with_keys(batch, self.on[edge])
         if batch.num_rows:
-            self.keep(edge, time, batch)
+            self.match(edge, time, batch)
 
-    def keep(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Match, and remember for what comes later."""
+    def match(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Send the pairs, and store the batch."""
         other = 1 - edge
         probe, found = self.sides[other].lookup(batch, self.on[edge])
         if len(probe):
@@ -60,23 +60,23 @@ class Join(Vertex):
         times: list[Any],
         which: Any,
     ) -> None:
-        mine = batch.take(probe)
-        left, right = (mine, found) if edge == 0 else (found, mine)
+        probing = batch.take(probe)
+        left, right = (probing, found) if edge == 0 else (found, probing)
         pairs = left
         for column in right.schema.names:
             if column not in self.drop:
                 pairs = pairs.append_column(right.schema.field(column), right.column(column))
-        at = [time.join(before) for before in times]
-        for moment in dict.fromkeys(at):
-            members = np.flatnonzero(np.array([one == moment for one in at])[which])
-            self.send_by(0, moment, pairs if len(members) == pairs.num_rows else pairs.take(members))
+        joins = [time.join(other) for other in times]
+        for at in dict.fromkeys(joins):
+            members = np.flatnonzero(np.array([one == at for one in joins])[which])
+            self.send_by(0, at, pairs if len(members) == pairs.num_rows else pairs.take(members))
 
     def _compact(self, since: int, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
         return hashed, settle_times(table, self._context.times, since)[0]
 
 
 class JoinExpiring(Join):
-    """The same for pairs whose epochs lie close together; what can have no more of them is dropped."""
+    """Join records at most `expire` epochs apart; older records are dropped."""
 
     def __init__(
         self, on: tuple[tuple[str, ...], tuple[str, ...]], drop: frozenset[str], expire: int
@@ -84,8 +84,8 @@ class JoinExpiring(Join):
         super().__init__(on, drop)
         self.expire = expire
 
-    def keep(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Match what is close, and remember for what comes later."""
+    def match(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Send the pairs of close epochs, and store the batch."""
         for side in self.sides:
             side.expire(self._context.since() - self.expire)
         probe, found = self.sides[1 - edge].lookup(batch, self.on[edge])
@@ -100,20 +100,20 @@ class JoinExpiring(Join):
 
 
 class JoinPerTime(Join):
-    """The same for each time by itself: what a time held is dropped when the time is complete."""
+    """Join records of equal times; a time's records are dropped when it is complete."""
 
     reads_time = True
 
     def __init__(self, on: tuple[tuple[str, ...], tuple[str, ...]], drop: frozenset[str]) -> None:
         super().__init__(on, drop)
-        self.held: dict[Any, list[Arrangement]] = {}
+        self.by_time: dict[Any, list[Arrangement]] = {}
 
-    def keep(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Match within the time alone."""
-        if time not in self.held:
-            self.held[time] = [Arrangement(keys) for keys in self.on]
-            self.notify_at(time, capability=None)  # to clean up: it holds nobody back
-        sides = self.held[time]
+    def match(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Send the pairs within the time, and store the batch."""
+        if time not in self.by_time:
+            self.by_time[time] = [Arrangement(keys) for keys in self.on]
+            self.notify_at(time, capability=None)  # only cleans up, so it delays no other notification
+        sides = self.by_time[time]
         probe, found = sides[1 - edge].lookup(batch, self.on[edge])
         if len(probe):
             self._send(
@@ -128,12 +128,12 @@ class JoinPerTime(Join):
         sides[edge].insert(batch)
 
     def on_notify(self, time: Any) -> None:
-        """Forget a complete time."""
-        self.held.pop(time, None)
+        """Drop the records of a complete time."""
+        self.by_time.pop(time, None)
 
 
 def with_keys(batch: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """The rows with no null among the keys: null equals nothing in a join, as in Spark."""
+    """The rows without null keys: in a join null equals nothing, as in Spark."""
     for key in keys:
         if batch.column(key).null_count:
             batch = batch.filter(pc.is_valid(batch.column(key)))
@@ -149,10 +149,10 @@ def matching_keys(
     left: str | Sequence[str] | None,
     right: str | Sequence[str] | None,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The key columns of both sides, as a user gave them.
+    """The key columns of both sides, checked.
 
     Raises:
-        SchemaError: they are missing or differ in number or type.
+        SchemaError: keys are missing or differ in number or type.
     """
     where = caller()
     if on is not None and (left is not None or right is not None):
@@ -185,10 +185,10 @@ def matching_keys(
 
 
 def other_columns(operator: str, ours: pa.Schema, theirs: pa.Schema, keys: Sequence[str]) -> list[str]:
-    """The columns of the right side that are no keys.
+    """The columns of the right side that are not keys.
 
     Raises:
-        SchemaError: the left side has one of that name.
+        SchemaError: the left side has a column of that name.
     """
     extra = [column for column in theirs.names if column not in keys]
     if both := sorted(set(extra) & set(ours.names)):
@@ -212,24 +212,24 @@ def join(
     expire: int | None = None,
     name: str | None = None,
 ) -> Stream:
-    """Every pair of records with equal keys, each once, at the earliest time at which both are there.
+    """Every pair of records with equal keys, once, at the earliest time at which both have arrived.
 
-    Asks for no notification. By default a record joins all that ever came on the other side, before or after;
-    with ``per="time"`` only what came at the very same time, and nothing is kept once that time is complete.
-    A null key joins nothing.
+    Needs no notification. By default a record joins all records of the other side, before and after it; with
+    ``per="time"`` only those of the same time, which are dropped when the time is complete. A null key joins
+    nothing.
 
     Args:
         stream: the left side.
         other: the right side, in the same scope (`enter` it into a loop first).
-        on: the key column, or columns, of one name on both sides; or
-        left: key columns of the left side, and
-        right: as many of the right side, of the same types (integers of any width).
+        on: the key columns, if they have the same names on both sides.
+        left: else the key columns of the left side.
+        right: and as many of the right side, of the same types (integers of any width).
         per: "accumulated" or "time".
-        expire: outside loops, join only what lies no more than so many epochs apart, whichever side comes
-            first; what is older is not kept.
+        expire: outside loops, join only records at most so many epochs apart, whichever side comes first;
+            older records are dropped.
         name: the step's name.
 
-    **Columns:** out: all of the left, then those of the right that are no keys.
+    **Columns:** out: all of the left, then those of the right that are not keys.
 
     Example:
         >>> import timely_spark as ts

@@ -1,4 +1,4 @@
-"""Into loops and out of them."""
+"""Loops: enter, leave, loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def enter(stream: Stream, scope: Scope, *, name: str | None = None) -> Stream:
-    """This stream inside a loop, at iteration 0 of each time; `scope.enter(stream)` is another spelling.
+    """This stream inside a loop, at iteration 0 of each time; also written `scope.enter(stream)`.
 
     **Columns:** out as in.
     """
@@ -21,18 +21,17 @@ def enter(stream: Stream, scope: Scope, *, name: str | None = None) -> Stream:
 
 
 def leave(stream: Stream, *, name: str | None = None) -> Stream:
-    """This stream one loop further out: the iteration is dropped from its times (Naiad's egress).
+    """This stream outside its innermost loop: its times lose the loop counter (Naiad's egress).
 
     **Columns:** out as in.
 
     Raises:
-        GraphError: it is in no loop.
+        GraphError: the stream is in no loop.
     """
     scope = stream.stage.scope
     if scope.parent is None:
         msg = (
-            f"leave ({caller()}): {stream.name!r} is in no loop. "
-            "Hint: only what is inside a loop can leave it."
+            f"leave ({caller()}): {stream.name!r} is in no loop. Hint: leave() is for streams inside a loop."
         )
         raise GraphError(msg)
     summary = stream.flow.graph.times.leave(scope.depth)
@@ -42,14 +41,14 @@ def leave(stream: Stream, *, name: str | None = None) -> Stream:
 
 
 OnLimit: TypeAlias = Literal["return", "warn", "raise"]
-"""What happens where a loop's `max_iterations` drops records."""
+"""The reaction if a loop's `max_iterations` drops records."""
 
 
 def check_limit(max_iterations: Any, on_limit: Any) -> int | None:
     """The largest loop counter that a user's arguments allow, None for no limit.
 
     Raises:
-        GraphError: an argument is none that a loop takes.
+        GraphError: an argument is not allowed.
     """
     if max_iterations is not None and (type(max_iterations) is not int or max_iterations < 1):
         msg = (
@@ -74,33 +73,33 @@ def loop(
     on_limit: OnLimit | None = None,
     name: str | None = None,
 ) -> Any:
-    """Iterate: a variable starts as this stream, and `step` of it is fed back and leaves the loop.
+    """Iterate: a variable starts as this stream; the output of `step` is fed back, and leaves the loop.
 
-    variable = enter(input) + feedback(step(variable)). The loop ends when nothing is fed back, so let
-    `step` end in something that stops what is known already, as `distinct` or `min`. A loop may contain
-    loops. Records of `min` and `max` may be improved later, so between them and where the loop closes
-    the step must be monotone (a better value leads to a better one); where it is not, call `settle()` on it.
+    variable = enter(input) + feedback(step(variable)). The loop ends when nothing is fed back, so end `step`
+    with an operator that drops repeated records, such as `distinct` or `min`. Loops may be nested. Records of
+    `min` and `max` may improve later, so the steps from them to the end of `step` must be monotone (a better
+    value leads to a better one); if they are not, call `settle()` on the stream.
 
     Args:
-        stream: what the variable starts as.
+        stream: the variable's initial value.
         step: gets the variable, a stream in the loop's scope; returns the stream to feed back, which also
             leaves; or (the stream to feed back, the streams that leave ...).
-        max_iterations: how often `step` is applied at most; what would be fed back beyond is dropped.
-        on_limit: what happens where `max_iterations` drops records. "return", the default: nothing, as such a
-            loop is often meant to end there; the records are counted (`last_progress.cut_off`). "warn": a
-            warning as well, once per epoch. "raise": the flow fails with `LimitReached`.
+        max_iterations: how often `step` is applied at most; records fed back beyond are dropped.
+        on_limit: what happens if `max_iterations` drops records. "return", the default: they are counted
+            (`last_progress.cut_off`), as such a loop is often meant to end there. "warn": also a warning,
+            once per epoch. "raise": the flow fails with `LimitReached`.
         name: the loop's name.
 
-    A loop without `max_iterations` that comes to its ten thousandth iteration in one epoch gives a warning,
-    and again whenever that number has doubled (`warn_after` of `Dataflow.start` and `testing.run`).
-    Warnings are logged by ``timely_spark`` on the driver; in tests they are Python warnings of the category
-    `testing.LoopWarning`. `Query.cancel` ends a loop that goes on for ever.
+    A loop without `max_iterations` warns at its ten thousandth iteration in an epoch, and again whenever the
+    number has doubled (`warn_after` of `Dataflow.start` and `testing.run`). Warnings are logged by
+    ``timely_spark`` on the driver; in tests they are Python warnings of the category `testing.LoopWarning`.
+    `Query.cancel` ends an endless loop.
 
     Returns:
-        What leaves, outside the loop: one stream, or a tuple where `step` named several.
+        The streams that leave, outside the loop: one stream, or a tuple if `step` returned several.
 
     Example:
-        Collatz: every start comes to 1.
+        Collatz: every start reaches 1.
 
         >>> import pyarrow.compute as pc, timely_spark as ts
         >>> flow = ts.Dataflow("collatz")
@@ -125,7 +124,7 @@ def loop(
 
 
 def _closed(variable: Variable, ends: Any) -> Any:
-    """Feeds back what a step has made, and lets it leave."""
+    """Feed back the first stream that `step` returned, and let the others leave."""
     back, *out = ends if isinstance(ends, tuple | list) else (ends, ends)
     if not hasattr(back, "stage"):
         msg = (
@@ -134,5 +133,5 @@ def _closed(variable: Variable, ends: Any) -> Any:
         )
         raise GraphError(msg)
     variable.feed(back)
-    left = tuple(leave(one) for one in out)
-    return left[0] if len(left) == 1 else left
+    leaving = tuple(leave(one) for one in out)
+    return leaving[0] if len(leaving) == 1 else leaving

@@ -1,4 +1,4 @@
-"""Operators that move records and leave them as they are."""
+"""Routing operators: they move records between workers, streams or times, and do not change them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def exchange(stream: Stream, *keys: str, name: str | None = None) -> Stream:
     """Bring records with equal `keys` (by default: equal records) to one worker.
 
-    Operators that need it ask for it themselves, and none is made where records lie so already.
+    Operators that need an exchange add it themselves. The compiler elides it if the input is already
+    partitioned by the keys.
 
     **Columns:** out as in.
 
@@ -68,10 +69,10 @@ def concat(stream: Stream, *others: Stream, name: str | None = None) -> Stream:
         SchemaError: the schemas differ.
     """
     for other in others:
-        if getattr(other, "schema", stream.schema) != stream.schema:  # what is no stream is told below
+        if getattr(other, "schema", stream.schema) != stream.schema:  # `then` refuses what is no stream
             msg = (
-                f"concat ({caller()}): ({describe(stream.schema)}) of {stream.stage.name!r} meets "
-                f"({describe(other.schema)}) of {other.stage.name!r}. "
+                f"concat ({caller()}): {stream.stage.name!r} has ({describe(stream.schema)}), "
+                f"{other.stage.name!r} has ({describe(other.schema)}). "
                 "Hint: select the same columns, in the same order, on both sides."
             )
             raise SchemaError(msg)
@@ -79,10 +80,10 @@ def concat(stream: Stream, *others: Stream, name: str | None = None) -> Stream:
 
 
 def delay(stream: Stream, epochs: int = 1, *, name: str | None = None) -> Stream:
-    """The records `epochs` later.
+    """Delay records by a number of epochs.
 
-    By the clock an epoch is a micro-batch, one that only turns a loop included: how long a delay is then
-    depends on how busy the flow is. It means something with epochs that are manual or from a column.
+    By the clock an epoch is a micro-batch, including one that only runs a loop, so the delay then depends on
+    how busy the flow is. Use it with manual epochs, or epochs of a column.
 
     **Columns:** out as in.
 

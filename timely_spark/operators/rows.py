@@ -1,4 +1,4 @@
-"""Operators on each record by itself: they ask for nothing, keep nothing, and run wherever their input is."""
+"""Stateless operators: map, filter, select. They run where their input is, also in a source's own tasks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Expression: TypeAlias = pc.Expression
 
 
 def project(table: pa.Table, columns: Mapping[str, str | Expression]) -> pa.Table:
-    """Compute named columns, in the order of the rows."""
+    """Compute named columns; the order of the rows stays."""
     if all(isinstance(column, str) for column in columns.values()):
         return table.select(list(columns.values())).rename_columns(list(columns))
     expressions = [pc.field(column) if isinstance(column, str) else column for column in columns.values()]
@@ -39,7 +39,7 @@ def project(table: pa.Table, columns: Mapping[str, str | Expression]) -> pa.Tabl
 
 def _run(table: pa.Table, node: str, options: Any) -> pa.Table:
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
-    # one thread: several would not keep the order of the rows
+    # several threads would reorder the rows
     return acero.Declaration.from_sequence([source, acero.Declaration(node, options)]).to_table(
         use_threads=False
     )
@@ -50,8 +50,8 @@ class _Select(Stateless):
         self.columns, self.schema = columns, schema
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        made = project(batch, self.columns)
-        return (made if made.schema == self.schema else made.cast(self.schema),)
+        result = project(batch, self.columns)
+        return (result if result.schema == self.schema else result.cast(self.schema),)
 
 
 class _Where(Stateless):
@@ -62,11 +62,11 @@ class _Where(Stateless):
         if isinstance(self.predicate, pc.Expression):
             return project(batch, {"passes": self.predicate}).column("passes")
         predicate = self.predicate
-        return pa.array(each(lambda row: bool(predicate(row)), batch), pa.bool_())
+        return pa.array(map_records(lambda row: bool(predicate(row)), batch), pa.bool_())
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         passes = self.split(batch)
-        # what passes as it is need not be copied
+        # no copy if all records pass
         return (batch if pc.all(passes, skip_nulls=False).as_py() else batch.filter(passes),)
 
 
@@ -82,9 +82,9 @@ class _Records(Stateless):
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         if not self.many:
-            return (as_table(each(self.function, batch), self.schema),)
-        made = each(lambda row: list(self.function(row)), batch)
-        return (as_table([one for many in made for one in many], self.schema),)
+            return (as_table(map_records(self.function, batch), self.schema),)
+        results = map_records(lambda row: list(self.function(row)), batch)
+        return (as_table([one for many in results for one in many], self.schema),)
 
 
 class _Batches(Stateless):
@@ -97,30 +97,25 @@ class _Batches(Stateless):
 
 def records(batch: pa.Table) -> Iterable[Any]:
     """The rows of a batch as named tuples."""
-    make: Any = namedtuple  # noqa: PYI024 - the fields are known only now
+    make: Any = namedtuple  # noqa: PYI024 - the schema gives the fields
     row = make("Row", batch.schema.names, rename=True)
     columns = [column.to_pylist() for column in batch.columns]
-    return map_rows(row, columns)
+    return (row(*values) for values in zip(*columns, strict=True))
 
 
-def each(function: Callable[[Any], Any], batch: pa.Table) -> list[Any]:
-    """What a user's function makes of each record.
+def map_records(function: Callable[[Any], Any], batch: pa.Table) -> list[Any]:
+    """The results of a user's function for each record.
 
     Raises:
-        RecordError: it failed; on which record.
+        RecordError: the function failed; names the record.
     """
-    made, row = [], None
+    results, row = [], None
     try:
         for row in records(batch):
-            made.append(function(row))
+            results.append(function(row))
     except Exception as error:
         raise RecordError(row) from error
-    return made
-
-
-def map_rows(row: Any, columns: list[list[Any]]) -> Iterable[Any]:
-    """Rows from columns."""
-    return (row(*values) for values in zip(*columns, strict=True))
+    return results
 
 
 def select(
@@ -133,8 +128,8 @@ def select(
 
     Args:
         stream: any.
-        columns: columns to keep; or mappings as `named`, for what cannot be written as an argument, such as
-            a column called ``name``: ``select({"name": "name"})``.
+        columns: columns to keep; or mappings like `named`, for names that cannot be keyword arguments, such
+            as ``name``: ``select({"name": "name"})``.
         name: the step's name.
         named: for each new column a column's name, or a `pyarrow.compute` expression.
 
@@ -148,7 +143,7 @@ def select(
         {0: [(5, 2)]}
 
     Raises:
-        SchemaError: a column is not there, or an expression does not fit.
+        SchemaError: a column is missing, or an expression does not fit.
     """
     check_name("select", stream, name)
     return computed(stream, *columns, named, name=name)
@@ -160,9 +155,9 @@ def computed(
     own: Collection[str] = (),
     name: str | None = None,
 ) -> Stream:
-    """What `select` gives, with columns among them that are the library's `own`. For operators.
+    """`select` for operators: the columns in `own` may have reserved names.
 
-    The step's name may be a column's: no column can have been meant by it.
+    `name` is the step's name, even if a column has it.
 
     Raises:
         SchemaError: as `select`.
@@ -203,10 +198,10 @@ def computed(
 
 
 def check_name(operator: str, stream: Stream, name: Any, also: str = "...") -> None:
-    """Refuse a step's name that looks as if a column called ``name`` was meant.
+    """Check `name`, the step's name, which is easily mistaken for a column called ``name``.
 
     Raises:
-        SchemaError: it is no text, or the name of a column.
+        SchemaError: `name` is no text, or the name of a column.
     """
     if name is not None and (not isinstance(name, str) or name in stream.schema.names):
         msg = (
@@ -218,7 +213,7 @@ def check_name(operator: str, stream: Stream, name: Any, also: str = "...") -> N
 
 
 def check_function(operator: str, function: Any) -> None:
-    """Refuse what cannot be called.
+    """Check that an argument can be called.
 
     Raises:
         GraphError: it cannot.
@@ -234,7 +229,7 @@ def check_function(operator: str, function: Any) -> None:
 def where(
     stream: Stream, predicate: Expression | Callable[[Any], bool], *, name: str | None = None
 ) -> Stream:
-    """Keep the records that pass. `filter` is the same.
+    """Keep the records that pass a predicate. `filter` is an alias.
 
     Args:
         stream: any.
@@ -273,7 +268,7 @@ class Branches:
 def branch(
     stream: Stream, predicate: Expression | Callable[[Any], bool], *, name: str | None = None
 ) -> Branches:
-    """Part a stream in two by a predicate; what is null fails.
+    """Split a stream in two by a predicate; null counts as false.
 
     **Columns:** both out as in.
 
@@ -300,12 +295,12 @@ def branch(
 def map(
     stream: Stream, function: Callable[[Any], Any], schema: SchemaLike, *, name: str | None = None
 ) -> Stream:
-    """Make one record of each, by a function of one record: handy, and slower than `select` or `map_batches`.
+    """Compute one record from each, by a function of a record: slower than `select` and `map_batches`.
 
     Args:
         stream: any.
         function: gets a named row; returns a tuple, a dict, or for one column the value.
-        schema: of what the function returns.
+        schema: the schema of the results.
         name: the step's name.
 
     Example:
@@ -319,21 +314,21 @@ def map(
         {0: [(12,), (14,), (16,)]}
     """
     check_function("map", function)
-    made = as_schema(schema)
+    result = as_schema(schema)
     return stream.then(
-        "map", [made], name=name, vertex=_Records(function, made, many=False), detail=_text(function)
+        "map", [result], name=name, vertex=_Records(function, result, many=False), detail=_text(function)
     )[0]
 
 
 def flat_map(
     stream: Stream, function: Callable[[Any], Iterable[Any]], schema: SchemaLike, *, name: str | None = None
 ) -> Stream:
-    """Make any number of records of each, by a function of one record. `select_many` is the same.
+    """Compute any number of records from each, by a function of a record. `select_many` is an alias.
 
     Args:
         stream: any.
         function: gets a named row; returns an iterable of tuples, dicts, or for one column values.
-        schema: of what the function returns.
+        schema: the schema of the results.
         name: the step's name.
 
     Example:
@@ -348,23 +343,23 @@ def flat_map(
         {0: [('be',), ('or',), ('to',)]}
     """
     check_function("flat_map", function)
-    made = as_schema(schema)
+    result = as_schema(schema)
     return stream.then(
-        "flat_map", [made], name=name, vertex=_Records(function, made, many=True), detail=_text(function)
+        "flat_map", [result], name=name, vertex=_Records(function, result, many=True), detail=_text(function)
     )[0]
 
 
 def map_batches(
     stream: Stream, function: Callable[[pa.Table], Any], schema: SchemaLike, *, name: str | None = None
 ) -> Stream:
-    """Transform whole batches: a function of an Arrow table that treats each record by itself.
+    """Transform whole batches, by a function of an Arrow table that treats each record independently.
 
-    How records fall into batches is nobody's promise, so the function must not depend on it.
+    The division of records into batches is not defined, so the results must not depend on it.
 
     Args:
         stream: any.
         function: gets an Arrow table; returns an Arrow table, a record batch or a pandas frame.
-        schema: of what the function returns.
+        schema: the schema of the results.
         name: the step's name.
 
     Example:
@@ -376,14 +371,14 @@ def map_batches(
         {0: [('A',)]}
     """
     check_function("map_batches", function)
-    made = as_schema(schema)
+    result = as_schema(schema)
     return stream.then(
-        "map_batches", [made], name=name, vertex=_Batches(function, made), detail=_text(function)
+        "map_batches", [result], name=name, vertex=_Batches(function, result), detail=_text(function)
     )[0]
 
 
 def _checked(stream: Stream, vertex: _Where) -> _Where:
-    """Try an expression on no records, so that a slip shows when the graph is built."""
+    """Evaluate an expression on an empty table, so that mistakes show when the graph is built."""
     if not callable(vertex.predicate) and not isinstance(vertex.predicate, pc.Expression):
         msg = (
             f"where ({caller()}): {vertex.predicate!r} is neither an expression nor a function. "
@@ -413,12 +408,12 @@ def _all(stream: Stream) -> dict[str, str]:
 
 
 def _expression(predicate: Any) -> dict[str, str]:
-    """What tells one condition from another; a function's name does not, and its code nobody can compare."""
+    """The predicate's part of a plan's identity: expressions can be compared, functions cannot."""
     return {"predicate": str(predicate)} if isinstance(predicate, pc.Expression) else {}
 
 
 def _text(function: Any) -> str:
-    """A function or expression in a few words, the same in every process."""
+    """A short text for a function or expression, the same in every process."""
     return getattr(function, "__name__", None) or (
         str(function) if isinstance(function, pc.Expression) else type(function).__name__
     )

@@ -1,8 +1,7 @@
-"""What may still happen: which pointstamps could result in which, and what frontiers follow.
+"""Progress: the could-result-in relation, and the tracker of frontiers.
 
-A location is a number; where it comes from in a dataflow is of no concern here. Pure: imports times (and
-could import graph), nothing of Spark. Sources: Naiad sections 2.3 and 3.3; timely's
-``progress/reachability``.
+A location is a number; the compiler assigns numbers to vertices. Pure: imports times only. Sources: Naiad
+sections 2.3 and 3.3; timely's ``progress/reachability``.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ __all__ = ("Edge", "Reachability")
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A step from one location to another, what it does to times, and whether it may lead to another worker.
+    """An edge between two locations, with its path summary; `exchange`: it may lead to another worker.
 
     >>> from timely_spark.times import PRODUCT
     >>> Edge(0, 1, PRODUCT.identity(0), exchange=True).target
@@ -51,11 +51,11 @@ class Reachability:
 
     Args:
         n: The number of locations.
-        edges: The steps between them.
-        identities: For each location the summary that changes nothing there; `summaries` needs it.
+        edges: The edges between them.
+        identities: The identity summary of each location, which the searches for paths need.
 
     Raises:
-        CyclicTime: A cycle need not advance time. (A limit on the way does not excuse it.)
+        CyclicTime: A cycle need not advance time, even if a limit ends it.
     """
 
     def __init__(self, n: int, edges: Iterable[Edge], *, identities: Sequence[PathSummary] = ()) -> None:
@@ -70,15 +70,15 @@ class Reachability:
             assert 0 <= edge.target < n, edge
             self.out[edge.source].append(edge)
             self.into[edge.target].append(edge)
-        #: For each location its place among the graph's components, then inside its component, and so on.
+        #: For each location its position among the graph's components, then inside its component, and so on.
         self._places = _places(n, self.edges)
-        self._paths: dict[int, tuple[Paths, Paths]] = {}
-        self._onward: dict[int, tuple[Paths, Paths]] = {}
+        self._paths_to: dict[int, tuple[Paths, Paths]] = {}
+        self._paths_from: dict[int, tuple[Paths, Paths]] = {}
 
     def order(self, location: int, key: Sequence[object]) -> tuple[object, ...]:
         """A total order of pointstamps (location, ``time.order_key()``) that extends could-result-in.
 
-        Law: every edge strictly increases it. So what is handled in this order is handled once.
+        Law: every edge strictly increases the order. So each pointstamp is handled once in this order.
         """
         places = self._places[location]
         if len(places) == 1:
@@ -90,9 +90,9 @@ class Reachability:
         return (*together, *places[both:], *key[both:])
 
     def summaries(self, target: int) -> Paths:
-        """For each location that leads to the target: the minimal summaries of all paths, empty ones too.
+        """For each location that leads to the target: the minimal summaries of all paths, also empty ones.
 
-        Computed when first asked for, by going backwards from the target; then kept.
+        Computed on first use, by a search backwards from the target.
         """
         return self._to(target)[0]
 
@@ -107,33 +107,33 @@ class Reachability:
         """
         return self._to(target)[1]
 
-    def onward(self, source: int) -> tuple[Paths, Paths]:
-        """For each location the source leads to: the minimal summaries of all paths, and of those exchanged.
+    def paths_from(self, source: int) -> tuple[Paths, Paths]:
+        """For each location that the source leads to: minimal summaries of all paths, and with an exchange.
 
-        Law: the same as `summaries` and `exchanged` of all targets, without going back from each of them.
+        Law: equal to `summaries` and `exchanged` of all targets, by one search forwards from the source.
 
         >>> from timely_spark.times import PRODUCT
         >>> one = PRODUCT.identity(0)
         >>> graph = Reachability(3, [Edge(0, 1, one, True), Edge(1, 2, one, False)], identities=[one] * 3)
-        >>> [sorted(paths) for paths in graph.onward(0)]
+        >>> [sorted(paths) for paths in graph.paths_from(0)]
         [[0, 1, 2], [1, 2]]
         """
-        if source not in self._onward:
-            self._onward[source] = self._search(source, forwards=True)
-        return self._onward[source]
+        if source not in self._paths_from:
+            self._paths_from[source] = self._search(source, forwards=True)
+        return self._paths_from[source]
 
     def may_lead(self, source: int, target: int) -> bool:
-        """False if there is no path for certain, told from the order of the graph's components alone."""
+        """False if the order of the graph's components rules out a path."""
         return self._places[source][0] <= self._places[target][0]
 
     def _to(self, target: int) -> tuple[Paths, Paths]:
-        if target not in self._paths:
-            self._paths[target] = self._search(target, forwards=False)
-        return self._paths[target]
+        if target not in self._paths_to:
+            self._paths_to[target] = self._search(target, forwards=False)
+        return self._paths_to[target]
 
     def _search(self, start: int, *, forwards: bool) -> tuple[Paths, Paths]:
-        # by[x]: over paths without (0) or with (1) an exchange. It ends: counters are natural numbers, so of
-        # endlessly many summaries one is <= a later one (Dickson's lemma), which is then not added.
+        # by[x]: paths without (0) or with (1) an exchange. The search ends, because of infinitely many
+        # summaries one is <= a later one (Dickson's lemma), which is not added.
         assert len(self.identities) == self.n, "the paths to a location need the identities of all locations"
         by: tuple[Paths, Paths] = ({}, {})
         todo: deque[tuple[int, int, PathSummary]] = deque()
@@ -144,11 +144,11 @@ class Reachability:
 
         found(start, 0, self.identities[start])
         while todo:
-            location, crossed, known = todo.popleft()
-            if known not in by[crossed][location].elements:
-                continue  # something better was found meanwhile, and goes on instead
+            location, crossed, path = todo.popleft()
+            if path not in by[crossed][location].elements:
+                continue  # a smaller summary was found meanwhile
             for edge in self.out[location] if forwards else self.into[location]:
-                first, then = (known, edge.summary) if forwards else (edge.summary, known)
+                first, then = (path, edge.summary) if forwards else (edge.summary, path)
                 summary = first.followed_by(then)
                 if summary is not None:
                     found(edge.target if forwards else edge.source, crossed or int(edge.exchange), summary)
@@ -159,13 +159,13 @@ class Reachability:
 
 
 def _places(n: int, edges: Sequence[Edge]) -> list[tuple[int, ...]]:
-    """Places of the locations in nested topological orders; raises `CyclicTime` if there are none.
+    """Positions of the locations in nested topological orders; raises `CyclicTime` if there are none.
 
-    The first place is that of the strongly connected component. Inside one (a loop context, with all it
-    contains) each edge must keep the first coordinate of time, or the cycle through it does not advance. So
-    there the coordinate never decreases. Edges that increase it are taken away, and the components of what
-    remains give the second place; with the next coordinate the third; until nothing is connected. Each edge
-    is looked at once per loop around it: linear, however many paths there are.
+    The first position is that of the strongly connected component. Inside a component (a loop context) each
+    edge must keep the first coordinate of time, or the cycle through the edge does not advance. So the
+    coordinate never decreases there. Without the edges that increase the coordinate, the components of the
+    rest give the second position; with the next coordinate the third; and so on. The work is linear: each
+    edge is visited once per loop around it.
     """
     places: list[list[int]] = [[] for _ in range(n)]
     todo: list[tuple[Sequence[int], Sequence[Edge], int]] = [(range(n), edges, 0)]
@@ -192,7 +192,7 @@ def _places(n: int, edges: Sequence[Edge]) -> list[tuple[int, ...]]:
 
 
 def _cycle(first: Edge, edges: Iterable[Edge]) -> list[int]:
-    """The locations of a shortest cycle that begins with an edge."""
+    """The locations of a shortest cycle through an edge."""
     out: dict[int, list[int]] = {}
     for edge in edges:
         out.setdefault(edge.source, []).append(edge.target)
@@ -204,10 +204,10 @@ def _cycle(first: Edge, edges: Iterable[Edge]) -> list[int]:
             if target not in back:
                 back[target] = location
                 todo.append(target)
-    way = [first.source]
-    while way[-1] != first.target:
-        way.append(back[way[-1]])
-    return [first.source, *reversed(way[1:])]
+    path = [first.source]
+    while path[-1] != first.target:
+        path.append(back[path[-1]])
+    return [first.source, *reversed(path[1:])]
 
 
 def _components(locations: Iterable[int], edges: Iterable[Edge]) -> list[list[int]]:
@@ -216,16 +216,16 @@ def _components(locations: Iterable[int], edges: Iterable[Edge]) -> list[list[in
     for edge in edges:
         out[edge.source].append(edge.target)
     done = len(out)
-    #: the place on the stack, or `done`
+    #: the position on the stack, or `done`
     place: dict[int, int] = {}
     stack: list[int] = []
-    #: where on the stack the components begin, as far as one can tell yet
+    #: positions on the stack where components may begin
     begins: list[int] = []
     found: list[list[int]] = []
     todo = list(out)
     while todo:
         location = todo.pop()
-        if location < 0:  # all behind ~location was looked at
+        if location < 0:  # all successors of ~location were visited
             begin = place[~location]
             if begins[-1] == begin:
                 begins.pop()

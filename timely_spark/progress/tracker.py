@@ -14,13 +14,13 @@ __all__ = ("Tracker",)
 
 
 class Tracker:
-    """What may still arrive where, given the pointstamps there are.
+    """The frontier of each location, given counts of pointstamps.
 
     Laws: ``frontier(l)`` is the antichain of all ``s.results_in(t)`` for a pointstamp (t, m) whose count is
-    strictly positive (or an open input) and a path ``s`` from m to l. It depends only on the sums of the
-    counts, which may be negative for a while; when they are all zero, nothing is kept. Work is proportional
-    to the pointstamps that change and the frontiers that change by them, not to the graph. Source: Naiad
-    section 2.3; timely's ``progress/reachability``.
+    strictly positive (or an open input) and a path ``s`` from m to l. The frontier depends only on the sums
+    of the counts, which may be negative for a while; zero counts take no memory. Work is proportional to the
+    changed pointstamps and frontiers, not to the graph. Source: Naiad section 2.3; timely's
+    ``progress/reachability``.
 
     >>> from timely_spark.progress import Edge
     >>> from timely_spark.times import PRODUCT, Time
@@ -39,28 +39,27 @@ class Tracker:
         reachability: The graph of locations.
     """
 
-    # The propagation runs on three layers of the graph; node = location + layer * n. What stands in layer 0
-    # has crossed no exchange yet, and goes on to layer 1 by its first; inputs stand, and stay, in layer 2.
-    # Pointstamps are handled in the order of `Reachability.order`, which every edge increases: so what may
-    # still change the count of a (node, time) is handled before it, and each is handled once.
+    # The propagation runs on three layers of the graph; node = location + layer * n. Pointstamps begin in
+    # layer 0, and move to layer 1 by their first exchange; inputs are in layer 2. Every edge increases
+    # `Reachability.order`, so all changes of a (node, time) are made before it is handled, once.
 
     def __init__(self, reachability: Reachability) -> None:
         self.reachability = reachability
-        #: For each node where any stand: the counts of pointstamps. No entry is empty, here and below.
+        #: For each node the counts of its pointstamps. No entry is empty, here and below.
         self._stamps: dict[int, MutableAntichain[Any]] = {}
-        #: For each node: its own frontier and, as edges change them, those of its predecessors, summed up.
+        #: For each node the sum of its own frontier and of its predecessors' frontiers after their edges.
         self._implied: dict[int, MutableAntichain[Any]] = {}
-        #: For each location: the frontiers of its three nodes, summed up.
+        #: For each location the sum of the frontiers of its three nodes.
         self._frontiers: dict[int, MutableAntichain[Any]] = {}
-        #: Changes of `_implied` that were not yet made; each of them is in the queue once.
+        #: Changes of `_implied` that are not propagated yet; each is in the queue once.
         self._pending: dict[tuple[int, Any], int] = {}
         self._queue: list[tuple[Any, int, Any]] = []
-        #: How the frontiers have changed since `propagate` was last called.
+        #: Changes of the frontiers since the last `propagate`.
         self._changes: dict[tuple[int, Any], int] = {}
         #: Locations whose `arrivals` have changed since `arrived` was last called.
         self._arrived: set[int] = set()
 
-    # -- what changed ----------------------------------------------------------------------------------------
+    # -- counts and inputs -----------------------------------------------------------------------------------
 
     def update(self, deltas: Iterable[tuple[int, Any, int]]) -> None:
         """Add to the counts of messages and capabilities, all at once: (location, time, change)."""
@@ -90,8 +89,8 @@ class Tracker:
     # -- propagation -----------------------------------------------------------------------------------------
 
     def propagate(self) -> list[tuple[int, Any, int]]:
-        """How the frontiers have changed since the last call: (location, time, -1 or +1), by location."""
-        self._settle()
+        """The changes of the frontiers since the last call: (location, time, -1 or +1), by location."""
+        self._drain()
         changes = [(location, time, n) for (location, time), n in self._changes.items() if n]
         self._changes.clear()
         return sorted(changes, key=lambda change: (change[0], change[2], change[1].order_key()))
@@ -105,7 +104,7 @@ class Tracker:
             reach = self.reachability
             heappush(self._queue, (reach.order(node % reach.n, time.order_key()), node, time))
 
-    def _settle(self) -> None:
+    def _drain(self) -> None:
         n = self.reachability.n
         while self._queue:
             _, node, time = heappop(self._queue)
@@ -117,59 +116,59 @@ class Tracker:
             if layer == 1:
                 self._arrived.add(location)
             for edge in self.reachability.out[location]:
-                onward = edge.target + n * (layer or int(edge.exchange))
+                target = edge.target + n * (layer or int(edge.exchange))
                 for at, by in changes:
                     if (result := edge.summary.results_in(at)) is not None:
-                        self._push(onward, result, by)
+                        self._push(target, result, by)
             for at, by in _update(self._frontiers, location, changes):
                 self._changes[location, at] = self._changes.get((location, at), 0) + by
 
-    # -- what may still arrive -------------------------------------------------------------------------------
+    # -- frontiers -------------------------------------------------------------------------------------------
 
     def frontier(self, location: int) -> Antichain[Any]:
-        """The least times at which anything stands, or may still arrive, there; empty: complete."""
-        self._settle()
+        """The least times of pointstamps that are at a location or could result there; empty: complete."""
+        self._drain()
         return _frontier(self._frontiers, location)
 
     def arrivals(self, location: int) -> Antichain[Any]:
-        """The least times at which anything may still arrive over an exchange, inputs not counted."""
-        self._settle()
+        """The least times that may still arrive over an exchange, not counting open inputs."""
+        self._drain()
         return _frontier(self._implied, location + self.reachability.n)
 
     def arrived(self) -> list[int]:
         """The locations whose `arrivals` have changed since the last call."""
-        self._settle()
+        self._drain()
         changed = sorted(self._arrived)
         self._arrived.clear()
         return changed
 
     def oldest(self) -> int | None:
-        """The least epoch of any pointstamp, open inputs not counted."""
+        """The least epoch of any pointstamp, not counting open inputs."""
         n = self.reachability.n
         stamps = (stamps for node, stamps in self._stamps.items() if node < n)
         return min((time.epoch for each in stamps for time in each.least), default=None)
 
     def less_equal(self, location: int, time: Any) -> bool:
-        """Whether anything at a time ``<= time`` stands, or may still arrive, there."""
+        """Whether the frontier of a location has an element ``<= time``."""
         return self.frontier(location).less_equal(time)
 
     def less_than(self, location: int, time: Any) -> bool:
-        """Whether anything at a time ``< time`` stands, or may still arrive, there."""
+        """Whether the frontier of a location has an element ``< time``."""
         return self.frontier(location).less_than(time)
 
     # -- the counts ------------------------------------------------------------------------------------------
 
     @property
     def active(self) -> dict[tuple[int, Any], int]:
-        """The counts that are not zero, by (location, time); open inputs are not among them."""
-        return self._counted(lambda node: node < self.reachability.n)
+        """The counts that are not zero, by (location, time), without open inputs."""
+        return self._counts(lambda node: node < self.reachability.n)
 
     @property
     def inputs(self) -> dict[tuple[int, Any], int]:
-        """How many open inputs stand at each (location, time)."""
-        return self._counted(lambda node: node >= self.reachability.n)
+        """The numbers of open inputs by (location, time)."""
+        return self._counts(lambda node: node >= self.reachability.n)
 
-    def _counted(self, wanted: Callable[[int], bool]) -> dict[tuple[int, Any], int]:
+    def _counts(self, wanted: Callable[[int], bool]) -> dict[tuple[int, Any], int]:
         counted = [
             ((node % self.reachability.n, time), n)
             for node, stamps in self._stamps.items()
@@ -179,7 +178,7 @@ class Tracker:
         return dict(sorted(counted, key=lambda item: (item[0][0], item[0][1].order_key())))
 
     def encode(self) -> dict[str, Any]:
-        """The counts as plain JSON, the same for the same counts."""
+        """The counts as plain JSON; equal counts have equal JSON."""
         kinds = {"counts": self.active, "inputs": self.inputs}
         return {
             kind: [[location, time.encode(), n] for (location, time), n in counted.items()]

@@ -1,4 +1,4 @@
-"""What can go wrong between a flow and Spark: each error names what was got and expected, and a way out."""
+"""The errors of the runtime, by what went wrong between a flow and Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class SparkMissing(TimelyError, ImportError):
 
     @classmethod
     def not_importable(cls) -> SparkMissing:
-        """Nothing named pyspark can be imported."""
+        """PySpark cannot be imported."""
         msg = "timely_spark needs PySpark 4.2 to run a flow, and none is installed."
         hint = (
             "pip install 'timely-spark[spark]' (a platform such as Databricks brings its own); "
@@ -26,21 +26,19 @@ class SparkMissing(TimelyError, ImportError):
     def no_delta(cls) -> SparkMissing:
         """delta-spark cannot be imported."""
         msg = "configure(delta=True) needs delta-spark, and it is not installed."
-        hint = "pip install 'timely-spark[delta]'."
-        return cls(msg, hint=hint)
+        return cls(msg, hint="pip install 'timely-spark[delta]'.")
 
 
 class SparkTooOld(TimelyError, RuntimeError):
-    """The installed Spark lacks what the feedback source needs."""
+    """The installed Spark is older than 4.2."""
 
     condition = "SPARK_TOO_OLD"
 
     @classmethod
     def found(cls, version: str) -> SparkTooOld:
-        """`version` is what was found."""
+        """`version` is the installed version."""
         msg = f"timely_spark needs PySpark 4.2 or newer; found {version}."
-        hint = "pip install 'timely-spark[spark]', or choose a runtime with Spark 4.2."
-        return cls(msg, hint=hint)
+        return cls(msg, hint="pip install 'timely-spark[spark]', or choose a runtime with Spark 4.2.")
 
 
 class NoSession(TimelyError, RuntimeError):
@@ -50,14 +48,14 @@ class NoSession(TimelyError, RuntimeError):
 
     @classmethod
     def active(cls) -> NoSession:
-        """Neither an argument nor an active session."""
+        """There is neither an argument nor an active session."""
         msg = "No Spark session was given and none is active."
         hint = "start(spark, ...), where spark = timely_spark.configure(SparkSession.builder).getOrCreate()."
         return cls(msg, hint=hint)
 
 
 class NotStreaming(TimelyError, TypeError):
-    """A source is something other than a streaming DataFrame."""
+    """A source has no streaming DataFrame."""
 
     condition = "NOT_STREAMING"
 
@@ -71,16 +69,15 @@ class NotStreaming(TimelyError, TypeError):
 
     @classmethod
     def missing(cls, names: list[str], given: list[str]) -> NotStreaming:
-        """The flow declares sources for which no DataFrame was given (or the other way round)."""
+        """The flow's sources and the given DataFrames have different names."""
         msg = (
             f"The flow's sources and the DataFrames given differ: without a DataFrame {names}, given {given}."
         )
-        hint = "one streaming DataFrame per flow.source(name, ...)."
-        return cls(msg, hint=hint)
+        return cls(msg, hint="one streaming DataFrame per flow.source(name, ...).")
 
 
 class SourceMismatch(SchemaError):
-    """A source was declared with other columns than the DataFrame that is bound to it has."""
+    """A source was declared with other columns than its DataFrame has."""
 
     condition = "SOURCE_MISMATCH"
 
@@ -101,14 +98,13 @@ class OtherFlow(TimelyError, ValueError):
 
     @classmethod
     def not_ours(cls, checkpoint: str) -> OtherFlow:
-        """Spark ran some other query on this checkpoint."""
-        msg = f"Checkpoint {checkpoint} already holds a streaming query which no flow started."
-        hint = "give the flow a checkpoint directory of its own."
-        return cls(msg, hint=hint)
+        """Another streaming query of Spark has used this checkpoint."""
+        msg = f"Checkpoint {checkpoint} is of a streaming query that no flow started."
+        return cls(msg, hint="give the flow a checkpoint directory of its own.")
 
     @classmethod
     def moved(cls, checkpoint: str, batch: int) -> OtherFlow:
-        """A driver that was dying committed a batch of the flow as it was, after this run had looked."""
+        """A driver of an earlier run committed a batch while this run started."""
         msg = (
             f"Checkpoint {checkpoint}: batch {batch} was committed by the run before while this one started."
         )
@@ -116,16 +112,15 @@ class OtherFlow(TimelyError, ValueError):
 
     @classmethod
     def no_flow(cls, checkpoint: str) -> OtherFlow:
-        """Nobody has started a flow there."""
+        """There is no checkpoint of a flow."""
         msg = f"{checkpoint} holds no checkpoint of a flow."
-        return cls(msg, hint="give the directory that start(checkpoint=...) was given.")
+        return cls(msg, hint="give the directory of start(checkpoint=...).")
 
     @classmethod
     def format_is(cls, found: object, known: int) -> OtherFlow:
-        """The layout of the round log is one that this version does not read."""
+        """This version cannot read the format of the round log."""
         msg = f"The checkpoint has format {found!r}; this version of timely_spark reads {known}."
-        hint = "resume it with the version that wrote it."
-        return cls(msg, hint=hint)
+        return cls(msg, hint="resume it with the version that wrote it.")
 
 
 class LostOwnership(TimelyError, RuntimeError):
@@ -137,18 +132,17 @@ class LostOwnership(TimelyError, RuntimeError):
     def to(cls, checkpoint: str, *, term: int, owner: Mapping[str, object]) -> LostOwnership:
         """`owner` is the run that owns the checkpoint now."""
         msg = f"The run of term {term} lost checkpoint {checkpoint} to {_who(owner)}."
-        hint = "one query per checkpoint; stop the other one first."
-        return cls(msg, hint=hint)
+        return cls(msg, hint="one query per checkpoint; stop the other one first.")
 
 
 class CheckpointInUse(TimelyError, RuntimeError):
-    """A living driver runs a query on this checkpoint."""
+    """A running driver uses this checkpoint."""
 
     condition = "CHECKPOINT_IN_USE"
 
     @classmethod
     def by(cls, checkpoint: str, owner: Mapping[str, object]) -> CheckpointInUse:
-        """`owner` is the run that has it."""
+        """`owner` is the run that uses the checkpoint."""
         msg = f"Checkpoint {checkpoint} is in use by {_who(owner)}; a second query cannot be started on it."
         hint = "stop() that query, or end its process; if it is dead, the checkpoint is free at once."
         return cls(msg, hint=hint)
@@ -163,7 +157,7 @@ class InputsInUse(TimelyError, RuntimeError):
     def by(
         cls, flow: str, inputs: list[str], *, query: str | None, checkpoint: str, where: Where
     ) -> InputsInUse:
-        """`query` is the living query's name in Spark."""
+        """`query` is the running query's name in Spark."""
         msg = (
             f"Flow {flow!r}: the handles of {inputs} send to query {query!r} (checkpoint {checkpoint}), "
             "which is running; a second query cannot share them"
@@ -175,13 +169,13 @@ class InputsInUse(TimelyError, RuntimeError):
 
 
 class QueryEnded(TimelyError, RuntimeError):
-    """A query that has ended was asked for what only its run could do."""
+    """A method needs a running query, and the query has ended."""
 
     condition = "QUERY_ENDED"
 
     @classmethod
     def verb(cls, name: str, verb: str, why: str, *, where: Where) -> QueryEnded:
-        """`verb` has nothing to act on, because of `why`."""
+        """`verb` is the method; `why` is the reason."""
         msg = f"{name}: {verb} of a query that has ended: {why}"
         return cls(msg, where=where, hint=f"call {verb} of the query that runs now.")
 
@@ -193,7 +187,7 @@ class NameTaken(TimelyError, ValueError):
 
     @classmethod
     def query(cls, name: str, run: object, *, where: Where) -> NameTaken:
-        """`run` is Spark's id of the run that has the name."""
+        """`run` is Spark's id of the run with that name."""
         msg = f"A query named {name!r} (run {run}) is running in this session"
         hint = "start(..., name=...) for another name, or replace=True to stop that query first."
         return cls(msg, where=where, hint=hint)
@@ -206,7 +200,7 @@ class QueryRefused(TimelyError, ValueError):
 
     @classmethod
     def because(cls, flow: str, message: str) -> QueryRefused:
-        """`message` is the first line of what Spark said."""
+        """`message` is the first line of Spark's error."""
         msg = f"Flow {flow!r}: Spark does not start the query: {message}"
         return cls(msg, hint="the cause below is Spark's own exception.")
 
@@ -222,7 +216,7 @@ class QueryRefused(TimelyError, ValueError):
 
 
 class Unpicklable(TimelyError, TypeError):
-    """A step holds something that cannot be sent to Spark's tasks."""
+    """A step cannot be pickled for Spark's tasks."""
 
     condition = "UNPICKLABLE"
 
@@ -239,49 +233,48 @@ class Unpicklable(TimelyError, TypeError):
 
 
 class BadLocation(TimelyError, ValueError):
-    """There is no way to the place that was given."""
+    """A location cannot be reached."""
 
     condition = "BAD_LOCATION"
 
     @classmethod
     def scheme(cls, location: str, known: Sequence[str]) -> BadLocation:
-        """Its scheme is one of nobody's."""
+        """The URI's scheme is unknown."""
         msg = f"{location!r} is not a local path, and its scheme is none of {', '.join(known)}."
-        hint = "a path or URI that driver and executors both see; /Volumes/... on Databricks."
-        return cls(msg, hint=hint)
+        return cls(msg, hint="a path or URI that driver and executors both see; /Volumes/... on Databricks.")
 
     @classmethod
     def incomplete(cls, location: str) -> BadLocation:
-        """It has no bucket, or no path, or one that leaves its root."""
+        """The location has no bucket or no path, or its path leaves the root."""
         msg = f"{location!r} names no place: a bucket or a path is missing, or has a part '.' or '..'."
         return cls(msg, hint="/folder, s3://bucket/folder, abfss://container@account.dfs.core.windows.net/x.")
 
     @classmethod
     def credentials(cls, scheme: str) -> BadLocation:
-        """It holds a password, which every log and error would show."""
+        """The URI has a password, which logs would show."""
         msg = f"The {scheme}: URI holds credentials, which Spark's logs would show."
         return cls(msg, hint="leave them out, and set them in the environment of driver and executors.")
 
     @classmethod
     def refused(cls, location: str, error: Exception) -> BadLocation:
-        """Pyarrow cannot reach it, for the reason that `error` gives."""
+        """Pyarrow cannot reach the location because of `error`."""
         msg = f"pyarrow does not reach {location}: {error}"
         return cls(msg, hint="check the URI's options, the network, and with what pyarrow was built.")
 
     @classmethod
     def cache(cls, folder: str, variable: str) -> BadLocation:
-        """The folder for copies of remote files is not this user's alone."""
+        """Other users can access the folder for copies of remote files."""
         msg = f"{folder} is for this user's copies of remote files, but others can read or write it."
         return cls(msg, hint=f"remove it, or set {variable} to another folder.")
 
     @classmethod
     def cache_limit(cls, found: str, variable: str) -> BadLocation:
-        """The bound of that folder is no number."""
+        """The size limit of that folder is no number."""
         return cls(f"{variable} is {found!r}; it must be a number of bytes.", hint=f"{variable}=1073741824.")
 
 
 class TableTaken(TimelyError, ValueError):
-    """What an output writes to was written by a flow with another checkpoint."""
+    """A flow with another checkpoint has written to the output's table or folder."""
 
     condition = "TABLE_TAKEN"
 
@@ -292,81 +285,74 @@ class TableTaken(TimelyError, ValueError):
             f"{table} was written by the flow with checkpoint id {found}; this one is {mine}, "
             "and its epochs start again."
         )
-        hint = "resume the old checkpoint, write to another place, or pass overwrite=True."
-        return cls(msg, hint=hint)
+        return cls(msg, hint="resume the old checkpoint, write to another place, or pass overwrite=True.")
 
 
 class OutputMismatch(TimelyError, ValueError):
-    """An output and what it writes to disagree about the columns."""
+    """An output does not fit its table or folder."""
 
     condition = "OUTPUT_MISMATCH"
 
     @classmethod
     def keys(cls, table: str, keys: list[str], columns: list[str]) -> OutputMismatch:
-        """A key is no column of the stream."""
+        """Some keys are not columns of the stream."""
         msg = f"{table}: keys {keys} must be columns of the stream, which has {columns}."
-        hint = "check to_delta(keys=...)."
-        return cls(msg, hint=hint)
+        return cls(msg, hint="check to_delta(keys=...).")
 
     @classmethod
     def reserved(cls, table: str, column: str) -> OutputMismatch:
         """The stream has a column that the output adds itself."""
         msg = f"{table}: the stream has a column {column!r}, which the output adds."
-        hint = "rename it with select."
-        return cls(msg, hint=hint)
+        return cls(msg, hint="rename it with select.")
 
     @classmethod
     def columns(cls, table: str, *, found: list[str], expected: list[str]) -> OutputMismatch:
-        """The table that exists has other columns."""
+        """The existing table has other columns."""
         msg = f"{table} exists with columns {found}; the stream writes {expected}."
-        hint = "write to another table, or pass overwrite=True."
-        return cls(msg, hint=hint)
+        return cls(msg, hint="write to another table, or pass overwrite=True.")
 
     @classmethod
     def nested(cls, path: str, columns: list[str]) -> OutputMismatch:
-        """A csv file cannot hold these columns."""
+        """A csv file cannot have these columns."""
         msg = f"{path}: columns {columns} are nested, which csv has no form for."
-        hint = 'to_files(format="parquet"), or select what is in them.'
-        return cls(msg, hint=hint)
+        return cls(msg, hint='to_files(format="parquet"), or select what is in them.')
 
     @classmethod
     def occupied(cls, path: str, names: list[str]) -> OutputMismatch:
-        """A folder holds files that no flow wrote."""
+        """The folder has files that no flow wrote."""
         msg = f"{path} holds other files, such as {names[0]!r}, which would be read with the epochs."
-        hint = "write to a folder of the output's own."
-        return cls(msg, hint=hint)
+        return cls(msg, hint="write to a folder of the output's own.")
 
     @classmethod
     def shared(cls, path: str, first: str, second: str) -> OutputMismatch:
         """Two outputs of a flow would write the same files."""
         msg = f"{path} is the folder of output {first!r}; output {second!r} would overwrite its files."
-        hint = "a folder for each, or concat the streams first."
-        return cls(msg, hint=hint)
+        return cls(msg, hint="a folder for each, or concat the streams first.")
 
     @classmethod
     def no_transaction(cls, table: str, refused: Sequence[str]) -> OutputMismatch:
-        """The session does not take the settings by which MERGE knows a transaction again."""
+        """The session refuses the settings by which MERGE identifies a transaction."""
         msg = f"{table}: an epoch cannot be written exactly once, because {'; '.join(refused)}."
         hint = "allow these settings, or leave out to_delta(keys=...), whose appends do not need them."
         return cls(msg, hint=hint)
 
     @classmethod
     def no_delta(cls, table: str) -> OutputMismatch:
-        """The session does not know Delta."""
+        """The session has no Delta Lake."""
         msg = f"{table}: this Spark session has no Delta Lake."
         hint = "timely_spark.configure(SparkSession.builder, delta=True), and install timely-spark[delta]."
         return cls(msg, hint=hint)
 
 
 class EpochClosed(TimelyError, ValueError):
-    """Something was sent at an epoch which the input has closed."""
+    """A send, or another call, needs an epoch that the input has closed."""
 
     condition = "EPOCH_CLOSED"
 
     @classmethod
     def on_input(cls, name: str, *, asked: int, epoch: int) -> EpochClosed:
-        """`asked` lies below the input's `epoch`."""
-        msg = f"Input {name!r} stands at epoch {epoch}; epoch {asked} is closed."
+        """`asked` is below the input's `epoch`."""
+        msg = f"Input {name!r} is at epoch {epoch}; epoch {asked} is closed."
         hint = "after a restart continue from handle.epoch, the first epoch not durably closed."
         return cls(msg, hint=hint)
 
@@ -374,15 +360,13 @@ class EpochClosed(TimelyError, ValueError):
     def entirely(cls, name: str) -> EpochClosed:
         """The input was closed."""
         msg = f"Input {name!r} is closed."
-        hint = "send before close()."
-        return cls(msg, hint=hint)
+        return cls(msg, hint="send before close().")
 
     @classmethod
     def by_the_clock(cls, name: str, verb: str) -> EpochClosed:
-        """The verb is one of manual epochs only."""
+        """The method needs manual epochs."""
         msg = f"Input {name!r} follows the flow's clock, so {verb} has no meaning."
-        hint = 'flow.input(name, schema, epochs="manual").'
-        return cls(msg, hint=hint)
+        return cls(msg, hint='flow.input(name, schema, epochs="manual").')
 
 
 def _who(owner: Mapping[str, object]) -> str:
@@ -397,19 +381,18 @@ class SentElsewhere(TimelyError, FileExistsError):
 
     @classmethod
     def entry(cls, name: str, number: int) -> SentElsewhere:
-        """What was to be entry `number` is there already."""
+        """Another process has written entry `number`."""
         msg = f"Input {name!r}: entry {number} was sent by another process; this one is not."
         return cls(msg, hint="let one process at a time send into an input; a new start continues after it.")
 
 
 class QueryFailed(TimelyError, RuntimeError):
-    """The streaming query ended with an error that is not one of ours."""
+    """The streaming query ended with an error of Spark."""
 
     condition = "QUERY_FAILED"
 
     @classmethod
     def because(cls, name: str, message: str) -> QueryFailed:
-        """`message` is the first line of what Spark said."""
+        """`message` is the first line of Spark's error."""
         msg = f"The query of {name!r} failed: {message}."
-        hint = "the cause below is Spark's own exception."
-        return cls(msg, hint=hint)
+        return cls(msg, hint="the cause below is Spark's own exception.")

@@ -1,4 +1,4 @@
-"""Restore from a checkpoint, also one that another flow, or another number of workers, has written."""
+"""Restore: continue from a checkpoint, also with a changed flow or another number of workers."""
 
 from __future__ import annotations
 
@@ -9,96 +9,98 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.runtime.blobs import Blobs, files_of
-from timely_spark.runtime.driver import woken_by
-from timely_spark.runtime.log import Manifest, RoundLog
-from timely_spark.runtime.run_context import RunContext
-from timely_spark.runtime.states import States, write_state
-from timely_spark.worker import Plan
-from timely_spark.worker.migrate import Migration, migrate
+from timely_spark.compiler import Plan
+from timely_spark.coordinator.migrate import Migration, migrate
+from timely_spark.runtime.query.driver import woken_by
+from timely_spark.runtime.query.run_context import RunContext
+from timely_spark.runtime.storage.blobs import Blobs, files_of
+from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.runtime.storage.states import States, write_state
 
 _log = logging.getLogger(__name__)
 
 
 def newest_flow(log: RoundLog) -> dict[str, Any] | None:
     """The plan summary of the flow that wrote the newest manifest; None: there is no manifest."""
-    found = log.chosen()
-    return None if found is None else _flow(log, found[0])
+    chosen = log.chosen()
+    return None if chosen is None else _flow(log, chosen[0])
 
 
 def check(log: RoundLog, plan: Plan) -> None:
-    """Check that a flow may continue from a checkpoint, before anything is changed.
+    """Check that a flow can continue from a checkpoint; changes nothing.
 
     Raises:
-        FlowChanged: the flow may not.
+        FlowChanged: the flow cannot.
     """
-    found = log.chosen()
-    if found is not None and found[0].plan != plan.fingerprint:
-        _migrated(log, plan, *found, Blobs(log.files))
+    chosen = log.chosen()
+    if chosen is not None and chosen[0].plan != plan.fingerprint:
+        _migrated(log, plan, *chosen, Blobs(log.files))
 
 
-def restore(log: RoundLog, site: RunContext, newest: int) -> None:
+def restore(log: RoundLog, context: RunContext, newest: int) -> None:
     """Let the run's flow continue from a manifest; a manifest of another flow is migrated and rewritten.
 
     Raises:
         FlowChanged: the manifest cannot be migrated.
     """
-    found = log.read_whole(newest)
-    if found is None or found[0].plan == site.plan.fingerprint:
+    whole = log.read_whole(newest)
+    if whole is None or whole[0].plan == context.plan.fingerprint:
         return
-    manifest, rows = found
-    made = _migrated(log, site.plan, manifest, rows, site.blobs)
+    manifest, rows = whole
+    migration = _migrated(log, context.plan, manifest, rows, context.blobs)
     states = States(
-        {i: write_state(site.blobs, worker, newest, None) for i, worker in enumerate(made.workers)}
+        {i: write_state(context.blobs, worker, newest, None) for i, worker in enumerate(migration.workers)}
     )
     files = files_of(rows.filter(pc.equal(rows.column("kind"), "message")))
-    gone = files.union(manifest.gone, *(state.files for state in States.of(rows).known.values()))
-    gone = gone.difference(*(state.files for state in states.known.values()))
+    gone = files.union(manifest.gone, *(state.files for state in States.of(rows).by_worker.values()))
+    gone = gone.difference(*(state.files for state in states.by_worker.values()))
     log.first = newest
     log.write(
         replace(
             manifest,
-            plan=site.plan.fingerprint,
-            run=site.run,
-            coordinator=made.coordinator.encode(),
-            header=made.turn.header,
-            runnable=made.turn.rows.num_rows > 0,
-            frontier=made.turn.frontier,
-            complete=made.turn.complete,
+            plan=context.plan.fingerprint,
+            run=context.run,
+            coordinator=migration.coordinator.encode(),
+            header=migration.result.header,
+            runnable=migration.result.rows.num_rows > 0,
+            frontier=migration.result.frontier,
+            complete=migration.result.complete,
             gone=sorted(gone),
-            late=made.turn.late,
-            cut_off=made.turn.cut_off,
+            late=migration.result.late,
+            cut_off=migration.result.cut_off,
         ),
-        pa.concat_tables([made.turn.rows, states.rows(woken_by(made.turn))]),
+        pa.concat_tables([migration.result.rows, states.rows(woken_by(migration.result))]),
     )
-    _tell(site.plan.name, made)
+    _warn_of_changes(context.plan.name, migration)
 
 
 def _migrated(log: RoundLog, plan: Plan, manifest: Manifest, rows: pa.Table, blobs: Blobs) -> Migration:
     before = _flow(log, manifest)
-    known = States.of(rows).known
+    old_states = States.of(rows).by_worker
     states = [
-        blobs.get(known[worker].reference) if worker in known else None for worker in range(before["workers"])
+        blobs.get(old_states[worker].reference) if worker in old_states else None
+        for worker in range(before["workers"])
     ]
     messages = blobs.resolve(rows.filter(pc.equal(rows.column("kind"), "message")))
     return migrate(before, plan, manifest.coordinator, states, messages, blobs)
 
 
 def _flow(log: RoundLog, manifest: Manifest) -> dict[str, Any]:
-    return dict(log.read_json_there(f"flows/{manifest.plan}.json")["described"])
+    return dict(log.require_json(f"flows/{manifest.plan}.json")["described"])
 
 
-def _tell(name: str, made: Migration) -> None:
-    old, new = made.renumbered
+def _warn_of_changes(name: str, migration: Migration) -> None:
+    old, new = migration.worker_counts
     if old != new:
         _log.warning("%s: continues with %d workers instead of %d", name, new, old)
-    for loop, (before, after) in made.bounded.items():
+    for loop, (before, after) in migration.bounded.items():
         was = "" if before is None else f" instead of {before}"
-        at = made.coordinator.loops.reached.get(loop, 0) + 1
+        at = migration.coordinator.loops.reached.get(loop, 0) + 1
         _log.warning(
             "%s: loop %s ends after %d iterations%s; the loop has reached %d", name, loop, after, was, at
         )
-    if made.added:
-        _log.warning("%s: new steps, which start empty: %s", name, ", ".join(made.added))
-    for step, dropped in made.removed.items():
+    if migration.added:
+        _log.warning("%s: new steps, which start empty: %s", name, ", ".join(migration.added))
+    for step, dropped in migration.removed.items():
         _log.warning("%s: step %s is gone; dropped: %s", name, step, ", ".join(dropped) or "nothing")

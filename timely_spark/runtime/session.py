@@ -1,6 +1,6 @@
-"""Spark sessions: a tuned new one, the best of an existing one, and the confs of one query.
+"""Spark sessions: settings for a new session, for an existing one, and for one query.
 
-What each setting gains was measured (a round of an empty operator: about 400 ms with defaults, 200 ms tuned).
+The gain of each setting was measured: a round of an empty operator takes 400 ms with defaults, 200 ms tuned.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _log = logging.getLogger(__name__)
 
 NEEDED = (4, 2)
 PARTITIONS = "spark.sql.shuffle.partitions"
-#: Spark's default goes through FileContext, which forks several processes per checkpoint file: 40 ms against
-#: 8 ms. This one does not refuse an existing file, which fences off a second driver; the round log's `owner`
-#: does that instead.
+#: Spark's default uses FileContext, which forks several processes per checkpoint file: 40 ms against 8 ms.
+#: This one does not refuse an existing file, by which Spark detects a second driver; the round log's
+#: `check_owner` does so instead.
 FILE_MANAGER = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -38,26 +38,26 @@ FILE_MANAGER = {
 DELTA = {"spark.databricks.delta.snapshotPartitions": "2"}
 _HDFS_STORE = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 _STORE = "spark.sql.streaming.stateStore.providerClass"
-#: Only before the JVM starts.
+#: Settings that take effect only before the JVM starts.
 _AT_START = {
     "spark.python.unix.domain.socket.enabled": "true",  # Python's data path, without TCP
     "spark.ui.enabled": "false",
     "spark.locality.wait": "100ms",  # a state partition waits 3 s for a busy executor otherwise
 }
-#: No .crc files and no chmod processes. RocksDB's commit cannot live with it, so only with the HDFS-backed
-#: store.
+#: No .crc files and no chmod processes. RocksDB's commit fails with this setting, so only the HDFS-backed
+#: store gets it.
 _RAW_FILES = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem"}
-#: Cheaper process starts; and room for the regular expression by which Spark reads a Python traceback when a
-#: query is stopped in the middle of a batch, which overflows the default stack.
+#: Cheaper process starts; and a larger stack for the regular expression with which Spark reads a Python
+#: traceback when a query is stopped in a batch.
 _JAVA = {"launchMechanism": "-Djdk.lang.Process.launchMechanism=VFORK", "-Xss": "-Xss16m"}
 
 
 def require_spark() -> None:
-    """Checks that PySpark is there, and new enough, and lets Spark's workers run this very Python.
+    """Check that PySpark is installed and new enough, and let Spark's workers run this Python.
 
     Raises:
-        SparkMissing: there is none.
-        SparkTooOld: below 4.2.
+        SparkMissing: PySpark is not installed.
+        SparkTooOld: PySpark is older than 4.2.
     """
     try:
         from pyspark import __version__
@@ -71,16 +71,16 @@ def require_spark() -> None:
 def configure(
     builder: SparkSession.Builder, *, delta: bool = False, extra_packages: Sequence[str] = ()
 ) -> SparkSession.Builder:
-    """A builder with the settings a flow runs fastest with; what the builder already has set is left alone.
+    """A builder with tuned settings; settings that the builder has already do not change.
 
     Example:
         >>> from pyspark.sql import SparkSession
         >>> spark = configure(SparkSession.builder.master("local[2]")).getOrCreate()  # doctest: +SKIP
 
     Args:
-        builder: `SparkSession.builder`, with what you want set already.
+        builder: `SparkSession.builder`, with your own settings.
         delta: also set up Delta Lake (needs the extra `delta`; its jars come from Maven).
-        extra_packages: Maven coordinates to load with it, such as Kafka's connector.
+        extra_packages: further Maven coordinates, for example of Kafka's connector.
 
     Raises:
         SparkMissing: PySpark, or with `delta` delta-spark, is not installed.
@@ -122,16 +122,16 @@ def _with_delta(builder: SparkSession.Builder, extra_packages: Sequence[str]) ->
 
 
 def tune(session: SparkSession) -> list[str]:
-    """Sets on an existing session what can still be set, for all its queries, and returns what could not.
+    """Tune an existing session for all its queries; returns the settings that cannot change.
 
-    `start` does the same for its own query only, and restores the session; this is for a session you own.
+    `start` does the same for its own query only, and then restores the session.
 
     Example:
         >>> tune(spark)  # doctest: +SKIP
         ['spark.ui.enabled: must be set before the session starts; use timely_spark.configure']
 
     Returns:
-        One line per setting that stays as it is: its name, and why.
+        One line per setting that cannot change: its name, and the reason.
     """
     confs = {PARTITIONS: str(_cores(session) or os.cpu_count() or 2), **FILE_MANAGER}
     missed = [f"{key}: {reason}" for key, _, reason in _set(session, confs) if reason]
@@ -143,7 +143,7 @@ def tune(session: SparkSession) -> list[str]:
 
 @contextmanager
 def applied(session: SparkSession, confs: Mapping[str, str]) -> Iterator[list[str]]:
-    """Sets the confs while a query is started (it keeps its own copy of them), then restores the session's.
+    """Set confs while a query is started, which copies them; then restore the session's values.
 
     Yields:
         One line per conf that could not be set.
@@ -162,7 +162,7 @@ def applied(session: SparkSession, confs: Mapping[str, str]) -> Iterator[list[st
 
 
 def _set(session: SparkSession, confs: Mapping[str, str]) -> list[tuple[str, str | None, str]]:
-    """(conf, its value before, why it could not be set or nothing)."""
+    """Set confs; returns (conf, its old value, the reason why it could not be set or "")."""
     done: list[tuple[str, str | None, str]] = []
     for key, value in confs.items():
         old = None
@@ -179,22 +179,22 @@ def _set(session: SparkSession, confs: Mapping[str, str]) -> list[tuple[str, str
 
 
 def register(session: SparkSession, source: type[DataSource]) -> None:
-    """Makes a Python data source known to the session.
+    """Register a Python data source with the session.
 
-    Spark warns of a second time, so it is done again only where it must be: a registration holds the
-    --py-files that there were, and `addPyFile` has put further ones on the path since.
+    Spark warns of a repeated registration, so it is repeated only if `sys.path` has changed: a registration
+    has the --py-files of its time, and `addPyFile` adds others.
     """
-    known = _registered.setdefault(session, {})
-    if known.get(source.name()) != sys.path:
+    paths = _registered.setdefault(session, {})
+    if paths.get(source.name()) != sys.path:
         session.dataSource.register(source)
-        known[source.name()] = [*sys.path]
+        paths[source.name()] = [*sys.path]
 
 
 def active_session(session: SparkSession | None) -> SparkSession:
-    """The session given, or the active one.
+    """The given session, or the active one.
 
     Raises:
-        NoSession: neither; a library does not make one behind the user's back.
+        NoSession: there is neither.
     """
     from pyspark.sql import SparkSession
 
@@ -205,13 +205,13 @@ def active_session(session: SparkSession | None) -> SparkSession:
 
 
 def same_python(session: SparkSession) -> None:
-    """Lets the workers of a session that was made before `require_spark` run this very Python, too.
+    """Let the workers of a session that was made before `require_spark` run this Python, too.
 
-    PySpark notes PYSPARK_PYTHON when the context is made, and without it any `python3` of the PATH, where
-    this library need not be. What the user has said is left alone, and so are clusters, whose machines may
-    not have this file.
+    PySpark reads PYSPARK_PYTHON when it makes the context; without the variable, workers run the first
+    `python3` of the PATH, which may not have this library. A user's own choice does not change, nor do
+    clusters, whose machines may not have this Python.
     """
-    if os.environ.get("PYSPARK_PYTHON") != sys.executable:  # the user's choice, not `require_spark`'s
+    if os.environ.get("PYSPARK_PYTHON") != sys.executable:  # the user's choice
         return
     try:
         context = session.sparkContext
@@ -223,7 +223,7 @@ def same_python(session: SparkSession) -> None:
 
 
 def on_one_machine(session: SparkSession) -> bool:
-    """Whether driver and executors share a file system for sure; under Connect nobody can tell, so: no."""
+    """Whether driver and executors surely share a file system; False under Connect, where it is unknown."""
     try:
         return str(session.sparkContext.master).startswith("local")
     except Exception:  # noqa: BLE001 - no context under Connect
@@ -231,7 +231,7 @@ def on_one_machine(session: SparkSession) -> bool:
 
 
 def _cores(session: SparkSession) -> int | None:
-    """How many tasks run at once; None where Spark does not tell (Connect)."""
+    """The number of tasks that run at once; None: unknown (Connect)."""
     try:
         return int(session.sparkContext.defaultParallelism)
     except Exception:  # noqa: BLE001 - JVM_ATTRIBUTE_NOT_SUPPORTED and its kin
@@ -239,5 +239,5 @@ def _cores(session: SparkSession) -> int | None:
 
 
 def partitions_for(session: SparkSession, workers: int) -> int:
-    """Shuffle partitions of the query: each costs a task and a Python session in every round."""
+    """The number of shuffle partitions; each costs a task and a Python session in every round."""
     return max(1, min(workers, _cores(session) or workers))

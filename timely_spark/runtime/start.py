@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from timely_spark.compiler import Plan
+from timely_spark.compiler.summary import plan_summary
+from timely_spark.coordinator import Bound, Coordinator
 from timely_spark.errors import TimelyError
 from timely_spark.graph import caller, frame_schema, whole
-from timely_spark.runtime.driver import Driver, manifest_of
-from timely_spark.runtime.entries import Durable
 from timely_spark.runtime.errors import (
     CheckpointInUse,
     InputsInUse,
@@ -34,13 +35,11 @@ from timely_spark.runtime.errors import (
     QueryRefused,
     SourceMismatch,
 )
-from timely_spark.runtime.files import Files
-from timely_spark.runtime.handle import Query, keep_until_it_ends, living
-from timely_spark.runtime.inputs import InputHandle, held
-from timely_spark.runtime.lock import Lock
-from timely_spark.runtime.log import FIRST, FORMAT, RoundLog
+from timely_spark.runtime.handle.inputs import InputHandle, locked
+from timely_spark.runtime.handle.query import Query, keep_until_it_ends, living
+from timely_spark.runtime.query.driver import Driver, manifest_of
+from timely_spark.runtime.query.run_context import RunContext, labels, packed
 from timely_spark.runtime.restore import check, newest_flow, restore
-from timely_spark.runtime.run_context import RunContext, labels, packed
 from timely_spark.runtime.session import (
     FILE_MANAGER,
     PARTITIONS,
@@ -51,12 +50,15 @@ from timely_spark.runtime.session import (
     require_spark,
     same_python,
 )
-from timely_spark.runtime.sinks import MemorySink, Output
-from timely_spark.runtime.states import States
+from timely_spark.runtime.sinks.sink import MemorySink, Output
+from timely_spark.runtime.storage.entries import Journal
+from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.lock import Lock
+from timely_spark.runtime.storage.log import FIRST, RoundLog
+from timely_spark.runtime.storage.manifest import FORMAT
+from timely_spark.runtime.storage.states import States
 from timely_spark.runtime.trigger import trigger_of
-from timely_spark.worker import Bound, Coordinator, Plan
 from timely_spark.worker.columns import by_column
-from timely_spark.worker.plan_summary import plan_summary
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,42 +85,42 @@ def start(
     record: str | None = None,
     replace: bool = False,
 ) -> Query:
-    """Starts (or resumes) a compiled flow as one streaming query.
+    """Start (or restart) a compiled flow as one streaming query.
 
-    A start that fails, at whatever step, leaves the handles as they were, and other queries alone.
+    A start that fails leaves handles and other queries unchanged.
 
     Args:
         plan: the compiled flow.
         dataframes: a streaming DataFrame for each of the flow's DataFrame sources.
-        outputs: where its outputs go.
-        inputs: its input handles.
+        outputs: the sinks of the flow's outputs.
+        inputs: the flow's input handles.
         session: the session; the active one if not given.
-        checkpoint: a directory of the flow's own, which driver and executors see; without one the flow is
-            forgotten when it ends.
+        checkpoint: a directory for this flow only, which driver and executors see; None: a temporary one,
+            which is deleted when the query ends.
         trigger: None: always on. "available_now": to quiescence, then stop. Another text is a processing time
-            such as "5 seconds"; a mapping is what Spark's `trigger` takes.
+            such as "5 seconds"; a mapping has the arguments of Spark's `trigger`.
         name: the query's name in Spark; the flow's if not given.
-        partitions: tasks per round; as many as there are workers or cores if not given. The checkpoint
-            remembers it.
+        partitions: tasks per round; the number of workers or cores if not given. A restart uses the number in
+            the checkpoint.
         rounds_per_batch: how many rounds a micro-batch may take, 100 if not given. After a restart the first
-            micro-batch keeps to what was said before it.
+            micro-batch uses the earlier number.
         record: a folder, seen by driver and executors, into which every worker's round is recorded.
-        replace: stops first what this process runs with the flow's handles, under the query's name or on the
+        replace: first stop this process's queries that use the flow's handles, the query's name, or the
             checkpoint.
 
     Raises:
         SparkMissing: no PySpark; or SparkTooOld.
         NoSession: no session was given and none is active.
-        BadArgument: an argument is none of its values.
-        NotStreaming: a source is no streaming DataFrame, or has none.
+        BadArgument: an argument has a wrong value.
+        NotStreaming: a source has no DataFrame, or one that is not streaming.
         SourceMismatch: a source's DataFrame has other columns than the flow declares.
-        Unpicklable: a step holds what cannot be sent to Spark's tasks.
+        Unpicklable: a step cannot be pickled for Spark's tasks.
         InputsInUse: the handles send to a query that is running.
         NameTaken: the session runs a query of that name.
-        CheckpointInUse: a living driver runs a query on the checkpoint.
+        CheckpointInUse: a running driver uses the checkpoint.
         OtherFlow: the checkpoint is not one of a flow, or of another format.
-        FlowChanged: the checkpoint is of a flow that this flow cannot continue from.
-        EpochClosed: something was sent before the start for an epoch that the checkpoint has closed.
+        FlowChanged: the flow cannot continue from the checkpoint of another flow.
+        EpochClosed: a buffered entry is for an epoch that the checkpoint has closed.
         TableTaken: an output's table was written from another checkpoint.
         QueryRefused: Spark does not start the query.
     """
@@ -129,7 +131,7 @@ def start(
     writing = _Writing(name or plan.name, trigger_of(trigger))
     _check_sources(plan, dataframes, inputs)
     same_python(session)
-    site = RunContext(
+    context = RunContext(
         checkpoint="",
         **packed(plan),
         labels=(),
@@ -142,7 +144,7 @@ def start(
     )
     if replace:
         _make_room(inputs, session, checkpoint, writing.name)
-    with held(inputs), ExitStack() as undo:
+    with locked(inputs), ExitStack() as undo:
         _check_free(plan.name, inputs, session, writing.name)
         place = checkpoint if checkpoint is not None else _temporary(plan, session, undo)
         log, lock = _locked(place, undo)
@@ -151,27 +153,28 @@ def start(
         for output in outputs:
             output.sink.prepare(session, output, log.checkpoint, flow["id"])
         given = labels(plan.workers, flow["partitions"])
-        claim = _claimed(dataclasses.replace(site, checkpoint=log.checkpoint, labels=given))
-        site = claim.site
-        ends = [handle.opening(site.log, claim.stands[handle.name]) for handle in inputs]
-        pairs = list(zip(inputs, ends, strict=True))
-        undo.callback(_undo, ends)
-        for end in ends:  # an always-on query would see it later, too; one until nothing is left would not
-            end.write()
+        claim = _claimed(dataclasses.replace(context, checkpoint=log.checkpoint, labels=given))
+        context = claim.context
+        journals = [handle.journal(context.log, claim.epochs[handle.name]) for handle in inputs]
+        pairs = list(zip(inputs, journals, strict=True))
+        undo.callback(_undo, journals)
+        for journal in journals:  # before Spark starts: an availableNow query may stop at once
+            journal.write()
         confs = {PARTITIONS: str(flow["partitions"])} | (FILE_MANAGER if log.files.local else {})
         for output in outputs:
             confs |= getattr(output.sink, "confs", {})
         undo.callback(_stop_named, session, writing.name)
         with applied(session, confs) as unset:
-            running = _run(session, site, dataframes, Driver(site, tuple(outputs)), writing)
+            running = _run(session, context, dataframes, Driver(context, tuple(outputs)), writing)
         query = Query(
-            running, site, session=session, inputs=ends, unset=unset, lock=lock, temporary=checkpoint is None,
+            running, context, session=session, inputs=journals, unset=unset, lock=lock,
+            temporary=checkpoint is None,
             views=any(isinstance(output.sink, MemorySink) for output in outputs),
-            closing={end.name: partial(handle.close_at, end) for handle, end in pairs},
+            closing={journal.name: partial(handle.close_at, journal) for handle, journal in pairs},
         )  # fmt: skip
-        for handle, end in pairs:
+        for handle, journal in pairs:
             undo.callback(handle.unbinding())
-            handle.bind(end, query, forgotten=checkpoint is None)
+            handle.bind(journal, query, forgotten=checkpoint is None)
         keep_until_it_ends(query)
         undo.pop_all()
     for line in unset:
@@ -181,7 +184,7 @@ def start(
 
 @dataclass(frozen=True, slots=True)
 class _Writing:
-    """How Spark is to write: under which name, and when."""
+    """The name and the trigger of the streaming query."""
 
     name: str
     trigger: Mapping[str, Any]
@@ -190,21 +193,21 @@ class _Writing:
 def _make_room(
     inputs: Sequence[InputHandle], session: SparkSession, checkpoint: str | None, name: str
 ) -> None:
-    """Stops this process's queries that are in the way."""
+    """Stop this process's queries that use the handles, the checkpoint or the name."""
     place = None if checkpoint is None else RoundLog(checkpoint).checkpoint
-    in_the_way = [handle.query for handle in inputs]
-    in_the_way += [
+    queries = [handle.query for handle in inputs]
+    queries += [
         query
         for query in living()
         if query.checkpoint == place or (query.name == name and query.session is session)
     ]
-    for query in in_the_way:
+    for query in queries:
         if query is not None:
             query.stop()
 
 
 def _check_free(flow: str, inputs: Sequence[InputHandle], session: SparkSession, name: str) -> None:
-    """Checks that no living query has the handles, or the name."""
+    """Check that no running query uses the handles or the name."""
     bound = {handle.name: handle.query for handle in inputs if handle.query is not None}
     for query in bound.values():
         raise InputsInUse.by(
@@ -220,7 +223,7 @@ def _check_free(flow: str, inputs: Sequence[InputHandle], session: SparkSession,
 
 
 def _temporary(plan: Plan, session: SparkSession, undo: ExitStack) -> str:
-    """A checkpoint for as long as the query runs."""
+    """A temporary checkpoint."""
     if not on_one_machine(session):
         msg = f"flow {plan.name!r}: no checkpoint is given, and the executors may be on other machines."
         raise TimelyError(msg, hint="start(checkpoint=...): a directory or URI that all of them see.")
@@ -232,7 +235,7 @@ def _temporary(plan: Plan, session: SparkSession, undo: ExitStack) -> str:
 def _locked(checkpoint: str, undo: ExitStack) -> tuple[RoundLog, Lock]:
     log = RoundLog(checkpoint)
     lock = Lock(log.files)
-    undo.callback(lock.release)  # even if an interrupt comes right after the next line
+    undo.callback(lock.release)  # first, because an interrupt may follow `acquire`
     if not lock.acquire():
         raise CheckpointInUse.by(log.checkpoint, log.owner())
     if not log.files.exclusive:
@@ -240,53 +243,53 @@ def _locked(checkpoint: str, undo: ExitStack) -> tuple[RoundLog, Lock]:
     return log, lock
 
 
-def _undo(ends: Sequence[Durable]) -> None:
-    """After a start that failed: what waits in the handles is not in the log."""
-    for end in ends:
-        end.undo()
+def _undo(journals: Sequence[Journal]) -> None:
+    """After a failed start: remove the handles' buffered entries from the log."""
+    for journal in journals:
+        journal.undo()
 
 
 def _stop_named(session: SparkSession, name: str) -> None:
-    """After a start that failed: an interrupt may have come when Spark had started the query already."""
+    """After a failed start: stop the query, which Spark may have started before an interrupt."""
     for query in session.streams.active:
         if query.name == name:
             query.stop()
 
 
 def default_workers(session: SparkSession | None, checkpoint: str | None = None) -> int:
-    """As many workers as the checkpoint's flow has; else as the session runs tasks at once, at most 8.
+    """The number of workers in the checkpoint; else the number of tasks the session runs at once, at most 8.
 
-    More workers, more hops, more rounds.
+    More workers mean more exchanges, and so more rounds.
     """
     require_spark()
-    if checkpoint is not None and (found := newest_flow(RoundLog(checkpoint))) is not None:
-        return int(found["workers"])
+    if checkpoint is not None and (flow := newest_flow(RoundLog(checkpoint))) is not None:
+        return int(flow["workers"])
     return partitions_for(active_session(session), 8)
 
 
 def _run(
     session: SparkSession,
-    site: RunContext,
+    context: RunContext,
     dataframes: Mapping[str, DataFrame],
     driver: Driver,
     writing: _Writing,
 ) -> StreamingQuery:
     from pyspark.errors import AnalysisException
 
-    from timely_spark.runtime.query import build
+    from timely_spark.runtime.query.streaming import build
 
     try:
-        writer = build(session, site, dataframes).writeStream.outputMode("append").queryName(writing.name)
+        writer = build(session, context, dataframes).writeStream.outputMode("append").queryName(writing.name)
         if writing.trigger:
             writer = writer.trigger(**writing.trigger)
-        place = Files(site.checkpoint).for_spark
+        place = Files(context.checkpoint).for_spark
         return writer.option("checkpointLocation", place).foreachBatch(driver).start()
     except AnalysisException as error:
-        raise _refused(site.plan, dataframes, error) from error
+        raise _refused(context.plan, dataframes, error) from error
 
 
 def _refused(plan: Plan, dataframes: Mapping[str, DataFrame], error: Exception) -> QueryRefused:
-    """In our words: Spark's has the whole plan in it, and names no source."""
+    """A shorter error: Spark's message has the whole plan, and names no source."""
     message = str(error).partition("\n")[0].partition(";")[0]
     stateful = [name for name, frame in dataframes.items() if _is_stateful(frame)]
     if not stateful:
@@ -296,7 +299,7 @@ def _refused(plan: Plan, dataframes: Mapping[str, DataFrame], error: Exception) 
 
 
 def _is_stateful(frame: DataFrame) -> bool:
-    """Whether Spark keeps state for a DataFrame; only to name it, so the text of the plan is enough."""
+    """Whether Spark keeps state for a DataFrame, by the text of its plan; used in error messages only."""
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
         frame.explain("extended")
@@ -313,15 +316,15 @@ def _check_sources(plan: Plan, dataframes: Mapping[str, DataFrame], inputs: Sequ
             raise NotStreaming.source(name, frame)
         stage = plan.source(name).stage
         declared = stage.outputs[0]
-        found = frame_schema(name, frame, stage.where)
-        if found.names != declared.names or not all(map(_fits, found.types, declared.types)):
+        schema = frame_schema(name, frame, stage.where)
+        if schema.names != declared.names or not all(map(_fits, schema.types, declared.types)):
             raise SourceMismatch.columns(
-                name, found=_columns(found), declared=_columns(declared), where=stage.where
+                name, found=_columns(schema), declared=_columns(declared), where=stage.where
             )
 
 
 def _fits(given: pa.DataType, declared: pa.DataType) -> bool:
-    """Whether values of one type are values of the other, too, such as int of long."""
+    """Whether values of type `given` fit the declared type, for example int and long."""
     both = [pa.schema([("x", declared)]), pa.schema([("x", given)])]
     try:
         return bool(pa.unify_schemas(both, promote_options="permissive").field(0).type == declared)
@@ -334,34 +337,34 @@ def _columns(schema: pa.Schema) -> list[str]:
 
 
 def _identified(log: RoundLog, plan: Plan, partitions: int) -> dict[str, Any]:
-    """What the checkpoint says of itself; written if it is new, checked if it is not."""
-    found = log.identity()
-    if found is None:
+    """The checkpoint's identity; written if the checkpoint is new, else checked."""
+    identity = log.identity()
+    if identity is None:
         if log.used_by_spark():
             raise OtherFlow.not_ours(log.checkpoint)
-        found = {"format": FORMAT, "id": str(uuid.uuid4()), "name": plan.name, "partitions": partitions}
-        log.files.write_json("flow.json", found, durable=True)
-    return found
+        identity = {"format": FORMAT, "id": str(uuid.uuid4()), "name": plan.name, "partitions": partitions}
+        log.files.write_json("flow.json", identity, durable=True)
+    return identity
 
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
     """A run that owns its checkpoint."""
 
-    site: RunContext
-    #: The epoch of each input in the flow; None: it is closed.
-    stands: Mapping[str, int | None]
+    context: RunContext
+    #: The epoch of each input in the flow; None: closed.
+    epochs: Mapping[str, int | None]
 
 
-def _claimed(site: RunContext) -> _Claim:
-    """Takes the checkpoint over: from here on the run before, if it lives, has lost it."""
-    plan = site.plan
-    run = {"run": site.run, "host": platform.node(), "pid": os.getpid()}
+def _claimed(context: RunContext) -> _Claim:
+    """Claim the checkpoint: an earlier run that is still alive loses it."""
+    plan = context.plan
+    run = {"run": context.run, "host": platform.node(), "pid": os.getpid()}
     try:
-        log = RoundLog(site.checkpoint).claim(run | {"started": datetime.now(timezone.utc).isoformat()})
+        log = RoundLog(context.checkpoint).claim(run | {"started": datetime.now(timezone.utc).isoformat()})
     except FileExistsError:
-        raise CheckpointInUse.by(site.checkpoint, RoundLog(site.checkpoint).owner()) from None
-    site = dataclasses.replace(site, term=log.term)
+        raise CheckpointInUse.by(context.checkpoint, RoundLog(context.checkpoint).owner()) from None
+    context = dataclasses.replace(context, term=log.term)
     for failure in log.files.names("failures"):
         log.files.remove(failure)
     newest = log.align()
@@ -371,18 +374,18 @@ def _claimed(site: RunContext) -> _Claim:
     )
     if newest is None:
         coordinator = Coordinator(plan)
-        turn = coordinator.first()
+        result = coordinator.first()
         newest = FIRST
-        manifest = manifest_of(site, coordinator, turn, States())
-        log.write(dataclasses.replace(manifest, rounds=0), turn.rows)
+        manifest = manifest_of(context, coordinator, result, States())
+        log.write(dataclasses.replace(manifest, rounds=0), result.rows)
     else:
-        restore(log, site, newest)
+        restore(log, context, newest)
     manifest, _ = log.newest_before(newest + 1)
-    return _Claim(dataclasses.replace(site, first=log.first), manifest.coordinator["inputs"])
+    return _Claim(dataclasses.replace(context, first=log.first), manifest.coordinator["inputs"])
 
 
 def _retention(session: SparkSession) -> int:
-    """As many batches as Spark retains; the oldest reads the manifest before it, while the next one runs."""
+    """How many batches to keep: what Spark retains, and two more, because a batch reads its predecessor."""
     retained = 100
     with contextlib.suppress(Exception):  # an internal conf, which a platform may hide
         retained = int(session.conf.get("spark.sql.streaming.minBatchesToRetain", "100") or 100)

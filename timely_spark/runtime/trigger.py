@@ -1,4 +1,4 @@
-"""Triggers: what a user may write for one, and what Spark's writer takes."""
+"""Triggers: from the forms of `start` to the arguments of Spark's writer."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ _HINT = 'None (always on), "available_now" (until nothing is left), or how often
 
 
 def trigger_of(trigger: Any) -> dict[str, Any]:
-    """The arguments of Spark's `trigger`; none: always on.
-
-    Taken are the forms of `start`, and Spark's own for the same.
+    """The arguments of Spark's `trigger`; empty: always on. Also accepts Spark's own arguments.
 
     >>> trigger_of("available_now"), trigger_of({"availableNow": True}), trigger_of("5 seconds")
     ({'availableNow': True}, {'availableNow': True}, {'processingTime': '5 seconds'})
 
     Raises:
-        BadArgument: it is none, or one of those that cannot drive a loop.
+        BadArgument: it is no trigger, or one that cannot drive a loop.
     """
     if trigger is None:
         return {}
@@ -38,7 +36,7 @@ def trigger_of(trigger: Any) -> dict[str, Any]:
 
 def _named(trigger: object, kind: str, value: object) -> dict[str, Any]:
     if kind in _UNFIT:
-        return _refused(trigger, "a trigger that turns loops until they are done", f"{_UNFIT[kind]} {_HINT}")
+        return _refused(trigger, "a trigger that runs loops to their end", f"{_UNFIT[kind]} {_HINT}")
     if kind == "availablenow":
         if value is not True:
             return _refused(trigger, "True", _HINT)
@@ -56,7 +54,7 @@ def _plain(word: str) -> str:
     return re.sub(r"[\s_-]", "", word).lower()
 
 
-#: Spark has them, and a flow does not run on them.
+#: Spark's triggers that cannot run a flow.
 _UNFIT = {
     "once": "Spark's once is a single micro-batch, which may end in the middle of a loop.",
     "continuous": "Spark's continuous processing knows no stateful operator.",

@@ -1,4 +1,4 @@
-"""A flow as text and pictures: what was said, what it runs as, what a round can do. No `runtime`."""
+"""A flow as text (`explain`) and as a drawing. Does not import `runtime`."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from timely_spark.graph import Edge, Partition, Scope, Stage, describe
 
 if TYPE_CHECKING:
+    from timely_spark.compiler import Plan
+    from timely_spark.compiler.plan import Channel, Node, Source
     from timely_spark.dataflow import Dataflow
-    from timely_spark.worker import Plan
-    from timely_spark.worker.plan import Channel, Node, Source
 
 _WIDEST = 44
 _INDENT = "  "
@@ -23,7 +23,7 @@ def explain(flow: Dataflow, workers: int = 2) -> str:
 
     Three parts. Steps: those of the program, and those inserted by the library. Vertices: the steps that
     receive messages, with the exchange and the fused steps of each input channel. Rounds: what an epoch
-    costs, in which loops the loop counter matters, and which inputs hold the flow back.
+    costs, which loops distinguish iterations, and which inputs delay the flow.
 
     Example:
         >>> import timely_spark as ts
@@ -36,9 +36,9 @@ def explain(flow: Dataflow, workers: int = 2) -> str:
             from numbers: partitioned by n at the source, free; over exchange
         <BLANKLINE>
         Rounds
-          an epoch takes 1 round, loops included: there is no exchange on its way
-          exchanges that cost nothing: 1 at the sources, 0 elided (already partitioned)
-          epochs: a micro-batch that brings input is one (numbers); no input holds the flow back
+          an epoch takes 1 round, loops included: there is no exchange on its path
+          exchanges without a round: 1 at the sources, 0 elided (already partitioned)
+          epochs: each micro-batch with input is an epoch (numbers); no input delays the flow
 
     Args:
         flow: a complete flow: every loop variable is fed.
@@ -48,13 +48,13 @@ def explain(flow: Dataflow, workers: int = 2) -> str:
         GraphError: the flow cannot be compiled.
     """
     plan = flow.compile(workers)
-    said = len(flow.graph.stages)
+    given = len(flow.graph.stages)
     return "\n".join(
         [
             f"Flow {plan.name!r} on {workers} worker{'s' * (workers > 1)}",
             "",
             "Steps: in topological order, loops indented",
-            *_steps(plan, said),
+            *_steps(plan, given),
             "",
             "Vertices: each worker hosts one instance; below each, its input channels",
             *_vertices(plan),
@@ -68,7 +68,8 @@ def explain(flow: Dataflow, workers: int = 2) -> str:
 # -- steps ---------------------------------------------------------------------------------------------------
 
 
-def _steps(plan: Plan, said: int) -> Iterator[str]:
+def _steps(plan: Plan, given: int) -> Iterator[str]:
+    """`given`: the number of the program's own steps; later ones are inserted by the library."""
     into: dict[Stage, list[Edge]] = defaultdict(list)
     for edge in plan.edges:
         into[edge.target].append(edge)
@@ -86,7 +87,7 @@ def _steps(plan: Plan, said: int) -> Iterator[str]:
                 _short(f"{stage.operator} {stage.detail}".strip()),
                 _short("<- " + ", ".join(_output(edge) for edge in into[stage])) if into[stage] else "",
                 " | ".join(f"({describe(schema)})" for schema in stage.outputs),
-                _line(stage) if stage.index < said else f"{_line(stage)}, inserted",
+                _line(stage) if stage.index < given else f"{_line(stage)}, inserted",
             )
         )
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
@@ -94,8 +95,8 @@ def _steps(plan: Plan, said: int) -> Iterator[str]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _line(said: Stage | Scope) -> str:
-    return f"{Path(said.where.file).name}:{said.where.line}"
+def _line(part: Stage | Scope) -> str:
+    return f"{Path(part.where.file).name}:{part.where.line}"
 
 
 def _short(text: str) -> str:
@@ -115,8 +116,8 @@ def _vertices(plan: Plan) -> Iterator[str]:
         into[channel.target].append(channel)
     nodes = {node.stage: node for node in plan.nodes}
     for node in (nodes[stage] for stage in plan.stages if stage in nodes):
-        what = f"{node.stage.operator} {node.stage.detail}".strip()
-        yield f"{_INDENT}{node.name}  {what}" + ", waits until a time is complete" * node.waits
+        label = f"{node.stage.operator} {node.stage.detail}".strip()
+        yield f"{_INDENT}{node.name}  {label}" + ", waits until a time is complete" * node.waits
         several = len({channel.input for channel in into[node.index]}) > 1
         for channel in sorted(into[node.index], key=lambda channel: channel.input):
             first = channel.edges[0]
@@ -132,7 +133,7 @@ def _way(plan: Plan, node: Node, channel: Channel) -> Iterator[str]:
         combined = ", combined before it is sent" * (node.template.combine is not None)
         yield f"EXCHANGE {channel.exchange}{combined}"
     elif at_source:
-        yield "as it is read"
+        yield "not exchanged"
     elif (needed := _elided(plan, channel)) is not None:
         yield f"stays on its worker, already partitioned {needed}"
     else:
@@ -146,15 +147,14 @@ def _way(plan: Plan, node: Node, channel: Channel) -> Iterator[str]:
 
 
 def _elided(plan: Plan, channel: Channel) -> Partition | None:
-    """The partitioning that made an exchange on this channel needless; None: no exchange was elided."""
+    """The partitioning that let an exchange on this channel be elided; None: no exchange was elided."""
     if channel.source is None or channel.exchange is not None or plan.workers == 1:
         return None
-    # steps on the way pass a requirement on: only the last edge's counts, and those of steps with one of
-    # their own
+    # a requirement is inherited along the channel: count the last edge, and steps with one of their own
     needs = [
-        plan.saved[edge.index]
+        plan.elided[edge.index]
         for edge in channel.edges
-        if edge.index in plan.saved and (edge is channel.edges[-1] or edge.target.requires[edge.input])
+        if edge.index in plan.elided and (edge is channel.edges[-1] or edge.target.requires[edge.input])
     ]
     return needs[-1] if needs else None
 
@@ -171,13 +171,13 @@ def _rounds(plan: Plan) -> Iterator[str]:
         f"{n} in loop {scope.name!r}" if scope.name else f"{n} outside loops" for scope, n in inside.items()
     ]
     if places:
-        yield f"an epoch takes 1 round, and 1 more for each exchange on its way: {', '.join(places)}"
+        yield f"an epoch takes 1 round, and 1 more for each exchange on its path: {', '.join(places)}"
     else:
-        why = "there is no exchange on its way" if plan.workers > 1 else "one worker exchanges nothing"
+        why = "there is no exchange on its path" if plan.workers > 1 else "one worker exchanges nothing"
         yield f"an epoch takes 1 round, loops included: {why}"
     free = sum(c.source is None and c.exchange is not None for c in plan.channels)
     elided = sum(_elided(plan, channel) is not None for channel in plan.channels)
-    yield f"exchanges that cost nothing: {free} at the sources, {elided} elided (already partitioned)"
+    yield f"exchanges without a round: {free} at the sources, {elided} elided (already partitioned)"
     loops = [scope for scope in inside if scope.parent is not None]
     for node, scope in _late(plan, loops):
         yield (
@@ -196,7 +196,7 @@ def _scope(channel: Channel) -> Scope:
 
 
 def _late(plan: Plan, inside: Iterable[Scope]) -> Iterator[tuple[Node, Scope]]:
-    """Vertices that wait for a loop with exchanges, and hear of its end over no exchange."""
+    """Vertices that wait for a loop with exchanges, and are not behind an exchange themselves."""
     local: dict[int, list[int]] = defaultdict(list)
     for channel in plan.channels:
         if channel.source is not None and channel.exchange is None:
@@ -204,9 +204,9 @@ def _late(plan: Plan, inside: Iterable[Scope]) -> Iterator[tuple[Node, Scope]]:
     for node in plan.nodes:
         seen, todo = {node.index}, [node.index] * node.waits
         while todo:
-            fresh = [source for source in local[todo.pop()] if source not in seen]
-            seen.update(fresh)
-            todo += fresh
+            sources = [source for source in local[todo.pop()] if source not in seen]
+            seen.update(sources)
+            todo += sources
         for scope in inside:
             within = any(scope in plan.nodes[index].stage.scope.path for index in seen)
             if node.waits and within and scope not in node.stage.scope.path:
@@ -218,14 +218,14 @@ def _iterations(plan: Plan, inside: Counter[Scope]) -> Iterator[str]:
     reading: dict[Scope, list[str]] = defaultdict(list)
     for node in plan.nodes:
         for i, scope in enumerate(node.stage.scope.path[1:]):
-            waiting[scope] += [node.name] * (node.waits and i not in node.forget)
+            waiting[scope] += [node.name] * (node.waits and i not in node.ignored_counters)
             reading[scope] += [node.name] * (node.template.reads_time and not node.waits)
     for scope, names in waiting.items():
         limit = [] if scope.limit is None else [f"there are at most {scope.limit + 1}"]
         why = limit + [f"{', '.join(names)} wait{'s' * (len(names) == 1)}"] * bool(names)
         why += [f"{', '.join(reading[scope])} may read the loop counter"] * bool(reading[scope])
-        endless = "do not matter, the loop runs until nothing changes"
-        matter = f"matter ({' and '.join(why)})" if why else endless
+        endless = "are not distinguished, the loop runs to a fixed point"
+        matter = f"are distinguished ({' and '.join(why)})" if why else endless
         if not inside[scope]:
             cost = "no exchange in it"
         elif names:
@@ -239,11 +239,10 @@ def _epochs(inputs: Iterable[Source]) -> Iterator[str]:
     clock = [source.name for source in inputs if source.epochs == "clock"]
     if clock:
         yield (
-            f"epochs: a micro-batch that brings input is one ({', '.join(clock)}); "
-            "no input holds the flow back"
+            f"epochs: each micro-batch with input is an epoch ({', '.join(clock)}); no input delays the flow"
         )
     for source in inputs:
         if source.epochs == "manual":
-            yield f"epochs: {source.name} holds the flow until the program advances or closes it"
+            yield f"epochs: {source.name} delays the flow until the program advances or closes it"
         elif source.epochs != "clock":
             yield f"epochs: {source.name} ends an epoch a round after a higher {source.epochs} was seen"

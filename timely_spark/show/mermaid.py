@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 from timely_spark.graph import Edge, Kind, Scope, Stage
 
 if TYPE_CHECKING:
+    from timely_spark.compiler import Plan
     from timely_spark.dataflow import Dataflow
-    from timely_spark.worker import Plan
 
-#: What stands for itself in a quoted Mermaid text, wherever in it.
+#: Characters that need no escape in a quoted Mermaid text.
 _PLAIN = re.compile(r"[\w ,=()+./-]")
 
 
 def to_mermaid(flow: Dataflow) -> str:
     """Draw a flow: loops as subgraphs, exchanges as thick arrows, feedback edges dashed.
 
-    An exchange that Spark's own shuffle makes, on the way from a source, costs no round: a thin arrow.
+    An exchange at a source is part of Spark's own shuffle and costs no round: a thin arrow.
 
     Example:
         >>> import timely_spark as ts
@@ -36,7 +36,7 @@ def to_mermaid(flow: Dataflow) -> str:
     Raises:
         GraphError: the flow cannot be compiled.
     """
-    plan = flow.compile(workers=2)  # with one, nothing would be exchanged
+    plan = flow.compile(workers=2)  # one worker has no exchange
     free = {edge.index for channel in plan.channels if channel.source is None for edge in channel.edges}
     lines = ["flowchart TD", *_stages(plan)]
     lines += [f"    {_arrow(plan, edge, free=edge.index in free)}" for edge in plan.edges]
@@ -44,7 +44,7 @@ def to_mermaid(flow: Dataflow) -> str:
 
 
 def _stages(plan: Plan) -> Iterator[str]:
-    """The stages, which the plan orders loop by loop, with the bounds of the loops between them."""
+    """The stages, which the plan orders loop by loop, within their loops' subgraphs."""
     inside: tuple[Scope, ...] = ()
     loops = 0
     for stage in [*plan.stages, None]:
@@ -61,9 +61,9 @@ def _stages(plan: Plan) -> Iterator[str]:
 
 
 def _box(stage: Stage) -> str:
-    what = f"{stage.operator} {stage.detail}".strip()
+    label = f"{stage.operator} {stage.detail}".strip()
     short = stage.name.removeprefix(f"{stage.scope.name}.")
-    text = _quoted(*dict.fromkeys((short, what)))
+    text = _quoted(*dict.fromkeys((short, label)))
     if stage.is_source:
         return f"([{text}])"
     if not stage.outputs:
@@ -85,11 +85,11 @@ def _arrow(plan: Plan, edge: Edge, *, free: bool) -> str:
 
 
 def _quoted(*lines: str) -> str:
-    """Lines as one Mermaid text: what might mean something to Mermaid or HTML is written by its number."""
+    """Lines as one quoted Mermaid text; characters with a meaning in Mermaid or HTML become their codes."""
     return '"' + "<br/>".join(map(_escaped, lines)) + '"'
 
 
 def _escaped(line: str) -> str:
     text = "".join(c if _PLAIN.fullmatch(c) else f"#{ord(c)};" for c in " ".join(line.split()))
-    # a first word such as `-`, `+` or `1.` would begin a Markdown list
+    # a leading `-`, `+` or `1.` would begin a Markdown list
     return re.sub(r"^([-+]|\d+[.)])(?= |$)", lambda m: m[1][:-1] + f"#{ord(m[1][-1])};", text)

@@ -1,8 +1,7 @@
-"""What a time is: timestamps, path summaries, and the frontiers (antichains) made of them.
+"""Timestamps, path summaries, and frontiers (antichains).
 
-A time is an epoch and one counter per loop around it; a path summary says what a path through the graph does
-to times; an antichain holds the least of a set of times. Everything here is pure algebra and imports nothing
-of the library but its errors.
+A time is an epoch and one counter per surrounding loop; a path summary maps times along a path of the graph;
+an antichain has the minimal elements of a set of times. Pure: imports errors only.
 Sources: Naiad section 2.1; timely's ``order``, ``progress/timestamp`` and ``progress/frontier``.
 """
 

@@ -15,12 +15,11 @@ T = TypeVar("T", bound=Timestamp)
 
 
 class Antichain(Generic[X]):
-    """The minimal elements of whatever was inserted: mutually incomparable, in no particular order.
+    """The minimal elements of the inserted elements: mutually incomparable, in no particular order.
 
-    Law: after inserting the elements of a set, ``less_equal(t)`` iff some element of that set is ``<= t``. As
-    a frontier it means that only times ``t`` with ``less_equal(t)`` may still appear; so the *empty*
-    antichain says complete, and the one of the least time says that nothing is known. Source: timely
-    ``progress/frontier.rs``.
+    Law: after inserting the elements of a set, ``less_equal(t)`` iff some element of that set is ``<= t``. A
+    frontier is an antichain such that only times ``t`` with ``less_equal(t)`` may still appear: an *empty*
+    frontier means complete. Source: timely ``progress/frontier.rs``.
 
     >>> from timely_spark.times import Time
     >>> frontier = Antichain([Time(1, 5), Time(2, 4), Time(2, 6)])
@@ -38,14 +37,14 @@ class Antichain(Generic[X]):
         self.extend(elements)
 
     def insert(self, element: X) -> bool:
-        """Add an element unless one ``<=`` it is there; drop those it is ``<=`` to. True iff added."""
+        """Add an element unless an element ``<=`` it exists; remove elements ``>=`` it. True iff added."""
         if self.less_equal(element):
             return False
         self._elements = (*(old for old in self._elements if not element.less_equal(old)), element)
         return True
 
     def extend(self, elements: Iterable[X]) -> bool:
-        """Insert them all; True iff at least one was added."""
+        """Insert several elements; True iff at least one was added."""
         added = False
         for element in elements:
             added = self.insert(element) or added
@@ -68,7 +67,7 @@ class Antichain(Generic[X]):
         return any(element != time and element.less_equal(time) for element in self._elements)
 
     def dominates(self, other: Antichain[X]) -> bool:
-        """Whether each element of the other is at or after one of this: the other is at least as far.
+        """Whether each element of `other` is ``>=`` some element of this antichain.
 
         >>> from timely_spark.times import Time
         >>> Antichain([Time(1)]).dominates(Antichain([Time(2)])), Antichain([Time(1)]).dominates(Antichain())
@@ -77,10 +76,10 @@ class Antichain(Generic[X]):
         return all(map(self.less_equal, other))
 
     def copy(self) -> Antichain[X]:
-        """An antichain of its own with the same elements."""
-        twin: Antichain[X] = Antichain()
-        twin._elements = self._elements
-        return twin
+        """A copy with the same elements."""
+        copy: Antichain[X] = Antichain()
+        copy._elements = self._elements
+        return copy
 
     def __iter__(self) -> Iterator[X]:
         return iter(self._elements)
@@ -100,11 +99,11 @@ class Antichain(Generic[X]):
 
 
 class MutableAntichain(Generic[T]):
-    """The frontier of a multiset of times given by counts that come and go.
+    """The frontier of a multiset of times, given by changing counts.
 
-    Laws: the frontier is the antichain of the times whose count is *strictly positive*; counts may be
-    negative for a while (a consumption may be heard of before its production) and are never cut; the frontier
-    depends only on the sums of the counts, not on their order or grouping; a count of zero takes no room.
+    Laws: the frontier is the antichain of the times whose count is *strictly positive*. Counts may be
+    negative for a while (a consumption may be reported before its production). The frontier depends only on
+    the sums of the counts, not on the order or grouping of changes. A zero count takes no memory.
     Source: timely ``progress/frontier.rs``, Naiad section 2.3.
 
     >>> from timely_spark.times import Time
@@ -118,7 +117,7 @@ class MutableAntichain(Generic[T]):
     __slots__ = ("_counts", "_frontier")
 
     def __init__(self, counts: Iterable[tuple[T, int]] = ()) -> None:
-        #: No zero is in here; negative counts may be.
+        #: Counts other than zero.
         self._counts: dict[T, int] = {}
         #: The minimal elements of the times with a positive count.
         self._frontier: Antichain[T] = Antichain()
@@ -126,10 +125,10 @@ class MutableAntichain(Generic[T]):
             self.update_iter(counts)
 
     def update_iter(self, changes: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
-        """Add to the counts, all at once; return how the frontier changed.
+        """Add to the counts, all at once; return the changes of the frontier.
 
         Returns:
-            ``(time, -1)`` for each element that left it, then ``(time, +1)`` for each that joined it.
+            ``(time, -1)`` for each removed element, then ``(time, +1)`` for each added one.
         """
         counts = self._counts
         was: dict[T, int] = {}
@@ -143,21 +142,21 @@ class MutableAntichain(Generic[T]):
         risen = [time for time, old in was.items() if old <= 0 < counts.get(time, 0)]
         before = self._frontier.elements
         if any(old > 0 >= counts.get(time, 0) and time in before for time, old in was.items()):
-            # What the lost ones hid is found by looking at all, as in timely: a location has few times.
+            # rebuilt from all counts, as in timely: a location has few times
             self._frontier = Antichain(time for time, n in counts.items() if n > 0)
         elif not self._frontier.extend(risen):
             return []
         after = self._frontier.elements
-        lost = [(time, -1) for time in before if time not in after]
-        won = [(time, +1) for time in after if time not in before]
-        if len(lost) > 1:
-            lost.sort(key=_order)
-        if len(won) > 1:
-            won.sort(key=_order)
-        return lost + won
+        removed = [(time, -1) for time in before if time not in after]
+        added = [(time, +1) for time in after if time not in before]
+        if len(removed) > 1:
+            removed.sort(key=_order)
+        if len(added) > 1:
+            added.sort(key=_order)
+        return removed + added
 
     def frontier(self) -> Antichain[T]:
-        """The minimal elements now, as an antichain of its own."""
+        """A copy of the frontier."""
         return self._frontier.copy()
 
     @property

@@ -1,4 +1,4 @@
-"""Which numbers are epochs: checked where a user gives one, before anything is written or sent."""
+"""The range of epochs, and the check of epochs that a user gives."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from timely_spark.errors import InvalidTime, Where
 
 __all__ = ("EPOCHS", "as_epoch", "is_whole")
 
-#: Epochs are the numbers from 0 up to this one, itself excluded. An epoch and a delay, both below it, add up
-#: to less than the largest coordinate of a time, so no delay of a valid epoch leaves the range.
+#: Epochs are the numbers from 0 and below this one. The sum of an epoch and a delay, both below it, is less
+#: than the largest coordinate of a time.
 EPOCHS: Final = 2**62
 
 
@@ -27,18 +27,18 @@ def is_whole(value: Any, least: int = 0) -> bool:
 
 
 def as_epoch(value: Any, of: str, where: Where | None = None) -> int:
-    """An epoch that a user gave, as an int.
+    """A user's epoch as an int.
 
     >>> as_epoch(7, "advance_to on input 'x'")
     7
 
     Args:
-        value: what was given.
-        of: what it was given for.
+        value: the user's value.
+        of: the use of the epoch, for the error message.
         where: the user's line.
 
     Raises:
-        InvalidTime: it is no epoch.
+        InvalidTime: the value is no epoch.
     """
     if not is_whole(value):
         raise InvalidTime.no_epoch(of, value, where)

@@ -1,4 +1,4 @@
-"""What can be told of a kind of time beforehand: whether it keeps its laws, and is more than epochs."""
+"""Checks of user-defined times: their laws, on a few sample times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ("broken_law", "only_epochs")
 
 
 def only_epochs(times: Times) -> bool:
-    """Whether the times outside all loops are the epochs and nothing else, of which any two compare.
+    """Whether the times outside of loops are plain epochs, which are totally ordered.
 
     >>> only_epochs(PRODUCT), only_epochs(LEXICOGRAPHIC)
     (True, True)
@@ -24,7 +24,7 @@ def only_epochs(times: Times) -> bool:
 
 
 def broken_law(times: Times) -> str | None:
-    """A law that the first few times of a kind break, in words; None: they keep them all.
+    """A law that some sample times of a kind break, in words; None: all samples keep all laws.
 
     >>> from timely_spark.times import NestedTimes, Summary, Time
     >>> class Late(Time):
@@ -36,7 +36,7 @@ def broken_law(times: Times) -> str | None:
     """
     try:
         return None if only_epochs(times) else next(_broken(times), None)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the kind of time raised it
+    except Exception as error:  # noqa: BLE001 - any error of the user's class
         return f"{type(error).__name__}: {error}"
 
 

@@ -1,4 +1,4 @@
-"""The order of Naiad's paper: epochs in their order, and loop counters lexicographically."""
+"""Times in the order of Naiad's paper: epochs as numbers, and loop counters lexicographically."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ("LEXICOGRAPHIC", "Lexicographic", "LexicographicSummary")
 
 
 class Lexicographic(Time):
-    """A time with Naiad's order: ``<=`` iff so are the epochs, and, lexicographically, the counters.
+    """A time in Naiad's order: ``<=`` iff the epochs are, and the counters are, lexicographically.
 
-    It differs from the product order from two loop counters on. Source: Naiad section 2.1.
+    With two or more loop counters this differs from the product order. Source: Naiad section 2.1.
 
     >>> Lexicographic(0, 1, 5) <= Lexicographic(0, 2, 2), Time(0, 1, 5) <= Time(0, 2, 2)
     (True, False)
@@ -49,9 +49,10 @@ class Lexicographic(Time):
 
 @dataclass(frozen=True, slots=True)
 class LexicographicSummary(Summary):
-    """What a path does to a lexicographic time; so the paths between two locations have *one* least summary.
+    """A path summary of lexicographic times.
 
-    (As long as they delay by the same number of epochs.) Source: Naiad section 2.3.
+    Paths between two locations that delay by equally many epochs have *one* least summary. Source: Naiad
+    section 2.3.
 
     >>> inner, outer = LEXICOGRAPHIC.feedback(2), LEXICOGRAPHIC.feedback(1)
     >>> outer = LEXICOGRAPHIC.leave(2).followed_by(outer).followed_by(LEXICOGRAPHIC.enter(1))
@@ -66,12 +67,12 @@ class LexicographicSummary(Summary):
         for i, excess in enumerate(self._excess(other)):
             if excess > 0:
                 return False
-            if i > 0 and excess < 0:  # decided by this counter, whatever comes behind
+            if i > 0 and excess < 0:  # the first different counter decides
                 return True
         return True
 
     def _passes(self, other: Self) -> bool:
-        # Inner counters have no limit but the end of the 64-bit range, which none gets to.
+        # Inner counters are limited by the 64-bit range only, which no counter reaches.
         return self._joins(other) and not any(map(gt, other.limits[:2], self.limits[:2]))
 
 
@@ -79,9 +80,9 @@ class LexicographicSummary(Summary):
 class LexicographicTimes(NestedTimes[Lexicographic, LexicographicSummary]):
     """Naiad's kind of time.
 
-    Law: ``results_in`` must be monotone, None being later than all. A limit on a counter that is not the
-    first breaks it: (0,[1,4]) stops at a limit of 4, and (0,[2,2]), which is later, does not. So only the
-    outermost loop may have one. (The 64-bit range is such a limit in principle; no inner counter gets there.)
+    Law: ``results_in`` must be monotone, with None later than all times. A limit on an inner counter breaks
+    this law: (0,[1,4]) stops at a limit of 4, and the later (0,[2,2]) does not. So only the outermost loop
+    may have a limit. (The 64-bit range is a limit in principle, which no inner counter reaches.)
 
     >>> LEXICOGRAPHIC.feedback(1, limit=4).results_in(Lexicographic(0, 3))
     Lexicographic(0, 4)
@@ -91,13 +92,13 @@ class LexicographicTimes(NestedTimes[Lexicographic, LexicographicSummary]):
     """
 
     def feedback(self, depth: int, limit: int | None = None) -> LexicographicSummary:
-        """The way back in a loop: the last of ``depth`` counters + 1; ``limit`` only where ``depth`` is 1."""
+        """The feedback of a loop: the last of ``depth`` counters + 1; ``limit`` only for ``depth`` 1."""
         if limit is not None and depth > 1:
             raise InvalidTime.limit_not_monotone(limit, depth)
         return NestedTimes.feedback(self, depth, limit)
 
     def advance(self, time: Lexicographic, since: int) -> Lexicographic:
-        """A time that stands for ``time``, where all that is still to come is of epoch ``since`` or later."""
+        """A representative of ``time`` if all later times have epoch ``since`` or a later one."""
         return advanced(time, since)
 
 

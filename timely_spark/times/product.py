@@ -1,4 +1,4 @@
-"""The default kind of time: an epoch and a counter per loop, ordered coordinate by coordinate."""
+"""The default kind of time: an epoch and a counter per loop, in the product order."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ SummaryT_co = TypeVar("SummaryT_co", bound="Summary", covariant=True)
 
 
 class Time(tuple[int, ...]):
-    """A logical time: the epoch, and one counter for each loop around it, outermost first.
+    """A logical time: the epoch, and one counter for each surrounding loop, outermost first.
 
-    The order is the product order, a *partial* one: ``s <= t`` iff it holds in every coordinate. So ``not s
-    <= t`` does not mean ``t < s``; to sort times use ``key=Time.order_key``, never ``sorted(times)`` alone.
-    Times of different loop contexts do not compare. Equality and hash are those of tuples. Source: Naiad
-    section 2.1; the order is timely's ``Product``.
+    The order is the product order, a *partial* one: ``s <= t`` iff every coordinate is. So ``not s <= t``
+    does not mean ``t < s``; sort times with ``key=Time.order_key``, never by ``sorted(times)`` alone. Times
+    of different loop contexts do not compare. Equality and hash are those of tuples. Source: Naiad section
+    2.1; the order is timely's ``Product``.
 
     >>> Time(1, 5) <= Time(2, 5), Time(1, 5) <= Time(2, 4), Time(2, 4) <= Time(1, 5)
     (True, False, False)
@@ -52,7 +52,7 @@ class Time(tuple[int, ...]):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the input that this time belongs to."""
+        """The epoch."""
         return self[0]
 
     @property
@@ -104,12 +104,11 @@ class Time(tuple[int, ...]):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a path does to a time: keep some leading coordinates, add to them, append new ones.
+    """A path summary: keep some leading coordinates of a time, increase them, and append new ones.
 
-    A time passes only if each of its coordinates is at most its limit, dropped ones included; so what a
-    loop's limit holds back stays held back after leaving the loop. The end of the 64-bit range is such a
-    limit too (``limits`` are cut to it), therefore no sum ever wraps. Source: Naiad section 2.3, timely's
-    ``PathSummary``.
+    A time passes only if each of its coordinates, dropped ones included, is at most its limit. So the limit
+    of a loop also holds for paths that leave the loop. The 64-bit range is a limit, too (``limits`` are cut
+    to it), so no sum overflows. Source: Naiad section 2.3, timely's ``PathSummary``.
 
     >>> five = Summary((MAX,), (5,), ())
     >>> five.results_in(Time(3))
@@ -119,8 +118,8 @@ class Summary:
 
     Args:
         limits: For each coordinate before the path, the largest value that passes (-1: nothing passes).
-        increments: What is added to the leading coordinates; those behind are dropped.
-        appended: The coordinates put behind.
+        increments: The increments of the leading coordinates; the other coordinates are dropped.
+        appended: The appended coordinates.
 
     Raises:
         InvalidTime: Negative increments or coordinates, or more increments than limits.
@@ -139,7 +138,7 @@ class Summary:
             raise InvalidTime.out_of_range((*increments, *appended), MAX)
         room = [*(MAX - more for more in increments), *(MAX for _ in self.limits[len(increments) :])]
         limits = tuple(max(-1, min(pair)) for pair in zip(self.limits, room, strict=True))
-        if -1 in limits:  # nothing passes: one form for all of them
+        if -1 in limits:  # nothing passes: a canonical form
             limits = (-1,) * len(limits)
         object.__setattr__(self, "limits", limits)
         object.__setattr__(self, "increments", increments)
@@ -150,7 +149,7 @@ class Summary:
         object.__setattr__(self, "_same", same)
 
     def results_in(self, time: TimeT) -> TimeT | None:
-        """When a message sent at ``time`` arrives; None: beyond a limit, no message can get there."""
+        """The time at which a message sent at ``time`` arrives; None: a limit drops the message."""
         if len(time) != len(self.limits):
             raise InvalidTime.depths_differ(time, self)
         if self._same:
@@ -160,7 +159,7 @@ class Summary:
         return tuple.__new__(type(time), (*map(add, time, self.increments), *self.appended))
 
     def followed_by(self, other: Self) -> Self | None:
-        """This path and then the other; None: no time passes both.
+        """The summary of this path followed by the other; None: no time passes both.
 
         >>> Summary((MAX,), (5,), ()).followed_by(Summary((MAX,), (MAX - 3,), ())) is None
         True
@@ -188,31 +187,30 @@ class Summary:
         return tuple(more > 0 for more in self.increments)
 
     def _passes(self, other: Self) -> bool:
-        """Whether all that passes ``other`` passes ``self``, into the same loop context."""
+        """Whether every time that passes ``other`` passes ``self``, to the same loop context."""
         return self._joins(other) and not any(map(gt, other.limits, self.limits))
 
     def _joins(self, other: Self) -> bool:
         """Whether both lead from the same loop context to the same loop context."""
-        mine, its = len(self.increments) + len(self.appended), len(other.increments) + len(other.appended)
-        return mine == its and len(self.limits) == len(other.limits)
+        own, others = self.increments + self.appended, other.increments + other.appended
+        return len(own) == len(others) and len(self.limits) == len(other.limits)
 
     def _excess(self, other: Self) -> Iterator[int]:
         """For each coordinate, the largest ``self(t)[i] - other(t)[i]`` over the times that pass ``other``.
 
-        A coordinate of the result depends on no other coordinate of ``t``, so one time reaches all these
-        maxima at once.
+        Each coordinate of the result depends on one coordinate of ``t``, so one time has all these maxima.
         """
-        if -1 in other.limits:  # no time passes, and the maximum over nothing is below all
+        if -1 in other.limits:  # no time passes `other`
             return
-        kept, its_kept = len(self.increments), len(other.increments)
-        mine, its = self.increments + self.appended, other.increments + other.appended
-        for i, (a, b) in enumerate(zip(mine, its, strict=True)):
-            yield a - b + (other.limits[i] if its_kept <= i < kept else 0)
+        kept, other_kept = len(self.increments), len(other.increments)
+        own, others = self.increments + self.appended, other.increments + other.appended
+        for i, (a, b) in enumerate(zip(own, others, strict=True)):
+            yield a - b + (other.limits[i] if other_kept <= i < kept else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class NestedTimes(Generic[TimeT_co, SummaryT_co]):
-    """A kind of time made of an epoch and loop counters, with the summaries of a graph's steps.
+    """A kind of time with an epoch and loop counters, and its path summaries.
 
     Source: Naiad section 2.3.
 
@@ -237,16 +235,16 @@ class NestedTimes(Generic[TimeT_co, SummaryT_co]):
         return self._path(depth)
 
     def enter(self, depth: int) -> SummaryT_co:
-        """The way into a loop: a new counter 0 behind the ``depth`` counters there are."""
+        """The ingress of a loop: a new counter 0 after ``depth`` counters."""
         return self._path(depth, appended=(0,))
 
     def leave(self, depth: int) -> SummaryT_co:
-        """The way out of a loop: the last of ``depth`` counters is dropped."""
+        """The egress of a loop: the last of ``depth`` counters is dropped."""
         self._in_loop(depth)
         return self._path(depth, kept=depth)
 
     def feedback(self, depth: int, limit: int | None = None) -> SummaryT_co:
-        """The way back in a loop: the last of ``depth`` counters + 1, and never above ``limit``.
+        """The feedback of a loop: the last of ``depth`` counters + 1, and never above ``limit``.
 
         >>> twice = PRODUCT.feedback(1, limit=2)
         >>> twice.results_in(Time(0, 1)), twice.results_in(Time(0, 2))
@@ -260,7 +258,7 @@ class NestedTimes(Generic[TimeT_co, SummaryT_co]):
         return self._path(depth, steps={0: by_epochs})
 
     def coarse(self, time: TimeT, counters: frozenset[int]) -> TimeT:
-        """The same time with these loop counters (0 = outermost) set to 0.
+        """``time`` with these loop counters (0 = outermost) set to 0.
 
         >>> PRODUCT.coarse(Time(7, 3, 4), frozenset({1}))
         Time(7, 3, 0)
@@ -287,10 +285,7 @@ class NestedTimes(Generic[TimeT_co, SummaryT_co]):
 
 
 def advanced(time: TimeT, since: int) -> TimeT:
-    """The same counters in epoch ``since - 1``, where ``time`` is of an earlier one.
-
-    So times that came before an epoch and times of the epoch itself stay apart.
-    """
+    """``time`` with epoch ``since - 1`` if its epoch is earlier, so that it stays before epoch ``since``."""
     return tuple.__new__(type(time), (max(time[0], since - 1), *time[1:]))
 
 
@@ -303,7 +298,7 @@ class ProductTimes(NestedTimes[Time, Summary]):
     """
 
     def advance(self, time: Time, since: int) -> Time:
-        """A time that stands for ``time``, where all that is still to come is of epoch ``since`` or later."""
+        """A representative of ``time`` if all later times have epoch ``since`` or a later one."""
         return advanced(time, since)
 
 

@@ -1,7 +1,6 @@
-"""What a kind of time owes to the rest of the library: the contracts, with their laws.
+"""The protocols of times, path summaries and kinds of time, with their laws.
 
-A flow has one kind of time, which only its user knows by type; so times are Any in the contracts that carry
-them along.
+A flow has one kind of time, perhaps of a user's class, so times have type Any in these protocols.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class Ordered(Protocol):
     """
 
     def less_equal(self, other: Self, /) -> bool:
-        """Whether ``self`` comes before ``other`` or equals it; False for incomparable ones."""
+        """Whether ``self`` is before or equal to ``other``; False for incomparable elements."""
         ...
 
 
@@ -40,17 +39,17 @@ class Timestamp(Ordered, Protocol):
 
     @property
     def epoch(self) -> int:
-        """The epoch of input it belongs to; monotone: ``s <= t`` implies ``s.epoch <= t.epoch``."""
+        """The epoch of the time; monotone: ``s <= t`` implies ``s.epoch <= t.epoch``."""
         ...
 
     def join(self, other: Self, /) -> Self:
-        """The least upper bound: the earliest time that is not before either of the two."""
+        """The least upper bound: the least time that is ``>=`` both."""
         ...
 
     def order_key(self) -> tuple[Any, ...]:
         """A key for sorting, with exactly one entry per coordinate (1 + the number of loop counters).
 
-        An entry is whatever Python orders: a number, a text, a tuple. Nothing is read from it but the order.
+        An entry is any value that Python orders, for example a number or a text.
         Law: ``s < t`` implies ``s.order_key() < t.order_key()`` as tuples; different times have different
         keys.
         """
@@ -62,10 +61,10 @@ class Timestamp(Ordered, Protocol):
 
 
 class PathSummary(Ordered, Protocol):
-    """What a path through the graph does to the times of the messages that follow it (Naiad section 2.3).
+    """The effect of a path through the graph on the times of messages (Naiad section 2.3).
 
-    Laws: ``results_in`` is monotone: ``s <= t`` implies ``results_in(s) <= results_in(t)``, None counting as
-    later than all. No path leads to an earlier epoch. ``a.followed_by(b).results_in(t) ==
+    Laws: ``results_in`` is monotone: ``s <= t`` implies ``results_in(s) <= results_in(t)``, with None later
+    than all times. No path leads to an earlier epoch. ``a.followed_by(b).results_in(t) ==
     b.results_in(a.results_in(t))``. ``a.less_equal(b)`` iff ``a.results_in(t) <= b.results_in(t)`` for every
     ``t``.
 
@@ -80,29 +79,29 @@ class PathSummary(Ordered, Protocol):
         ...
 
     def followed_by(self, other: Self, /) -> Self | None:
-        """The summary of this path and then the other; None: no time passes both."""
+        """The summary of this path followed by the other; None: no time gets through both."""
         ...
 
     @property
     def advances(self) -> Sequence[bool]:
-        """One entry for each coordinate of the time that survives the path: whether the path increases it.
+        """For each coordinate that the path keeps, whether the path increases the coordinate.
 
         Law: with ``k = t.order_key()`` and ``l = results_in(t).order_key()``, for ``i < len(advances)``:
-        ``l[i] >= k[i]``, and ``l[i] > k[i]`` where ``advances[i]``. Cycles are checked by it, and the tracker
-        orders its work by it.
+        ``l[i] >= k[i]``, and ``l[i] > k[i]`` where ``advances[i]``. The check of cycles and the order of
+        propagation use this law.
         """
         ...
 
 
 class Times(Protocol):
-    """A kind of time: its least times, and the summaries of the steps a graph is built of.
+    """A kind of time: the times of epochs, and the path summaries of edges.
 
-    ``depth`` is the number of loop counters on the step's source side. All times of a kind are of one class.
+    ``depth`` is the number of loop counters at the edge's source. All times of a kind are of one class.
 
-    To use times of your own, implement this and give it to ``Dataflow(times=...)``, which checks the laws as
-    far as a few times show. Every operator on streams then is right for every order that keeps the laws, or
-    raises `GraphError` when it is built: ``expire`` and ``expire=`` count epochs, an output with ``diff=``
-    and a collection compare them, which takes the library's own kinds.
+    For user-defined times, implement this protocol and pass it to ``Dataflow(times=...)``, which checks the
+    laws on some samples. All operators on streams work with every order that keeps the laws, except those
+    that raise `GraphError` when they are built: ``expire``, ``expire=``, outputs with ``diff=`` and
+    collections need the library's own kinds.
 
     >>> from timely_spark.times import PRODUCT
     >>> kind: Times = PRODUCT
@@ -111,7 +110,7 @@ class Times(Protocol):
     """
 
     def epoch(self, n: int, /) -> Any:
-        """The time of epoch ``n`` outside all loops, at which the records of an input enter.
+        """The time of epoch ``n`` outside of loops, at which the records of an input enter.
 
         Laws: ``epoch(n).epoch == n``; ``epoch(m) <= epoch(n)`` iff ``m <= n``.
         """
@@ -126,15 +125,15 @@ class Times(Protocol):
         ...
 
     def enter(self, depth: int) -> PathSummary:
-        """The way into a loop (ingress): a new counter, at its least value."""
+        """The ingress of a loop: a new counter, at its least value."""
         ...
 
     def leave(self, depth: int) -> PathSummary:
-        """The way out of a loop (egress): the innermost counter is dropped."""
+        """The egress of a loop: the innermost counter is dropped."""
         ...
 
     def feedback(self, depth: int, limit: int | None = None) -> PathSummary:
-        """The way back in a loop: the innermost counter + 1, which is at most ``limit`` then."""
+        """The feedback of a loop: the innermost counter + 1, if the result is at most ``limit``."""
         ...
 
     def delay(self, depth: int, by_epochs: int) -> PathSummary:
@@ -142,18 +141,18 @@ class Times(Protocol):
         ...
 
     def coarse(self, time: Any, counters: frozenset[int]) -> Any:
-        """The same time with these loop counters (0 = outermost) at their least.
+        """``time`` with these loop counters (0 = outermost) at their least values.
 
-        Laws: never after ``time``; monotone in it.
+        Laws: never after ``time``; monotone in ``time``.
         """
         ...
 
 
 @runtime_checkable
 class CompactingTimes(Times, Protocol):
-    """A kind of time that can tell which times have become one: so state does not grow with every epoch.
+    """A kind of time with logical compaction (differential's `advance_by`), so that state stays bounded.
 
-    Optional. With times that have no `advance`, operators keep the time of each record that they keep.
+    Optional. Without `advance`, operators keep the original time of each record in their state.
 
     >>> from timely_spark.times import LEXICOGRAPHIC, PRODUCT
     >>> isinstance(PRODUCT, CompactingTimes), isinstance(LEXICOGRAPHIC, CompactingTimes)
@@ -161,9 +160,9 @@ class CompactingTimes(Times, Protocol):
     """
 
     def advance(self, time: Any, since: int, /) -> Any:
-        """A time that stands for ``time``, now that all that is still to come is of epoch ``since`` or later.
+        """A representative of ``time`` if all later times have epoch ``since`` or a later one.
 
         Laws: for every ``u`` with ``u.epoch >= since``, ``advance(t, since) <= u`` iff ``t <= u``, and
-        ``advance(t, since).join(u) == t.join(u)``. Times that advance to the same one are kept as one.
+        ``advance(t, since).join(u) == t.join(u)``. Times with one representative are merged in state.
         """
         ...

@@ -1,36 +1,13 @@
-"""One worker's round, the driver's turn between rounds, and the physical plan both read.
+"""The worker: one round of a worker, and the rows between sources, workers and driver.
 
-Knows times, graphs and progress; of Spark nothing: only Arrow.
+A round is a pure function of the worker's state, the round's header and the input rows. This package uses
+Arrow, and not Spark.
 """
 
 from __future__ import annotations
 
-from timely_spark.worker.arrangement import Arrangement
-from timely_spark.worker.coordinator import OUTPUTS, Coordinator, Turn
-from timely_spark.worker.local_rounds import Bound, run_local_rounds
 from timely_spark.worker.pack import pack, pack_input
-from timely_spark.worker.plan import Channel, Node, Plan, Source, compile_plan
 from timely_spark.worker.round import Budget, Worker, step
 from timely_spark.worker.rows import ROWS, as_rows, read_rows
 
-__all__ = [
-    "OUTPUTS",
-    "ROWS",
-    "Arrangement",
-    "Bound",
-    "Budget",
-    "Channel",
-    "Coordinator",
-    "Node",
-    "Plan",
-    "Source",
-    "Turn",
-    "Worker",
-    "as_rows",
-    "compile_plan",
-    "pack",
-    "pack_input",
-    "read_rows",
-    "run_local_rounds",
-    "step",
-]
+__all__ = ["ROWS", "Budget", "Worker", "as_rows", "pack", "pack_input", "read_rows", "step"]

@@ -1,7 +1,7 @@
-"""Epochs of a column: which rows of a batch are in time, and which are late, have no epoch, or jump too far.
+"""Epoch columns: which rows of a batch are in time, and which are late, have no epoch, or jump too far.
 
-A source's tasks each see a part of a batch's rows. All of them send every worker the spans of epochs that
-they saw, so that all workers come to one verdict, whatever the number of tasks and the order of the rows.
+Each task of a source sees a part of a batch's rows, and sends the spans of its epochs to every worker. So all
+workers decide alike, whatever the number of tasks and the order of the rows.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from timely_spark.graph import caller, check_columns
 from timely_spark.times import EPOCHS, is_whole
 
 NO_EPOCH = -1
-"""In place of an epoch that is null, negative or too large: late for ever."""
+"""Stands for an epoch that is null, negative or too large; such rows are always late."""
 
 Epochs = npt.NDArray[np.int64]
 Span = list[int]
-"""(least epoch, greatest epoch, rows) of epochs of which none is further than a jump from the next."""
+"""(least epoch, greatest epoch, rows) of epochs with gaps of at most one jump."""
 
 
 def check_epoch_column(name: str, schema: pa.Schema, column: Any, max_jump: Any) -> None:
-    """Refuse a column that cannot give a source its epochs, and a jump that is none.
+    """Check the column of a source's epochs, and `max_jump`.
 
     Raises:
         GraphError: the column has the name of a kind of epochs, or the jump is no number of epochs.
@@ -56,20 +56,20 @@ def kind_of(epochs: str) -> str:
 
 
 def by_column(epochs: str) -> bool:
-    """Whether an input's epochs, as `Source` has them, are those of a column."""
+    """Whether `Source.epochs` is the name of a column."""
     return epochs not in {"clock", "manual"}
 
 
 def epochs_of(column: pa.ChunkedArray) -> Epochs:
-    """The epochs of a column of whole numbers."""
+    """The epochs in a column of whole numbers, with `NO_EPOCH` for invalid ones."""
     filled = pc.fill_null(column, pa.scalar(0, column.type)).to_numpy()
-    there = pc.is_valid(column).to_numpy()
-    epochs: Epochs = np.where(there & (filled >= 0) & (filled < EPOCHS), filled, NO_EPOCH).astype(np.int64)
+    valid = pc.is_valid(column).to_numpy()
+    epochs: Epochs = np.where(valid & (filled >= 0) & (filled < EPOCHS), filled, NO_EPOCH).astype(np.int64)
     return epochs
 
 
 def spans(counts: Iterable[tuple[int, int]], jump: int) -> list[Span]:
-    """The spans of epochs, given in ascending order with their numbers of rows.
+    """The spans of ascending epochs with their numbers of rows.
 
     >>> spans([(-1, 1), (3, 5), (4, 1), (90, 2)], jump=10)
     [[3, 4, 6], [90, 90, 2]]
@@ -78,22 +78,22 @@ def spans(counts: Iterable[tuple[int, int]], jump: int) -> list[Span]:
 
 
 def joined(parts: Iterable[Span], jump: int) -> list[Span]:
-    """Spans of several parts as those of all their epochs together."""
-    made: list[Span] = []
+    """The spans of several tasks, joined where they are at most one jump apart."""
+    merged: list[Span] = []
     for low, high, rows in sorted(parts):
-        if made and low - made[-1][1] <= jump:
-            made[-1][1] = max(made[-1][1], high)
-            made[-1][2] += rows
+        if merged and low - merged[-1][1] <= jump:
+            merged[-1][1] = max(merged[-1][1], high)
+            merged[-1][2] += rows
         else:
-            made.append([low, high, rows])
-    return made
+            merged.append([low, high, rows])
+    return merged
 
 
 @dataclass(frozen=True, slots=True)
 class InTime:
-    """The epochs of a batch that are in time, from `low` to `high`, and the epoch at which the others enter.
+    """The epochs of a batch that are in time, from `low` to `high`.
 
-    `late`: where the late ones go; None: nowhere, they are only counted.
+    Late rows enter at epoch `late`; None: late rows are only counted.
     """
 
     low: int
@@ -102,29 +102,29 @@ class InTime:
 
     @classmethod
     def of(
-        cls, parts: Iterable[Span], stands: int | None, *, seen: bool, jump: int, after: int | None
+        cls, parts: Iterable[Span], frontier: int | None, *, seen: bool, jump: int, after: int | None
     ) -> InTime:
-        """The verdict on a batch.
+        """Decide which epochs of a batch are in time.
 
         Args:
-            parts: the spans that the source's tasks saw.
-            stands: where the input stands; None: closed.
-            seen: whether it has had an epoch before. If not, the batch's epochs are counted from where most
-                of its rows lie, so that a single wrong one is not taken for the first.
-            jump: how far an epoch may lie above the highest one before.
-            after: at which epoch rows enter that come when the source is closed.
+            parts: the spans of the source's tasks.
+            frontier: the input's epoch; None: the input is closed.
+            seen: whether the input has had an epoch before. If not, the span with the most rows is in time,
+                so that one wrong row does not set the first epoch.
+            jump: how far an epoch may be above the highest one before.
+            after: the epoch at which rows of a closed source enter.
         """
-        if stands is None:
+        if frontier is None:
             return cls(0, NO_EPOCH, after)
-        found = [span for span in joined(parts, jump) if span[1] >= stands]
+        open_spans = [span for span in joined(parts, jump) if span[1] >= frontier]
         if not seen:
-            if not found:
-                return cls(stands, NO_EPOCH, stands)
-            _, high, _ = max(found, key=lambda span: (span[2], -span[0]))
-            return cls(stands, high, max(stands, found[0][0]))
-        # between two spans there is more than a jump, so none is reached by way of another
-        high = max([stands, *(high for low, high, _ in found if low - stands <= jump)])
-        return cls(stands, high, stands)
+            if not open_spans:
+                return cls(frontier, NO_EPOCH, frontier)
+            _, high, _ = max(open_spans, key=lambda span: (span[2], -span[0]))
+            return cls(frontier, high, max(frontier, open_spans[0][0]))
+        # spans are more than a jump apart, so only spans within a jump of the frontier are in time
+        high = max([frontier, *(high for low, high, _ in open_spans if low - frontier <= jump)])
+        return cls(frontier, high, frontier)
 
     def __contains__(self, epoch: int) -> bool:
         return self.low <= epoch <= self.high
@@ -132,34 +132,34 @@ class InTime:
 
 @dataclass(slots=True)
 class Refused:
-    """Rows of a batch that no patience would have made in time, of one source."""
+    """Rows of one source that are late because their epoch is invalid or jumps too far."""
 
     #: rows whose epoch is null, negative or too large
     without: int = 0
-    #: rows that jump too far, the least epoch of them, and the highest epoch that was in time
+    #: rows that jump too far, their least epoch, and the highest epoch that was in time
     far: int = 0
     least: int = EPOCHS
     above: int = 0
 
     @property
     def rows(self) -> int:
-        """All of them."""
+        """The number of refused rows."""
         return self.without + self.far
 
     @classmethod
-    def among(cls, counts: Iterable[tuple[int, int]], verdict: InTime) -> Refused:
-        """Those among a task's rows, by epoch."""
-        made = cls(above=verdict.high)
+    def among(cls, counts: Iterable[tuple[int, int]], in_time: InTime) -> Refused:
+        """The refused rows of a task, given the numbers of its rows by epoch."""
+        refused = cls(above=in_time.high)
         for epoch, rows in counts:
             if epoch == NO_EPOCH:
-                made.without += rows
-            elif epoch > verdict.high >= verdict.low:
-                made.far += rows
-                made.least = min(made.least, epoch)
-        return made
+                refused.without += rows
+            elif epoch > in_time.high >= in_time.low:
+                refused.far += rows
+                refused.least = min(refused.least, epoch)
+        return refused
 
     def add(self, other: Mapping[str, int]) -> None:
-        """And those that another worker tells of."""
+        """Add the refused rows of another worker's report."""
         self.without += other["without"]
         self.far += other["far"]
         self.least = min(self.least, other["least"])
@@ -170,16 +170,16 @@ class Refused:
         return {"without": self.without, "far": self.far, "least": self.least, "above": self.above}
 
     def text(self, source: str, where: Where, jump: int) -> str:
-        """What to tell the user."""
-        what = []
+        """The warning for the user."""
+        parts = []
         if self.far:
-            what.append(
+            parts.append(
                 f"{self.far} rows with epochs from {self.least} on, which is more than max_jump={jump} above "
                 f"{self.above}, the highest epoch before"
             )
         if self.without:
-            what.append(f"{self.without} rows whose epoch is null, negative, or 2**62 or more")
+            parts.append(f"{self.without} rows whose epoch is null, negative, or 2**62 or more")
         return (
-            f"source {source!r} ({where}) brought {' and '.join(what)}. They are counted as late, and are in "
-            "the stream `late`. Hint: mend the column, or raise max_jump in flow.source(...)."
+            f"source {source!r} ({where}) brought {' and '.join(parts)}. They are counted as late, and go to "
+            "the stream `late`. Hint: correct the column, or raise max_jump in flow.source(...)."
         )

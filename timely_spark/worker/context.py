@@ -1,4 +1,4 @@
-"""What a vertex sees of the worker that calls it: the context of `Vertex`, and the keeper of its laws."""
+"""The context of a vertex: the part of its worker that the vertex may use, with checks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from timely_spark.compiler.plan import Node, Through
 from timely_spark.errors import CapabilityError, LogDamaged, SchemaError, VertexError, excerpt
 from timely_spark.graph import Scope, Vertex, as_table, describe
-from timely_spark.worker.keys import deal
-from timely_spark.worker.loops import limited
+from timely_spark.state.keys import partition
+from timely_spark.worker.loops import limiting_loop
 from timely_spark.worker.notify import Pending
 from timely_spark.worker.pack import apply_stage
-from timely_spark.worker.plan import Node, Through
 from timely_spark.worker.vertex_snapshot import Invocation
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def at_fault(node: Node, time: Any = "", batch: pa.Table | None = None) -> Iterator[None]:
-    """Whatever is raised within is an error of the step; `batch` is what it was given.
+def errors_of(node: Node, time: Any = "", batch: pa.Table | None = None) -> Iterator[None]:
+    """Raise exceptions of the body as errors of the step that was called with `batch`.
 
     Raises:
-        VertexError: of the step, or of the one that is to blame already.
-        LogDamaged: what the step had kept is damaged, for which no step is to blame.
+        VertexError: of this step, or of another step that the exception names already.
+        LogDamaged: the step's state is damaged in the store.
     """
     try:
         yield
@@ -39,30 +39,32 @@ def at_fault(node: Node, time: Any = "", batch: pa.Table | None = None) -> Itera
         raise VertexError.from_exception(node.name, where, error, time=str(time), rows=rows) from error
 
 
-class Live:
-    """The context of calls as they come: what the vertex sends goes on its way."""
+class CallContext:
+    """The context of the calls of a round."""
 
-    def __init__(self, here: Worker) -> None:
-        self.round, self.worker, self.workers, self.times = here, here.worker, here.workers, here.plan.times
+    def __init__(self, round_: Worker) -> None:
+        self.round, self.worker, self.workers, self.times = (
+            round_, round_.worker, round_.workers, round_.plan.times
+        )  # fmt: skip
 
-    def run(self, node: Node, called: Invocation, capability: Any | None = None) -> None:
-        """Call a node's vertex, with the right to send from `capability` on."""
-        with at_fault(node, called.time, called.batch):
-            self.call(node, self.round.vertex(node), called, capability)
+    def run(self, node: Node, invocation: Invocation, capability: Any | None = None) -> None:
+        """Call a node's vertex, which may send at `capability` or later."""
+        with errors_of(node, invocation.time, invocation.batch):
+            self.call(node, self.round.vertex(node), invocation, capability)
 
-    def call(self, node: Node, vertex: Vertex, called: Invocation, capability: Any | None) -> None:
+    def call(self, node: Node, vertex: Vertex, invocation: Invocation, capability: Any | None) -> None:
         """Call a vertex of `node`."""
-        self.node, self.called, self.capability = node, called, capability
+        self.node, self.invocation, self.capability = node, invocation, capability
         try:
-            if called.batch is None:
-                vertex.on_notify(called.time)
+            if invocation.batch is None:
+                vertex.on_notify(invocation.time)
             else:
-                vertex.on_recv(called.edge, called.time, called.batch)
+                vertex.on_recv(invocation.edge, invocation.time, invocation.batch)
         finally:
-            self.capability = None  # it ends with the call
+            self.capability = None  # the capability ends with the call
 
     def send(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Send by an output: over each of its channels, here at once, to others at the end of the round."""
+        """Send by an output: to this worker's queue at once, to other workers at the end of the round."""
         node = self.node
         if self.capability is None or not self.capability.less_equal(time):
             msg = (
@@ -83,17 +85,17 @@ class Live:
         if not batch.num_rows:
             return
         for stages, loop in self.round.plan.ends.get((node.index, edge), ()):
-            self._dropped(stages, loop, time, batch)
+            self._drop(stages, loop, time, batch)
         for index in node.out[edge]:
-            self._over(index, time, batch)
+            self._send_over(index, time, batch)
 
-    def _over(self, index: int, time: Any, batch: pa.Table) -> None:
+    def _send_over(self, index: int, time: Any, batch: pa.Table) -> None:
         round_ = self.round
         channel = round_.plan.channels[index]
-        onward = round_.iterations.onward(channel, time)
-        if onward is None:
-            if (loop := limited(channel)) is not None:
-                self._dropped(channel.through, loop, time, batch)
+        arrival = round_.iterations.arrival(channel, time)
+        if arrival is None:
+            if (loop := limiting_loop(channel)) is not None:
+                self._drop(channel.through, loop, time, batch)
             return
         batch = through(channel.through, batch)
         if not batch.num_rows:
@@ -103,20 +105,20 @@ class Live:
         elif channel.exchange.broadcast:
             parts = dict.fromkeys(range(self.workers), batch)
         else:
-            parts = deal(batch, channel.exchange.columns, self.workers)
+            parts = partition(batch, channel.exchange.columns, self.workers)
         for to, part in parts.items():
             if to == self.worker:
-                round_.enqueue(round_.plan.nodes[channel.target], channel.input, onward, part)
+                round_.enqueue(round_.plan.nodes[channel.target], channel.input, arrival, part)
             else:
-                round_.outbox[index, onward, to].append(part)
+                round_.outbox[index, arrival, to].append(part)
 
-    def _dropped(self, stages: Through, loop: Scope, time: Any, batch: pa.Table) -> None:
-        """A loop's limit lets nothing pass: what would have, is counted."""
+    def _drop(self, stages: Through, loop: Scope, time: Any, batch: pa.Table) -> None:
+        """Count the records that a loop's limit drops."""
         self.round.iterations.drop(self.node, loop, time, through(stages, batch))
 
     def notify(self, time: Any, capability: Any | None) -> None:
         """Ask for a notification."""
-        node, now = self.node, self.called.time
+        node, now = self.node, self.invocation.time
         if not node.waits:
             msg = (
                 f"step {node.name!r} asks for a notification and has no on_notify. "
@@ -140,11 +142,11 @@ class Live:
         self.round.pending.add(Pending(node.index, time, capability))
 
     def output(self, time: Any, batch: pa.Table) -> None:
-        """Hand a batch to the driver."""
+        """Give the driver a batch of an output."""
         self.round.outputs[self.node.index, time].append(batch)
 
     def feeds(self, edge: int) -> Vertex | None:
-        """The vertex here whose output comes to an input as it is."""
+        """This worker's vertex whose output is an input's only source, unchanged; None: there is no such."""
         plan = self.round.plan
         first, *others = plan.into[self.node.index, edge]
         if others or first.source is None or first.exchange is not None or first.through:
@@ -152,28 +154,29 @@ class Live:
         return self.round.vertex(plan.nodes[first.source])
 
     def coarse(self, time: Any) -> Any:
-        """The time as far as it matters to what is accumulated here."""
-        return self.round.plan.times.coarse(time, self.node.forget) if self.node.forget else time
+        """The time without the loop counters that do not matter to the vertex's state."""
+        ignored = self.node.ignored_counters
+        return self.round.plan.times.coarse(time, ignored) if ignored else time
 
     def since(self) -> int:
-        """An epoch: nothing will arrive anywhere at an earlier one."""
-        return self.called.since
+        """The least epoch that is not complete in the whole flow."""
+        return self.invocation.since
 
-    def since_here(self, *, onward: bool = False) -> int:
-        """An epoch, no earlier: nothing will arrive here, on this worker; `onward`: nor where it sends to.
+    def since_here(self, *, downstream: bool = False) -> int:
+        """The least epoch at which the vertex may be called again; `downstream`: or one of its receivers.
 
-        What has come is worked off in the order of its times, so this moves on within a round.
+        At least `since()`. A worker delivers its queue in the order of times, so the epoch grows in a round.
         """
         plan, nodes = self.round.plan, [self.node]
-        if onward:
+        if downstream:
             nodes += [plan.nodes[plan.channels[index].target] for out in self.node.out for index in out]
         epochs = (epoch for node in nodes for epoch in self.round.epochs(node))
-        least: int = min([self.called.time.epoch, *epochs])
-        return max(self.called.since, least)
+        least: int = min([self.invocation.time.epoch, *epochs])
+        return max(self.invocation.since, least)
 
 
 def through(stages: Through, batch: pa.Table) -> pa.Table:
-    """What the per-batch stages on a channel make of a batch."""
+    """The batch after the per-batch stages of a channel."""
     for stage, port in stages:
         if not batch.num_rows:
             break
@@ -181,21 +184,21 @@ def through(stages: Through, batch: pa.Table) -> pa.Table:
     return batch
 
 
-class Muted(Live):
-    """The context of calls made again for the state's sake: what they led to is on its way already."""
+class ReplayContext(CallContext):
+    """The context of calls that are replayed to restore a state: their effects are not repeated."""
 
-    def since_here(self, *, onward: bool = False) -> int:
-        """As far as it is written down."""
-        return self.called.since
+    def since_here(self, *, downstream: bool = False) -> int:
+        """The epoch that the log has: a lower bound."""
+        return self.invocation.since
 
     def send(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """It was sent."""
+        """Do nothing: the batch was sent before."""
 
     def notify(self, time: Any, capability: Any | None) -> None:
-        """It was asked for."""
+        """Do nothing: the notification was requested before."""
 
     def output(self, time: Any, batch: pa.Table) -> None:
-        """It was handed over."""
+        """Do nothing: the batch was output before."""
 
 
 def _fit(node: Node, batch: Any, declared: pa.Schema) -> pa.Table:

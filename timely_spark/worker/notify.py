@@ -1,8 +1,8 @@
-"""What may still arrive at a vertex from outside its worker's round: half of the rule of notifications.
+"""The notificator, and lower bounds of the times that may still arrive at a vertex from outside its worker.
 
-A notification at (vertex, t) may be delivered when (a) nothing its worker holds could result in (vertex, t),
-and (b) nothing anywhere that crosses at least one exchange could. Workers ask for (a) and (b), the driver
-asks for (b) alone, to know whom to wake.
+A notification at (vertex, t) may be delivered when (a) nothing that its worker holds could result in
+(vertex, t), and (b) no pointstamp anywhere could by a path with at least one exchange. Workers check (a) and
+(b); the driver checks (b), to decide which workers run.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from timely_spark.compiler.plan import Node, Plan, Source
 from timely_spark.times import Antichain, MutableAntichain
-from timely_spark.worker.plan import Node, Plan, Source
 
 
 def input_frontier(
@@ -24,8 +24,8 @@ def input_frontier(
 ) -> tuple[int | None, int | None]:
     """The frontier of an input after batch `batch_id`, and the least epoch of the data in that batch.
 
-    By the clock the batch itself is the epoch, used up whether or not the input brought rows; of a batch's
-    rounds only the first has data. A closed input is None.
+    With clock epochs the epoch is the batch, with or without rows; only the first round of a batch has data.
+    A closed input has (None, None).
     """
     if position is None:
         return None, None
@@ -41,14 +41,13 @@ def lower_bounds(
 ) -> list[Any]:
     """The least times at which messages may still arrive at `node` from outside the round and worker.
 
-    Three kinds: what may arrive over an exchange (the header knows); an input that is still open, which
-    blocks along every path; and the data of this very batch, which lies at its first vertex on every worker,
-    and blocks by paths with an exchange.
+    Three kinds of messages: over an exchange (the header has their bounds); from an open input, along every
+    path; and from data of this batch, which is at its first vertex on any worker, by paths with an exchange.
     """
     times = [plan.times.decode(time) for time in header["arrivals"].get(str(node.index), ())]
     for source in plan.inputs:
         in_time = late = (open_[source.name], present[source.name])
-        if source.late and open_[source.name] is None:  # closed: what comes still is late
+        if source.late and open_[source.name] is None:  # rows of a closed source are late
             at = header.get("late", {}).get(source.name, present[source.name])
             late = at, at
         for index in source.entries:
@@ -56,9 +55,9 @@ def lower_bounds(
             if epochs == (None, None):
                 continue
             channel = plan.channels[index]
-            # from the few entries onward: back from each node that waits would be quadratic
-            onward = plan.reach.onward(plan.nodes[channel.target].arrives)
-            for paths, epoch in zip(onward, epochs, strict=True):
+            # paths from the few entries: paths back from each waiting node would be quadratic
+            reachable = plan.reach.paths_from(plan.nodes[channel.target].arrives)
+            for paths, epoch in zip(reachable, epochs, strict=True):
                 if epoch is None or node.arrives not in paths:
                     continue
                 entered = channel.summary.results_in(plan.times.epoch(epoch))
@@ -70,20 +69,20 @@ def lower_bounds(
 
 
 class Blockers(dict[int, list[Any]]):
-    """`lower_bounds` by node, computed on first use, because few of the nodes that could wait do."""
+    """`lower_bounds` by node, computed on first use."""
 
     def __init__(self, find: Callable[[int], list[Any]]) -> None:
         super().__init__()
         self.find = find
 
     def __missing__(self, index: int) -> list[Any]:
-        found = self[index] = self.find(index)
-        return found
+        bounds = self[index] = self.find(index)
+        return bounds
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A notification asked for: once `guarantee` is complete; it may send from `capability` on, if any."""
+    """A requested notification: delivered when `guarantee` is complete; may send at `capability` or later."""
 
     node: int
     guarantee: Any
@@ -95,94 +94,101 @@ class Notificator:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._tie = itertools.count()
-        #: each with its number
-        self._asked: dict[Pending, int] = {}
-        #: in (time, topological) order: what may be first. Those delivered go when they come up.
+        self._sequence = itertools.count()
+        #: the pending notifications, each with a sequence number
+        self._numbers: dict[Pending, int] = {}
+        #: a heap in (time, topological) order of the notifications that may be next, and of delivered ones
         self._order: list[_Entry] = []
-        #: what waits until a capability, (location, time), is gone; none of it is in `_order`
+        #: notifications that wait until a capability, (location, time), is dropped; not in `_order`
         self._behind: dict[tuple[int, Any], list[_Entry]] = defaultdict(list)
-        #: what is blocked from outside for the rest of the round
+        #: notifications that are blocked from outside for the rest of the round
         self._blocked: list[_Entry] = []
-        #: what was asked for (+1) and delivered (-1) since the round began
+        #: notifications that were requested (+1) and delivered (-1) since the round began
         self.changed: Counter[Pending] = Counter()
-        #: the capabilities held, by location and epoch; and each location's epochs in order
-        self._held: dict[int, dict[int, MutableAntichain[Any]]] = {}
+        #: the capabilities, by location and epoch; and each location's epochs in order
+        self._capabilities: dict[int, dict[int, MutableAntichain[Any]]] = {}
         self._epochs: dict[int, list[int]] = {}
 
     def __iter__(self) -> Iterator[Pending]:
-        return iter(self._asked)
+        return iter(self._numbers)
 
     def __len__(self) -> int:
-        return len(self._asked)
+        return len(self._numbers)
 
     def begin(self) -> None:
-        """A round begins: what the last one could not deliver may be delivered in this one."""
+        """Begin a round, in which the blocked notifications of the last one may be deliverable."""
         for entry in self._blocked:
             heapq.heappush(self._order, entry)
         self._blocked.clear()
         self.changed.clear()
 
     def add(self, pending: Pending) -> None:
-        """Ask for a notification; once for each that is the same."""
-        if pending in self._asked:
+        """Request a notification; equal requests are one."""
+        if pending in self._numbers:
             return
-        tie = self._asked[pending] = next(self._tie)
+        number = self._numbers[pending] = next(self._sequence)
         self.changed[pending] += 1
         node, capability = self.plan.nodes[pending.node], pending.capability
         key = self.plan.key(node, pending.guarantee)
-        heapq.heappush(self._order, (key, capability is None, tie, pending))
+        heapq.heappush(self._order, (key, capability is None, number, pending))
         if capability is not None:
-            held = self._held.setdefault(node.leaves, {})
-            if capability.epoch not in held:
-                held[capability.epoch] = MutableAntichain()
+            by_epoch = self._capabilities.setdefault(node.leaves, {})
+            if capability.epoch not in by_epoch:
+                by_epoch[capability.epoch] = MutableAntichain()
                 insort(self._epochs.setdefault(node.leaves, []), capability.epoch)
-            held[capability.epoch].update_iter([(capability, +1)])
+            by_epoch[capability.epoch].update_iter([(capability, +1)])
 
     def remove(self, pending: Pending) -> None:
-        """It was delivered: its capability is gone, and what waited for that may be next."""
-        del self._asked[pending]
+        """Remove a delivered notification and its capability; notifications behind it may be next."""
+        del self._numbers[pending]
         self.changed[pending] -= 1
         capability = pending.capability
         if capability is None:
             return
         location, epoch = self.plan.nodes[pending.node].leaves, capability.epoch
-        held = self._held[location][epoch]
+        held = self._capabilities[location][epoch]
         held.update_iter([(capability, -1)])
         if capability not in held.counts:
             for entry in self._behind.pop((location, capability), ()):
                 heapq.heappush(self._order, entry)
         if not held:
-            del self._held[location][epoch]
+            del self._capabilities[location][epoch]
             del self._epochs[location][bisect_left(self._epochs[location], epoch)]
-            if not self._held[location]:
-                del self._held[location], self._epochs[location]
+            if not self._capabilities[location]:
+                del self._capabilities[location], self._epochs[location]
 
     def epochs(self, node: Node) -> list[int]:
-        """The least epoch of a capability, at each location where one is held by a node or may lead to it."""
+        """The least epochs of the capabilities of a node, and of those at locations that may lead to it."""
         leads = self.plan.reach.may_lead
         return [e[0] for at, e in self._epochs.items() if at == node.leaves or leads(at, node.arrives)]
 
-    def first(self, blockers: Mapping[int, list[Any]]) -> Pending | None:
-        """The first that nothing can precede any more. `blockers` are the same throughout a round."""
-        while self._order:
+    def first(
+        self, blockers: Mapping[int, list[Any]], before: tuple[Any, ...] | None = None
+    ) -> Pending | None:
+        """The first deliverable notification. `blockers` must not change within a round.
+
+        Args:
+            blockers: what may still arrive from outside, by node.
+            before: the key of the first message that is queued: only notifications with a lesser key.
+        """
+        while self._order and (before is None or self._order[0][0] < before):
             entry = self._order[0]
-            _, _, tie, pending = entry
-            if self._asked.get(pending) == tie:
+            _, _, number, pending = entry
+            if self._numbers.get(pending) == number:
                 if any(time.less_equal(pending.guarantee) for time in blockers[pending.node]):
                     self._blocked.append(entry)
-                elif (capability := self._holds(pending)) is None:
+                elif (capability := self._capability_before(pending)) is None:
                     return pending
                 else:
                     self._behind[capability].append(entry)
             heapq.heappop(self._order)
         return None
 
-    def _holds(self, pending: Pending) -> tuple[int, Any] | None:
-        """A capability that could result in what the notification says is over, as (location, time)."""
+    def _capability_before(self, pending: Pending) -> tuple[int, Any] | None:
+        """A capability, (location, time), that could result in a time which the notification completes."""
         guarantee, reach = pending.guarantee, self.plan.reach
         target = self.plan.nodes[pending.node].arrives
-        for location, held in self._held.items():
+        for location, held in self._capabilities.items():
             if not reach.may_lead(location, target):
                 continue
             paths = reach.summaries(target).get(location, ())
@@ -197,5 +203,5 @@ class Notificator:
         return None
 
 
-#: (its place, whether it has no capability, its number, the notification)
+#: (order key, whether without capability, sequence number, notification)
 _Entry = tuple[tuple[Any, ...], bool, int, Pending]

@@ -1,4 +1,4 @@
-"""Rounds as files: what a worker's round was given and what it gave, to be run again elsewhere."""
+"""Recorded rounds: files with the input and the results of a worker's round, to run it again elsewhere."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from timely_spark.worker.codec import pack_parts, unpack_parts
-from timely_spark.worker.keys import from_bytes, to_bytes
-from timely_spark.worker.plan import Plan
+from timely_spark.compiler.plan import Plan
+from timely_spark.state.codec import pack_parts, unpack_parts
+from timely_spark.state.keys import from_bytes, to_bytes
 from timely_spark.worker.round import Worker, step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """One worker's round as it was run: all that went in, and all that came out."""
+    """The input and the results of one worker's round."""
 
     batch: int
-    #: of the batch's rounds
+    #: the number of the round in its batch
     round: int = 0
     worker: int
-    #: the header of the newest manifest, for a worker whose rows brought none
+    #: the header of the newest manifest, if the rows have none
     header: str
     state: bytes | None
     rows: pa.Table
@@ -30,7 +30,7 @@ class Recorded:
     out: pa.Table
 
     def write(self, folder: str) -> None:
-        """Write it to a file of its own."""
+        """Write the round to a file of its own."""
         head = json.dumps([self.batch, self.round, self.worker, self.header, self.state is None])
         parts = [head.encode(), self.state or b"", to_bytes(self.rows), self.new_state, to_bytes(self.out)]
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ class Recorded:
         )
 
     def again(self, plan: Plan) -> tuple[bytes, pa.Table]:
-        """Run the same round here, under a debugger perhaps: the new state, and the rows that come out."""
+        """Run the round again, for example in a debugger; returns the new state and the worker's rows."""
         state, out = step(plan, self.state, self.batch, self.worker, self.rows, lambda: self.header)
         return Worker(plan, state, self.worker).checkpoint(whole=True), out
 

@@ -1,9 +1,10 @@
-"""One worker's round: a pure function of its state, the round's header and the rows that came for it.
+"""One worker's round: a pure function of the worker's state, the round's header and the worker's input rows.
 
-Messages before notifications; messages in (time, topological) order, what waits at one (time, input) as one
-batch; what stays on the worker is delivered in the same round. So the order depends on times and the graph
-only, never on how rows happened to lie, and a round ends when nothing is left to do here, or its budget is
-used up.
+A round delivers messages and notifications in (time, topological) order, and a message before a notification
+of the same time and vertex; where work may lead to an earlier key (`Plan.in_order`), all messages before any
+notification. The messages that wait at one (time, input) are one batch. Messages to vertices of the same
+worker are delivered in the same round. So the order of calls depends on times and the graph only, never on
+the order of rows. A round ends when nothing can be delivered, or when its budget is used up.
 """
 
 from __future__ import annotations
@@ -20,34 +21,34 @@ from typing import Any
 
 import pyarrow as pa
 
+from timely_spark.compiler.plan import Channel, Node, Plan
 from timely_spark.errors import StateError, VertexError
 from timely_spark.graph import Vertex
-from timely_spark.worker.codec import BlobRef, Blobs, Chunk, Codec, pack_parts, unpack_parts
+from timely_spark.state.codec import BlobRef, Blobs, Chunk, Codec, pack_parts, unpack_parts
+from timely_spark.state.keys import data_bytes, from_bytes, to_bytes
 from timely_spark.worker.columns import InTime, Refused, by_column
-from timely_spark.worker.context import Live, Muted, at_fault
-from timely_spark.worker.keys import from_bytes, to_bytes
+from timely_spark.worker.context import CallContext, ReplayContext, errors_of
 from timely_spark.worker.loops import Iterations
 from timely_spark.worker.notify import Blockers, Notificator, Pending, input_frontier, lower_bounds
-from timely_spark.worker.plan import Channel, Node, Plan
 from timely_spark.worker.rows import Row, as_rows, read_rows
 from timely_spark.worker.vertex_snapshot import (
     Invocation,
     VertexSnapshot,
     changed,
-    decode_piece,
-    encode_piece,
+    decode_chunk,
+    encode_chunk,
     instance,
 )
 
-FORMAT = 6
-"""Version of the state's form."""
+FORMAT = 7
+"""The version of a worker's encoded state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one worker may do in one round: calls of vertices, and bytes delivered to them. Never wall time.
+    """The limit of one worker's work in one round: calls of vertices, and bytes delivered to them.
 
-    A round that is run again must take the same path; what is left over is done in the next round.
+    Never wall time, because a round that runs again must take the same path. The next round does the rest.
     """
 
     steps: int = 1_000_000
@@ -68,36 +69,37 @@ def step(  # noqa: PLR0917 - the round's own signature, of which nothing is opti
 
     Args:
         plan: the compiled flow.
-        state: what the worker's last round returned, None at its first.
-        batch_id: the micro-batch, which is the epoch of clocked input that comes with it.
-        worker: which worker.
-        rows: what came for it, of schema `ROWS`, in any order.
-        read_header: gives the header where no row brought one.
+        state: the state that the worker's last round returned; None in its first round.
+        batch_id: the micro-batch; with clock epochs, also the epoch of its input.
+        worker: the index of the worker.
+        rows: the worker's input, of schema `ROWS`, in any order.
+        read_header: reads the header if no row has one.
         budget: the round's budget.
-        blobs: where large parts of the state are kept apart; without, all of it is in the state.
+        blobs: the store of large parts of the state; None: the state is one piece.
 
     Returns:
         The new state, and rows of schema `ROWS` for the driver: messages, outputs, one report; or one error.
     """
-    here = Worker(plan, state, worker, blobs)
+    restored = Worker(plan, state, worker, blobs)
     try:
-        made = here.step(batch_id, rows, read_header, budget)
-        return here.checkpoint(f"{worker}-{batch_id}"), made
+        out = restored.step(batch_id, rows, read_header, budget)
+        return restored.checkpoint(f"{worker}-{batch_id}"), out
     except VertexError as error:
         return state or b"", as_rows([(worker, "error", error.encode(), None)])
 
 
 class Worker:
-    """One worker between rounds, its vertices alive: `step` takes it a round on, `checkpoint` is its state.
+    """A worker and its vertices: `step` runs one round, `checkpoint` encodes the state.
 
-    A worker made from what `checkpoint` gave goes on exactly as this one would. After an error it is of no
-    further use: its state may be half a round on.
+    A worker restored from a checkpoint behaves exactly like the original. After an error, discard the worker:
+    its state may be half a round on.
 
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("hello")
         >>> _ = flow.input("x", "n long").distinct().capture("out")
-        >>> from timely_spark.worker import Coordinator, pack
+        >>> from timely_spark.coordinator import Coordinator
+        >>> from timely_spark.worker import pack
         >>> plan = flow.compile(workers=1)
         >>> header = Coordinator(plan).first().header
         >>> worker = Worker(plan, None, 0)
@@ -109,27 +111,27 @@ class Worker:
     def __init__(self, plan: Plan, state: Any | None, worker: int, blobs: Blobs | None = None) -> None:
         self.plan, self.worker, self.workers = plan, worker, plan.workers
         self.codec, self.iterations = Codec(plan.times, blobs), Iterations(plan)
-        #: what waits for delivery; `order` holds each of its keys once
+        #: batches that wait for delivery, by (node, input, time); `order` is a heap of the same keys
         self.queue: dict[tuple[int, int, Any], list[pa.Table]] = defaultdict(list)
         self.order: list[tuple[Any, int, int, int, Any]] = []
-        #: large batches of the queue, and where they are kept
-        self.laid: dict[tuple[int, int, Any], tuple[pa.Table, BlobRef]] = {}
-        self.tie = itertools.count()
+        #: the queued batches that are written to blobs
+        self.queue_blobs: dict[tuple[int, int, Any], tuple[pa.Table, BlobRef]] = {}
+        self.sequence = itertools.count()
         self.pending = Notificator(plan)
-        #: states as they were written last; a vertex is built when first called
-        self.saved: dict[str, VertexSnapshot] = {}
+        #: the last checkpoint of each vertex; `vertices` has those that were called in this process
+        self.snapshots: dict[str, VertexSnapshot] = {}
         self.vertices: dict[int, Vertex] = {}
-        #: by vertex, those with state, the calls since then; of vertices that are not logged none is listed
-        self.called: dict[int, list[Invocation]] = {}
-        #: spent in `step`; of interest to people only
+        #: per vertex with state that was called since the last checkpoint, its calls if the vertex is logged
+        self.invocations: dict[int, list[Invocation]] = {}
+        #: time spent in `step`, for statistics
         self.seconds = 0.0
-        self.live = Live(self)
-        self._read(state)
+        self.context = CallContext(self)
+        self._restore(state)
 
     def step(
         self, batch_id: int, rows: pa.Table, read_header: Callable[[], str], budget: Budget | None = None
     ) -> pa.Table:
-        """Run one round: as the function `step`, but for the state, which stays here.
+        """Run one round, and return its rows; see the function `step`.
 
         Raises:
             VertexError: a vertex failed.
@@ -143,17 +145,17 @@ class Worker:
             "ticks": set(), "advance": {}, "seen": {}, "late": Counter(), "refused": {}
         }  # fmt: skip
         self.stats: Counter[str] = Counter()
-        self.before = self._queued()
+        self.queued_before = self._queued()
         self.pending.begin()
-        self.take(read_rows(rows), read_header)
+        self.receive(read_rows(rows), read_header)
         self.run()
-        made = self._rows()
+        out = self._rows()
         self.seconds += perf_counter() - started
-        return made
+        return out
 
     # -- in --------------------------------------------------------------------------------------------------
 
-    def _read(self, state: Any | None) -> None:
+    def _restore(self, state: Any | None) -> None:
         if state is None or not len(state):
             for node in self.plan.nodes:
                 for time in self.plan.initial(node):
@@ -167,46 +169,48 @@ class Worker:
                 msg, hint="continue with the version that wrote it, or start with a new checkpoint"
             )
         decode, by_name = self.plan.times.decode, self.plan.by_name
-        self.saved = {
-            name: VertexSnapshot.decode(said, parts)
-            for name, said in head["vertices"].items()
-            if name in by_name  # a step that the flow has no more leaves nothing behind
+        self.snapshots = {
+            name: VertexSnapshot.decode(encoded, parts)
+            for name, encoded in head["vertices"].items()
+            if name in by_name  # a step that was removed from the flow loses its state
         }
-        for (name, input_, time), said in zip(head["queue"], head["batches"], strict=True):
-            node, piece = by_name[name], decode_piece(said, parts)
-            table, time_ = from_bytes(self.codec.get(piece)), decode(time)
+        for (name, input_, time), encoded in zip(head["queue"], head["batches"], strict=True):
+            node, chunk = by_name[name], decode_chunk(encoded, parts)
+            table, time_ = from_bytes(self.codec.get(chunk)), decode(time)
             self.enqueue(node, input_, time_, table)
-            if isinstance(piece, BlobRef):
-                self.laid[node.index, input_, time_] = table, piece
+            if isinstance(chunk, BlobRef):
+                self.queue_blobs[node.index, input_, time_] = table, chunk
         for name, guarantee, capability in head["pending"]:
             held = decode(capability) if capability is not None else None
             self.pending.add(Pending(by_name[name].index, decode(guarantee), held))
 
-    def take(self, rows: list[tuple[int, str, dict[str, Any], Any]], read_header: Callable[[], str]) -> None:
-        """Sort out what came: the header, how far inputs are, and data, in an order of its own."""
+    def receive(
+        self, rows: list[tuple[int, str, dict[str, Any], Any]], read_header: Callable[[], str]
+    ) -> None:
+        """Take in the header, the advances of inputs, and the data, whatever the order of the rows."""
         headers = [meta for _, kind, meta, _ in rows if kind == "header"]
         self.header = headers[0] if headers else json.loads(read_header())
         self.iterations.begin(self.header["bounds"])
         inputs = self.header["inputs"]
-        #: where each input stands after this batch, and (for `present`) where its data of this batch may be
-        self.open: dict[str, int | None] = {}
-        self.present: dict[str, int | None] = {}
-        moved = sorted(
+        #: per input the frontier after this batch, and the least epoch of the batch's data
+        self.frontiers: dict[str, int | None] = {}
+        self.data_epochs: dict[str, int | None] = {}
+        advances = sorted(
             (meta for _, kind, meta, _ in rows if kind == "advance"),
             key=lambda meta: (meta["source"], meta["seq"]),
         )
         for source in self.plan.inputs:
-            self.open[source.name], self.present[source.name] = input_frontier(
+            self.frontiers[source.name], self.data_epochs[source.name] = input_frontier(
                 source, inputs[source.name], self.batch_id, first=self.header["batch"] < self.batch_id
             )
-        for meta in moved:
-            left = self.open[meta["source"]]
-            closed = meta["to"] is None and left is not None
+        for meta in advances:
+            before = self.frontiers[meta["source"]]
+            closed = meta["to"] is None and before is not None
             if closed and self.plan.source(meta["source"]).epochs == "manual":
-                self.report["ticks"].add(left)  # the epoch at which it is closed is over
-            self.open[meta["source"]] = meta["to"]
+                self.report["ticks"].add(before)  # closing an input completes its last epoch
+            self.frontiers[meta["source"]] = meta["to"]
             self.report["advance"][meta["source"]] = meta["to"]
-        self._judge([meta for _, kind, meta, _ in rows if kind == "input"])
+        self._check_epochs([meta for _, kind, meta, _ in rows if kind == "input"])
         data = [(kind, meta, payload) for _, kind, meta, payload in rows if kind in {"input", "message"}]
         data.sort(
             key=lambda row: (
@@ -226,31 +230,31 @@ class Worker:
                 self.received[node.arrives, time] += 1
                 self.enqueue(node, channel.input, time, from_bytes(payload))
             else:
-                self._input(meta, payload)
+                self._receive_input(meta, payload)
 
-    def _judge(self, metas: list[dict[str, Any]]) -> None:
-        """Which epochs of columns are in time, and what must be told of the others."""
+    def _check_epochs(self, metas: list[dict[str, Any]]) -> None:
+        """Decide which epochs of sources with an epoch column are in time, and report the other rows."""
         self.in_time: dict[str, InTime] = {}
         for name in {meta["source"] for meta in metas if "spans" in meta}:
-            mine = [meta for meta in metas if meta["source"] == name and "spans" in meta]
-            verdict = self.in_time[name] = InTime.of(
-                itertools.chain.from_iterable(meta["spans"] for meta in mine),
-                self.present[name],
+            ticks = [meta for meta in metas if meta["source"] == name and "spans" in meta]
+            in_time = self.in_time[name] = InTime.of(
+                itertools.chain.from_iterable(meta["spans"] for meta in ticks),
+                self.data_epochs[name],
                 seen=name not in self.header.get("unseen", ()),
                 jump=self.plan.source(name).stage.max_jump,
                 after=self.header.get("late", {}).get(name),
             )
-            if verdict.high >= verdict.low:
-                self.report["seen"][name] = verdict.high
-            for rows in (meta["rows"] for meta in mine if "rows" in meta):
-                self.report["ticks"].update(epoch for epoch, _ in rows if epoch in verdict)
-                if late := sum(n for epoch, n in rows if epoch not in verdict):
+            if in_time.high >= in_time.low:
+                self.report["seen"][name] = in_time.high
+            for rows in (meta["rows"] for meta in ticks if "rows" in meta):
+                self.report["ticks"].update(epoch for epoch, _ in rows if epoch in in_time)
+                if late := sum(n for epoch, n in rows if epoch not in in_time):
                     self.report["late"][name] += late
-                if (refused := Refused.among(rows, verdict)).rows:
+                if (refused := Refused.among(rows, in_time)).rows:
                     self.report["refused"].setdefault(name, Refused()).add(refused.encode())
 
-    def _input(self, meta: dict[str, Any], payload: Any) -> None:
-        """Data of the batch: it enters at the batch's epoch; where the flow has no clock, at its own."""
+    def _receive_input(self, meta: dict[str, Any], payload: Any) -> None:
+        """Enqueue input data: at the batch's epoch with clock epochs, else at the epoch of the data."""
         source = self.plan.source(meta["source"])
         epoch = self.batch_id if source.epochs == "clock" else meta.get("epoch")
         if epoch is not None:
@@ -261,15 +265,15 @@ class Worker:
         if not by_column(source.epochs):
             self._enter(channel, epoch, table)
             return
-        verdict, place = self.in_time[source.name], 0
+        in_time, start = self.in_time[source.name], 0
         for epoch, rows in meta["epochs"]:
-            late = epoch not in verdict
+            late = epoch not in in_time
             if late == (channel.index in source.late):
-                self._enter(channel, verdict.late if late else epoch, table.slice(place, rows))
-            place += rows
+                self._enter(channel, in_time.late if late else epoch, table.slice(start, rows))
+            start += rows
 
     def _enter(self, channel: Channel, epoch: int | None, table: pa.Table) -> None:
-        """Records come in at an epoch; None: nowhere."""
+        """Enqueue input records at an epoch; None: drop them."""
         if epoch is None:
             return
         time = channel.summary.results_in(self.plan.times.epoch(epoch))
@@ -278,78 +282,85 @@ class Worker:
             self.enqueue(self.plan.nodes[channel.target], channel.input, time, table)
 
     def enqueue(self, node: Node, input_: int, time: Any, table: pa.Table) -> None:
-        """Put a batch where the vertex will find it."""
+        """Queue a batch for delivery."""
         key = (node.index, input_, time)
         if key not in self.queue:
-            heapq.heappush(self.order, (self.plan.key(node, time), node.index, input_, next(self.tie), time))
+            heapq.heappush(
+                self.order, (self.plan.key(node, time), node.index, input_, next(self.sequence), time)
+            )
         self.queue[key].append(table)
 
     # -- the round -------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Deliver until nothing is left that may be delivered, or the budget is used up."""
+        """Deliver batches and notifications until none is deliverable, or the budget is used up."""
         self.blockers = Blockers(
             lambda index: lower_bounds(
-                self.plan, self.plan.nodes[index], self.header, self.open, self.present
+                self.plan, self.plan.nodes[index], self.header, self.frontiers, self.data_epochs
             )
         )
         while self.stats["steps"] < self.budget.steps and self.stats["bytes"] < self.budget.bytes:
-            if self.order:
+            before = self.order[0][0] if self.order else None
+            pending = None
+            if before is None or self.plan.in_order:
+                # the queued messages have later keys, so nothing that they lead to concerns it
+                pending = self.pending.first(self.blockers, before)
+            if pending is not None:
+                node, time = self.plan.nodes[pending.node], pending.guarantee
+                key = self.plan.key(node, time)
+                if len(key) > 2 and not self.iterations.enter(node, key, time, None, self.stats["steps"]):
+                    return
+                self.pending.remove(pending)
+                self.stats["notifications"] += 1
+                self._call(node, Invocation(time, self.header["oldest"]), pending.capability)
+            elif self.order:
                 key, index, input_, _, time = self.order[0]
                 node, tables = self.plan.nodes[index], self.queue[index, input_, time]
-                if len(key) > 2 and not self.iterations.passes(
+                if len(key) > 2 and not self.iterations.enter(
                     node, key, time, tables[0], self.stats["steps"]
                 ):
                     return
                 heapq.heappop(self.order)
                 del self.queue[index, input_, time]
                 batch = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
-                self.stats["bytes"] += batch.nbytes
+                self.stats["bytes"] += data_bytes(batch)
                 self.stats["records"] += batch.num_rows
                 self._call(node, Invocation(time, self.header["oldest"], input_, batch), time)
-            elif (pending := self.pending.first(self.blockers)) is not None:
-                node, time = self.plan.nodes[pending.node], pending.guarantee
-                key = self.plan.key(node, time)
-                if len(key) > 2 and not self.iterations.passes(node, key, time, None, self.stats["steps"]):
-                    return
-                self.pending.remove(pending)
-                self.stats["notifications"] += 1
-                self._call(node, Invocation(time, self.header["oldest"]), pending.capability)
             else:
                 return
             self.stats["steps"] += 1
 
     def epochs(self, node: Node) -> list[int]:
-        """The least epochs at which something may still come to a node here, once this call is over."""
-        waiting = (time.epoch for *_, time in self.order[:1])
+        """Lower bounds of the epochs at which a node of this worker may be called after the present call."""
+        queued = (time.epoch for *_, time in self.order[:1])
         outside = (time.epoch for time in self.blockers[node.index])
-        return [*waiting, *outside, *self.pending.epochs(node)]
+        return [*queued, *outside, *self.pending.epochs(node)]
 
-    def _call(self, node: Node, called: Invocation, capability: Any | None) -> None:
+    def _call(self, node: Node, invocation: Invocation, capability: Any | None) -> None:
         if not node.stage.is_stateless:
-            calls = self.called.setdefault(node.index, [])
+            invocations = self.invocations.setdefault(node.index, [])
             if node.template.logged:
-                calls.append(called)
-        self.live.run(node, called, capability)
+                invocations.append(invocation)
+        self.context.run(node, invocation, capability)
 
     def vertex(self, node: Node) -> Vertex:
-        """The node's vertex on this worker, with its state.
+        """The node's vertex on this worker, restored from its snapshot on first use.
 
         Raises:
-            VertexError: it cannot be restored.
+            VertexError: the vertex cannot be restored.
         """
         if node.index not in self.vertices:
-            vertex, saved = instance(node.template), self.saved.get(node.name, VertexSnapshot())
-            if saved.full is not None:
-                with at_fault(node):
-                    data = self.codec.get(saved.full)
+            vertex, snapshot = instance(node.template), self.snapshots.get(node.name, VertexSnapshot())
+            if snapshot.full is not None:
+                with errors_of(node):
+                    data = self.codec.get(snapshot.full)
                     vertex.restore(self.codec.read(data, pickles=vertex.pickles, vertex=type(vertex)))
-            muted = Muted(self)
-            vertex._context = muted  # noqa: SLF001 - lent by the worker alone
-            for called in saved.calls(self.codec):
-                with at_fault(node, called.time):
-                    muted.call(node, vertex, called, None)
-            vertex._context = self.live  # noqa: SLF001
+            replay = ReplayContext(self)
+            vertex._context = replay  # noqa: SLF001 - only the worker sets the context
+            for invocation in snapshot.invocations(self.codec):
+                with errors_of(node, invocation.time):
+                    replay.call(node, vertex, invocation, None)
+            vertex._context = self.context  # noqa: SLF001
             self.vertices[node.index] = vertex
         return self.vertices[node.index]
 
@@ -359,10 +370,10 @@ class Worker:
         return Counter((self.plan.nodes[index].arrives, time) for index, _, time in self.queue)
 
     def _rows(self) -> pa.Table:
-        """What the round did, for the driver."""
+        """The rows for the driver: messages, outputs, and the report of the round."""
         rows: list[Row] = []
         deltas = self._queued()
-        deltas.subtract(self.before)
+        deltas.subtract(self.queued_before)
         deltas.subtract(self.received)
         for pending, n in self.pending.changed.items():
             if pending.capability is not None:
@@ -395,16 +406,16 @@ class Worker:
         return as_rows(rows)
 
     def _messages(self) -> Iterator[tuple[int, Any, int, pa.Table]]:
-        """What goes to other workers: one batch per (channel, time, worker).
+        """Messages to other workers: one batch per (channel, time, worker).
 
-        Where the receiver combines and iterations do not matter to it, those of all iterations travel as
-        one, at the last of them.
+        If the receiver combines records and ignores iterations, the records of all iterations are one batch,
+        at the join of their times.
         """
         together: dict[tuple[int, Any, int], list[tuple[Any, pa.Table]]] = defaultdict(list)
         for (index, time, to), tables in self.outbox.items():
             node = self.plan.nodes[self.plan.channels[index].target]
-            combines = node.forget and node.template.combine is not None
-            key = self.plan.times.coarse(time, node.forget) if combines else time
+            combines = node.ignored_counters and node.template.combine is not None
+            key = self.plan.times.coarse(time, node.ignored_counters) if combines else time
             together[index, key, to].append((time, pa.concat_tables(tables)))
         for (index, _, to), parts in together.items():
             channel = self.plan.channels[index]
@@ -416,49 +427,51 @@ class Worker:
     # -- state -----------------------------------------------------------------------------------------------
 
     @property
-    def kept(self) -> frozenset[bytes]:
+    def references(self) -> frozenset[bytes]:
         """The blobs that the last `checkpoint` refers to."""
-        states = itertools.chain.from_iterable(saved.references for saved in self.saved.values())
-        return frozenset([*states, *(kept.reference for _, kept in self.laid.values())])
+        states = itertools.chain.from_iterable(one.references for one in self.snapshots.values())
+        return frozenset([*states, *(blob.reference for _, blob in self.queue_blobs.values())])
 
     @property
-    def indexed(self) -> int:
-        """Bytes of blobs of which a round reads what it asks for: the batches of `Arrangement`s."""
-        return sum(sum(saved.kept.values()) for saved in self.saved.values())
+    def arrangement_bytes(self) -> int:
+        """Bytes of the batches of `Arrangement`s in blobs, of which a round reads a part only."""
+        return sum(sum(one.kept.values()) for one in self.snapshots.values())
 
     @property
     def sizes(self) -> dict[str, int]:
-        """By step the bytes of its state in the last `checkpoint`, blobs included; none without state."""
-        return {name: saved.full_size + saved.log_size for name, saved in self.saved.items()}
+        """Bytes of each step's state in the last `checkpoint`, blobs included."""
+        return {name: one.full_size + one.log_size for name, one in self.snapshots.items()}
 
-    def checkpoint(self, what: str = "", *, whole: bool = False) -> bytes:
-        """All there is, between two rounds (Naiad section 3.4): what was called is written, the rest is kept.
+    def checkpoint(self, prefix: str = "", *, whole: bool = False) -> bytes:
+        """The worker's state between two rounds (Naiad section 3.4).
+
+        Only vertices that were called since the last checkpoint are encoded again.
 
         Args:
-            what: how blobs that are new are called.
-            whole: a copy in one piece, each state in full and with no reference to blobs; nothing changes.
+            prefix: the prefix of the names of new blobs.
+            whole: encode a copy in one piece, without blobs and logs; the worker does not change.
 
         Raises:
-            VertexError: a vertex keeps what cannot be written.
+            VertexError: a vertex's state has a value that cannot be encoded.
         """
         self.codec.whole = whole
-        nodes, written = self.plan.nodes, {}
-        for index in sorted({*self.called, *(self.plan.by_name[name].index for name in self.saved)}):
-            self.codec.call_blobs(f"{what}-{index}")
-            with at_fault(nodes[index]):
-                if saved := self._written(nodes[index]):
-                    written[nodes[index].name] = saved
-        self.codec.call_blobs(f"{what}-queue")
-        laid, batches = self._laid()
+        nodes, snapshots = self.plan.nodes, {}
+        for index in sorted({*self.invocations, *(self.plan.by_name[name].index for name in self.snapshots)}):
+            self.codec.name_blobs(f"{prefix}-{index}")
+            with errors_of(nodes[index]):
+                if snapshot := self._snapshot(nodes[index]):
+                    snapshots[nodes[index].name] = snapshot
+        self.codec.name_blobs(f"{prefix}-queue")
+        queue_blobs, batches = self._encoded_queue()
         if not whole:
-            self.saved, self.laid = written, laid
-            self.called.clear()
+            self.snapshots, self.queue_blobs = snapshots, queue_blobs
+            self.invocations.clear()
         parts: list[Any] = []
         head = {
             "format": FORMAT,
-            "vertices": {name: saved.encode(parts) for name, saved in written.items()},
+            "vertices": {name: snapshot.encode(parts) for name, snapshot in snapshots.items()},
             "queue": [[nodes[index].name, input_, time.encode()] for index, input_, time in self.queue],
-            "batches": [encode_piece(piece, parts) for piece in batches],
+            "batches": [encode_chunk(chunk, parts) for chunk in batches],
             "pending": [
                 [
                     nodes[p.node].name,
@@ -470,40 +483,37 @@ class Worker:
         }
         return pack_parts([json.dumps(head, separators=(",", ":")).encode(), *parts])
 
-    def _written(self, node: Node) -> VertexSnapshot | None:
-        """A vertex's state as it is to be written; None: all is as the template has it, or has become so."""
-        saved, calls, codec = (
-            self.saved.get(node.name, VertexSnapshot()),
-            self.called.get(node.index),
-            self.codec,
-        )
+    def _snapshot(self, node: Node) -> VertexSnapshot | None:
+        """A vertex's new snapshot; None: the state is that of the template."""
+        last, codec = self.snapshots.get(node.name, VertexSnapshot()), self.codec
+        invocations = self.invocations.get(node.index)
         if codec.whole:
-            if calls is None and not saved.log and not saved.references:
-                return saved
-        elif calls is None:
-            return saved.apart(codec)
-        elif calls and (logged := saved.logged(calls, codec)) is not None:
+            if invocations is None and not last.log and not last.references:
+                return last
+        elif invocations is None:
+            return last.in_blobs(codec)
+        elif invocations and (logged := last.logged(invocations, codec)) is not None:
             return logged
         vertex = self.vertex(node)
         if not (state := changed(vertex, node.template)):
             return None
         full: Chunk = codec.write(state, pickles=vertex.pickles, vertex=type(vertex))
-        # what is not logged is likely to be written in full again, and a file of its own would be for nothing
-        return VertexSnapshot(codec.put(full) if calls else full, codec.kept)
+        # without a log, the next round probably writes the full state again: no blob for one round
+        return VertexSnapshot(codec.put(full) if invocations else full, codec.kept)
 
-    def _laid(self) -> tuple[dict[tuple[int, int, Any], tuple[pa.Table, BlobRef]], list[Chunk]]:
-        """The batches of the queue as they are to be written, and those of them that are kept apart."""
-        laid: dict[tuple[int, int, Any], tuple[pa.Table, BlobRef]] = {}
+    def _encoded_queue(self) -> tuple[dict[tuple[int, int, Any], tuple[pa.Table, BlobRef]], list[Chunk]]:
+        """The new `queue_blobs`, and the encoded batches of the queue."""
+        queue_blobs: dict[tuple[int, int, Any], tuple[pa.Table, BlobRef]] = {}
         batches: list[Chunk] = []
         for key, tables in self.queue.items():
-            known = None if self.codec.whole else self.laid.get(key)
-            if known is not None and len(tables) == 1 and tables[0] is known[0]:
-                laid[key] = known
-                batches.append(known[1])
+            old = None if self.codec.whole else self.queue_blobs.get(key)
+            if old is not None and len(tables) == 1 and tables[0] is old[0]:
+                queue_blobs[key] = old
+                batches.append(old[1])
                 continue
             table = pa.concat_tables(tables)
-            batches.append(piece := self.codec.put(to_bytes(table)))
-            if isinstance(piece, BlobRef):
+            batches.append(chunk := self.codec.put(to_bytes(table)))
+            if isinstance(chunk, BlobRef):
                 self.queue[key] = [table]
-                laid[key] = table, piece
-        return laid, batches
+                queue_blobs[key] = table, chunk
+        return queue_blobs, batches

@@ -1,4 +1,4 @@
-"""The rows that travel between sources, workers and driver: worker, kind, a little JSON, an Arrow batch."""
+"""The rows between sources, workers and driver: worker, kind, meta as JSON, an Arrow batch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pyarrow as pa
 ROWS = pa.schema(
     [("worker", pa.int32()), ("kind", pa.string()), ("meta", pa.string()), ("payload", pa.binary())]
 )
-"""Columns: worker (from 0: whom it is for, or who wrote it), kind, meta (JSON), payload (Arrow IPC or null).
+"""Columns: worker (receiver or sender, from 0), kind, meta (JSON), payload (Arrow IPC stream or null).
 
-Kinds on the way to a worker: ``input``, ``advance`` (a handle moves), ``message``, ``header``; from it:
+Kinds of rows to a worker: ``input``, ``advance`` (of a handle), ``message``, ``header``; from a worker:
 ``message``, ``output``, ``report``, ``error``.
 """
 
@@ -21,7 +21,7 @@ Row = tuple[int, str, dict[str, Any] | str, bytes | None]
 
 
 def text(meta: dict[str, Any]) -> str:
-    """Meta as it travels."""
+    """A row's meta as JSON."""
     return json.dumps(meta, separators=(",", ":"), sort_keys=True)
 
 
@@ -40,7 +40,7 @@ def as_rows(rows: Iterable[Row]) -> pa.Table:
 
 
 def read_rows(table: pa.Table) -> list[tuple[int, str, dict[str, Any], Any]]:
-    """The rows of such a table; payloads as Arrow buffers, not copied."""
+    """The rows of a table of schema `ROWS`; payloads are Arrow buffers, not copied."""
     if table.num_rows == 0:
         return []
     workers = table.column("worker").to_pylist()

@@ -1,8 +1,8 @@
 """`VertexSnapshot`: a vertex's checkpoint: the full state and, if logged, the invocations since then.
 
-Naiad section 3.4: a vertex writes its full state, or a log of its inputs with a full checkpoint now and then.
-A log has a few segments, each more than twice as large as the next, and merged as they grow. So the bytes
-written in a round are proportional, amortised, to the input of the round.
+Naiad section 3.4: a vertex writes its full state, or a log of its inputs and sometimes a full checkpoint. The
+segments of a log are merged so that each is more than twice as large as the next. So the bytes written in a
+round are proportional, amortised, to the input of the round.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.graph import Stateless, Vertex
-from timely_spark.worker.codec import (
+from timely_spark.state.codec import (
     BlobRef,
     Chunk,
     Codec,
@@ -27,10 +27,10 @@ from timely_spark.worker.codec import (
     size_of,
     unpack_parts,
 )
-from timely_spark.worker.keys import from_bytes, to_bytes
+from timely_spark.state.keys import from_bytes, to_bytes
 
 LOG_BYTES = 64 << 10
-"""A log may grow to this size, however small the state in full is."""
+"""A log up to this size is kept even if the full state is smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Invocation:
     """One call of a vertex: a batch on input `edge`, or, without a batch, a notification."""
 
     time: Any
-    #: the oldest epoch at the time of the call, which a replay must see again
+    #: the oldest open epoch at the time of the call; a replay reports the same epoch
     since: int
     edge: int = 0
     batch: pa.Table | None = None
@@ -52,18 +52,18 @@ class VertexSnapshot:
     full: Chunk | None = None
     #: the blobs that `full` refers to in turn, with their sizes
     kept: Mapping[bytes, int] = field(default_factory=dict)
-    #: segments of the calls since; each more than twice as large as the next
+    #: segments of the invocations since then; each more than twice as large as the next
     log: tuple[Chunk, ...] = ()
 
     @property
     def references(self) -> dict[bytes, int]:
         """All blobs of the snapshot, with their sizes."""
-        pieces = [piece for piece in (self.full, *self.log) if isinstance(piece, BlobRef)]
-        return {**self.kept, **{piece.reference: piece.size for piece in pieces}}
+        own = [chunk for chunk in (self.full, *self.log) if isinstance(chunk, BlobRef)]
+        return {**self.kept, **{blob.reference: blob.size for blob in own}}
 
     @property
     def full_size(self) -> int:
-        """Bytes of the state in full, blobs included."""
+        """Bytes of the full state, blobs included."""
         return (size_of(self.full) if self.full is not None else 0) + sum(self.kept.values())
 
     @property
@@ -71,73 +71,73 @@ class VertexSnapshot:
         """Bytes of the log."""
         return sum(map(size_of, self.log))
 
-    def apart(self, codec: Codec) -> VertexSnapshot:
-        """This snapshot with a large full state moved to a blob; later rounds write a reference only."""
+    def in_blobs(self, codec: Codec) -> VertexSnapshot:
+        """This snapshot with a large full state in a blob, so that later rounds write a reference only."""
         return replace(self, full=codec.put(self.full)) if self.full is not None else self
 
-    def logged(self, calls: Sequence[Invocation], codec: Codec) -> VertexSnapshot | None:
-        """This snapshot with further invocations; None if the full state is as small as that log."""
-        log: list[Chunk] = [*self.log, _segment(calls)]
+    def logged(self, invocations: Sequence[Invocation], codec: Codec) -> VertexSnapshot | None:
+        """This snapshot with further invocations; None if the log would be larger than the full state."""
+        log: list[Chunk] = [*self.log, _segment(invocations)]
         while len(log) > 1 and size_of(log[-2]) < 2 * size_of(log[-1]):
-            log[-2:] = [_merged([codec.get(piece) for piece in log[-2:]])]
+            log[-2:] = [_merged([codec.get(segment) for segment in log[-2:]])]
         if sum(map(size_of, log)) > max(self.full_size, LOG_BYTES):
             return None
-        return replace(self.apart(codec), log=tuple(map(codec.put, log)))
+        return replace(self.in_blobs(codec), log=tuple(map(codec.put, log)))
 
-    def calls(self, codec: Codec) -> Iterator[Invocation]:
-        """The calls of the log, in order."""
-        for piece in self.log:
-            head, *tables = unpack_parts(codec.get(piece))
+    def invocations(self, codec: Codec) -> Iterator[Invocation]:
+        """The invocations of the log, in order."""
+        for segment in self.log:
+            head, *tables = unpack_parts(codec.get(segment))
             batches = iter(tables)
             for edge, time, since in json.loads(bytes(head)):
                 batch = from_bytes(next(batches)) if edge is not None else None
                 yield Invocation(codec.times.decode(time), since, edge or 0, batch)
 
     def encode(self, parts: list[Any]) -> list[Any]:
-        """As plain JSON; what lies in the state itself is added to `parts`."""
+        """The snapshot as plain JSON; chunks that are not in blobs are added to `parts`."""
         kept = dict(zip(as_text(self.kept), self.kept.values(), strict=True))
-        full = None if self.full is None else encode_piece(self.full, parts)
-        return [full, kept, [encode_piece(piece, parts) for piece in self.log]]
+        full = None if self.full is None else encode_chunk(self.full, parts)
+        return [full, kept, [encode_chunk(segment, parts) for segment in self.log]]
 
     @classmethod
-    def decode(cls, said: Sequence[Any], parts: Sequence[Any]) -> VertexSnapshot:
-        """The reverse."""
-        full, kept, log = said
+    def decode(cls, encoded: Sequence[Any], parts: Sequence[Any]) -> VertexSnapshot:
+        """The snapshot that `encode` gave."""
+        full, kept, log = encoded
         return cls(
-            None if full is None else decode_piece(full, parts),
+            None if full is None else decode_chunk(full, parts),
             dict(zip(from_text(kept), kept.values(), strict=True)),
-            tuple(decode_piece(piece, parts) for piece in log),
+            tuple(decode_chunk(segment, parts) for segment in log),
         )
 
 
-def encode_piece(piece: Chunk, parts: list[Any]) -> Any:
-    """Where a piece is: its number among `parts`, to which it is added, or its reference and size."""
-    if isinstance(piece, BlobRef):
-        return piece.encode()
-    parts.append(piece)
+def encode_chunk(chunk: Chunk, parts: list[Any]) -> Any:
+    """The reference and size of a blob; or the chunk's number among `parts`, to which it is added."""
+    if isinstance(chunk, BlobRef):
+        return chunk.encode()
+    parts.append(chunk)
     return len(parts) - 1
 
 
-def decode_piece(said: Any, parts: Sequence[Any]) -> Chunk:
-    """The reverse."""
-    if isinstance(said, list):
-        return BlobRef.decode(said)
-    part: bytes = parts[said]
+def decode_chunk(encoded: Any, parts: Sequence[Any]) -> Chunk:
+    """The chunk that `encode_chunk` encoded."""
+    if isinstance(encoded, list):
+        return BlobRef.decode(encoded)
+    part: bytes = parts[encoded]
     return part
 
 
-def _segment(calls: Sequence[Invocation]) -> bytes:
-    head = [[None if c.batch is None else c.edge, c.time.encode(), c.since] for c in calls]
-    return _pack(head, [to_bytes(c.batch) for c in calls if c.batch is not None])
+def _segment(invocations: Sequence[Invocation]) -> bytes:
+    head = [[None if i.batch is None else i.edge, i.time.encode(), i.since] for i in invocations]
+    return _pack(head, [to_bytes(i.batch) for i in invocations if i.batch is not None])
 
 
 def _merged(segments: Sequence[Any]) -> bytes:
     head: list[Any] = []
     tables: list[Any] = []
     for segment in segments:
-        one, *its = unpack_parts(segment)
-        head += json.loads(bytes(one))
-        tables += its
+        part, *batches = unpack_parts(segment)
+        head += json.loads(bytes(part))
+        tables += batches
     return _pack(head, tables)
 
 
@@ -149,9 +149,9 @@ def _pack(head: list[Any], tables: Sequence[Any]) -> bytes:
 
 
 def changed(vertex: Vertex, template: Vertex) -> dict[str, Any]:
-    """What `checkpoint` gives, less what is still the template's very object: functions and settings.
+    """The vertex's `checkpoint`, without attributes that are still the template's own objects.
 
-    Where the user wrote `restore` himself it gets all that his `checkpoint` gave.
+    If the user wrote `checkpoint` or `restore`, the result is all that `checkpoint` returns.
     """
     state, initial = dict(vertex.checkpoint()), vars(template)
     if type(vertex).restore is not Vertex.restore or type(vertex).checkpoint is not Vertex.checkpoint:
@@ -175,7 +175,7 @@ _ATOMS = (
 
 
 def _is_setting(value: Any) -> bool:
-    """Whether a value never changes: all workers may share it, and the very same object is no state."""
+    """Whether a value is immutable: vertices share the template's object, which is not part of a state."""
     if isinstance(value, tuple | frozenset):
         return all(map(_is_setting, value))
     kind: Any = type(value)
@@ -188,7 +188,7 @@ def _frozen(kind: Any) -> bool:
 
 
 def instance(template: Vertex) -> Vertex:
-    """A copy of a template with state of its own."""
+    """A new vertex: a copy of the template that shares its settings, but no state."""
     vertex = copy.copy(template)
     if isinstance(template, Stateless):
         return vertex

@@ -1,0 +1,108 @@
+"""A bound on a loop that is added when a flow is started again: it goes on, and ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+
+import timely_spark as ts
+from tests.worker.test_loops import answers
+from timely_spark.coordinator.differences import compare
+from timely_spark.coordinator.migrate import FlowChanged, migrate
+from timely_spark.testing import Simulation
+
+UP = {"n": pc.add(pc.field("n"), 1)}
+
+
+def stream(**options: Any) -> ts.Dataflow:
+    flow = ts.Dataflow("growing")
+    x = flow.input("x", "n long, diff long")
+    x.loop(lambda n: n.select(**UP, diff="diff").exchange("n"), **options).capture("out")
+    return flow
+
+
+def collection(**options: Any) -> ts.Dataflow:
+    flow = ts.Dataflow("growing")
+    x = flow.input("x", "n long, diff long").collection(diff="diff")
+    x.iterate(lambda n: n.select(**UP).concat(n).distinct(), **options).changes().capture("out")
+    return flow
+
+
+def begun(flow: ts.Dataflow, batches: int) -> Simulation:
+    """A flow that has run for some batches, of two rounds each, on one epoch."""
+    simulation = Simulation(flow, workers=2, rounds_per_batch=2, warn_after=None)
+    simulation.send("x", [(0, 1), (300, 1)])
+    for _ in range(batches):
+        simulation.step()
+    return simulation
+
+
+def moved(old: Simulation, flow: ts.Dataflow, workers: int = 2) -> Simulation:
+    """The flow, going on from where another one stood."""
+    plan = flow.compile(workers)
+    made = migrate(old.plan.described(), plan, old.coordinator.encode(), old.states, old.turn.rows)
+    assert set(made.bounded) == {"loop"}
+    new = Simulation(plan)
+    new.coordinator, new.turn, new.waiting = made.coordinator, made.result, [made.result.rows]
+    new.states, new.batch = [worker.checkpoint() for worker in made.workers], old.batch
+    new._parts = old._parts
+    return new
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", [stream, collection])
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_bound_that_no_time_exceeds_gives_the_results_of_the_bounded_flow(build: Any, workers: int) -> None:
+    flow = moved(begun(build(), 5), build(max_iterations=40), workers)
+    flow.run()
+    flow.send("x", [(1000, 1)])
+    flow.run()
+    other = Simulation(build(max_iterations=40), workers=workers)
+    other.send("x", [(0, 1), (300, 1)])
+    other.run()
+    other.send("x", [(1000, 1)])
+    other.run()
+    assert answers(flow) == answers(other)
+    assert flow.turn.cut_off["loop"] > 0
+
+
+@pytest.mark.parametrize("build", [stream, collection])
+@pytest.mark.parametrize("limit", [2, 3])
+def test_records_beyond_the_bound_are_dropped_and_counted(build: Any, limit: int) -> None:
+    flow = moved(begun(build(), 8), build(max_iterations=limit))
+    flow.run()
+    assert flow.idle
+    assert len(answers(flow)) == 1
+    assert flow.turn.cut_off["loop"] > 0
+    assert all(time != [0] for times in flow.turn.frontier.values() for time in times)
+
+
+def test_a_bound_may_become_lower_but_not_higher_or_disappear_with_records_in_flight() -> None:
+    old = begun(collection(max_iterations=50), 3)
+    moved(old, collection(max_iterations=20)).run()
+    for wider in ({"max_iterations": 51}, {}):
+        with pytest.raises(FlowChanged, match="cannot continue from the checkpoint"):
+            moved(old, collection(**wider))
+    assert not compare(old.plan.described(), collection(max_iterations=20).compile(2)).flow
+
+
+def named(**options: Any) -> ts.Dataflow:
+    """A flow whose steps all have names that the user gave."""
+    flow = ts.Dataflow("growing")
+    x = flow.input("x", "n long, diff long").collection(diff="diff", name="numbers")
+    grown = x.iterate(lambda n: n.select(**UP, name="up").distinct(name="once"), name="grow", **options)
+    grown.changes(name="told").capture("out")
+    return flow
+
+
+@pytest.mark.parametrize("wider", [{"max_iterations": 51}, {}], ids=["larger", "gone"])
+def test_a_higher_bound_is_accepted_with_named_steps_and_nothing_in_flight(wider: Any) -> None:
+    old, plan = begun(named(max_iterations=50), 3), named(**wider).compile(2)
+    rest = lambda: (old.coordinator.encode(), old.states, old.turn.rows)  # noqa: E731
+    with pytest.raises(FlowChanged, match=r"step 'grow\S*' \(.*test_bounds\.py:\d+\).*\nHint: "):
+        migrate(old.plan.described(), plan, *rest())
+    old.run()
+    made = migrate(old.plan.described(), plan, *rest())
+    assert (made.added, made.removed) == ((), {})

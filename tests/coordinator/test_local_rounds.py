@@ -1,0 +1,142 @@
+"""Local rounds of a batch: the same as batches of their own, as far as the bound allows."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import timely_spark as ts
+from timely_spark.compiler import Plan
+from timely_spark.coordinator import Bound, Coordinator, RoundResult, run_local_rounds
+from timely_spark.testing import Simulation
+from timely_spark.worker import Worker, step
+
+
+def loop() -> ts.Dataflow:
+    flow = ts.Dataflow("loop")
+    edges = flow.input("edges", "src long, dst long")
+
+    def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
+        labels = proposed.min("label", keys=["node"], name="least")
+        links = labels.join(proposed.scope.enter(edges), left=["node"], right=["src"])
+        return links.select(node="dst", label="label"), labels
+
+    labels = edges.select(node="src", label="src").loop(spread)
+    labels.group_by("label").aggregate(nodes="count").capture("sizes")
+    return flow
+
+
+PATH = [(i, i + 1) for i in range(40)]
+
+
+def first_round(workers: int) -> tuple[Plan, Coordinator, RoundResult, dict[int, bytes]]:
+    simulation = Simulation(loop(), workers=workers)
+    simulation.send("edges", PATH)
+    simulation.step()
+    states = {worker: state for worker, state in enumerate(simulation.states) if state is not None}
+    return simulation.plan, simulation.coordinator, simulation.turn, states
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_local_rounds_give_the_results_of_micro_batches(workers: int) -> None:
+    simulations = [Simulation(loop(), workers=workers, rounds_per_batch=n) for n in (1, 3, 1000)]
+    for simulation in simulations:
+        simulation.send("edges", PATH)
+        simulation.run()
+        simulation.send("edges", [(41, 42), (40, 41)])
+        simulation.run()
+    answers = [list(simulation.captured["sizes"].rows().values()) for simulation in simulations]
+    assert answers[0] == answers[1] == answers[2]
+    assert len({simulation.rounds for simulation in simulations}) == 1
+    assert simulations[2].batch == 2, "one batch an epoch"
+
+
+def test_a_live_worker_equals_a_restored_one() -> None:
+    plan, coordinator, result, states = first_round(3)
+    resident = {index: Worker(plan, state, index) for index, state in states.items()}
+    batch, seen = 0, 0
+    while result.rows.num_rows and seen < 20:
+        made = []
+        for index in sorted(set(result.rows["worker"].to_pylist())):
+            mine = result.rows.filter(pa.compute.equal(result.rows["worker"], index))
+            states[index], out = step(plan, states[index], batch, index, mine, lambda: "")
+            assert resident[index].step(batch, mine, lambda: "").equals(out)
+            assert resident[index].checkpoint() == states[index]
+            made.append(out)
+            seen += 1
+        result = coordinator.apply_round(batch, pa.concat_tables(made))
+    assert seen >= 20
+
+
+def bounds() -> dict[str, Any]:
+    return {"rounds": 3, "exchanged": 0, "delivered": 0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "value"), bounds().items())
+def test_each_bound_ends_the_batch(name: str, value: int) -> None:
+    plan, coordinator, result, states = first_round(2)
+    assert result.rows.num_rows, "there is more to do"
+    later, changed = run_local_rounds(coordinator, result, states, Bound(**{name: value}))
+    assert later.stats["rounds"] == (value or 1)
+    assert bool(changed) == (value > 1)
+    assert later.rows.num_rows
+    states |= {index: worker.checkpoint() for index, worker in changed.items()}
+    whole, _ = run_local_rounds(coordinator, later, states, Bound(rounds=1000))
+    assert not whole.rows.num_rows
+    assert plan is coordinator.plan
+
+
+def test_stats_of_work_are_summed_over_rounds_and_stats_of_the_state_are_not() -> None:
+    _, coordinator, result, states = first_round(2)
+    later, _ = run_local_rounds(coordinator, result, states, Bound(rounds=1000))
+    assert later.stats["records"] > result.stats["records"]
+    assert later.stats["rows_in_flight"] == 0
+    assert later.stats["pending_notifications"] == 0
+    assert [epoch for _, epoch in later.released] == [0]
+
+
+def test_epochs_of_all_rounds_of_a_batch_are_released() -> None:
+    flow = ts.Dataflow("early and late")
+    given = flow.input("x", "n long")
+
+    def hop(each: ts.Stream) -> ts.Stream:
+        return each.where(pc.field("n") < 9).select(n=pc.add(pc.field("n"), 1)).concat(each).distinct()
+
+    given.capture("early")
+    given.loop(hop).capture("late")
+    simulation = ts.testing.Simulation(flow, workers=3, rounds_per_batch=100)
+    for n in (0, 20):
+        simulation.send("x", [n])
+        simulation.run()
+
+    assert [result.released for _, result in simulation.log] == [
+        [("early", epoch), ("late", epoch)] for epoch in (0, 1)
+    ]
+    assert simulation.log[0][1].stats["rounds"] > 3
+    assert simulation.captured["early"].rows() == {0: [(0,)], 1: [(20,)]}
+    assert simulation.captured["late"].rows() == {0: [(n,) for n in range(10)], 1: [(20,)]}
+
+
+def test_bounds_are_inclusive_and_a_flow_completes_with_nothing_in_flight() -> None:
+    flow = ts.Dataflow("hops")
+    moved = flow.input("x", "n long").exchange("n").select(n=pc.add(pc.field("n"), 1)).exchange("n")
+    moved.select(n=pc.multiply(pc.field("n"), 3)).exchange("n").capture("out")
+    simulation = Simulation(flow, workers=2)
+    simulation.send("x", list(range(9)))
+    simulation.close("x")
+    simulation.run()
+    turns = [result for _, result in simulation.log]
+
+    assert [result.complete for result in turns] == [False] * (len(turns) - 1) + [True]
+    result = dataclasses.replace(turns[0], stats={"rounds": 3, "bytes_in_flight": 50, "bytes": 70})
+    bound = Bound(rounds=4, exchanged=50, delivered=70)
+    assert result.rows.num_rows
+    assert bound.allows(result)
+    for tighter in ({"rounds": 3}, {"exchanged": 49}, {"delivered": 69}):
+        assert not dataclasses.replace(bound, **tighter).allows(result)

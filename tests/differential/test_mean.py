@@ -1,0 +1,62 @@
+"""The mean of a column per key, against numpy."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+
+import timely_spark as ts
+from timely_spark.errors import SchemaError
+
+
+@pytest.mark.parametrize("kind", ["long", "double"])
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("arranged", [False, True])
+def test_at_every_epoch_it_is_the_mean_of_the_present_values(
+    kind: str, workers: int, *, arranged: bool
+) -> None:
+    random = np.random.default_rng(5)
+    flow = ts.Dataflow("mean")
+    x = flow.input("x", f"k long, v {kind}, diff long").collection(diff="diff")
+    (x.arrange("k").mean("v") if arranged else x.mean("v", keys="k")).changes().capture("out")
+    present: list[tuple[int, float | None]] = []
+    epochs, expected = [], []
+    for _ in range(6):
+        gone = [present.pop(random.integers(len(present))) for _ in range(len(present) // 3)]
+        values = random.integers(-50, 50, 20).tolist()
+        new = [
+            (int(k), None if v == 7 else v) for k, v in zip(random.integers(0, 6, 20), values, strict=True)
+        ]
+        present += new
+        epochs.append([(*row, 1) for row in new] + [(*row, -1) for row in gone])
+        by_key: dict[int, list[Any]] = {k: [v for key, v in present if key == k] for k, _ in present}
+        expected.append({k: [v for v in of if v is not None] for k, of in by_key.items()})
+
+    found = ts.testing.run(flow, {"x": epochs}, workers=workers, seed=1)["out"]
+
+    held: dict[Any, int] = {}
+    for epoch, changes in found.rows().items():
+        for key, mean, diff in changes:
+            held[key, mean] = held.get((key, mean), 0) + diff
+        now = {key: mean for (key, mean), count in held.items() if count}
+        assert now == {k: np.mean(of) if of else None for k, of in expected[epoch].items()}
+
+
+def test_decimals_and_the_whole() -> None:
+    flow = ts.Dataflow("mean")
+    x = flow.input("x", "v decimal(10, 2)").collection()
+    x.mean("v").changes().capture("out")
+
+    assert ts.testing.run(flow, {"x": [[Decimal("1.50"), Decimal("2.00"), None]]})["out"].rows() == {
+        0: [(1.75, 1)]
+    }
+
+
+def test_a_mean_is_of_numbers() -> None:
+    x = ts.Dataflow("mean").input("x", "k long, v string").collection()
+
+    with pytest.raises(SchemaError, match=r"mean \(.*column 'v' is string. Hint: give a column of numbers"):
+        x.mean("v", keys="k")

@@ -1,0 +1,57 @@
+"""Outputs: records handed to the driver, withdrawn, and combined per epoch."""
+
+from __future__ import annotations
+
+import pytest
+
+import timely_spark as ts
+from timely_spark.errors import GraphError, SchemaError
+from timely_spark.testing import run
+
+
+def test_diffs_of_min_retract_the_replaced_record() -> None:
+    flow = ts.Dataflow("diff")
+    flow.input("x", "k long, v long").min("v", keys=["k"]).to_delta("nowhere", diff="d", name="out")
+    rows = run(flow, {"x": [[(1, 5), (1, 4), (2, 9)], [(1, 6)], [(1, 2), (1, 3), (3, 0)]]}, workers=2)[
+        "out"
+    ].rows()
+
+    assert rows == {0: [(1, 4, 1), (2, 9, 1)], 1: [], 2: [(1, 2, 1), (1, 4, -1), (3, 0, 1)]}
+
+
+def test_diffs_of_final_records_are_plus_one() -> None:
+    flow = ts.Dataflow("plain")
+    flow.input("x", "n long").to_delta("nowhere", diff="d", name="out")
+
+    assert run(flow, {"x": [[1], [1]]})["out"].rows() == {0: [(1, 1)], 1: [(1, 1)]}
+
+
+def test_an_output_inside_a_loop_and_a_taken_column_are_refused() -> None:
+    flow = ts.Dataflow("bad")
+    x = flow.input("x", "n long")
+
+    with pytest.raises(GraphError, match=r"is inside loop 'l'\. Hint"):
+        flow.scope.inner(name="l").enter(x).capture()
+    with pytest.raises(SchemaError, match=r"is a column already\. Hint"):
+        x.to_delta("nowhere", diff="n")
+    with pytest.raises(SchemaError, match="Hint"):
+        x.to_delta("nowhere", keys=["nothing"])
+
+
+def test_many_outputs_are_released_together_and_in_order() -> None:
+    flow = ts.Dataflow("many")
+    x = flow.input("x", "n long")
+    x.capture("now")
+    x.exchange("n").map(lambda row: row.n, "n long").distinct().capture("later")
+    simulation = ts.testing.Simulation(flow, workers=3)
+    released = []
+    for epoch in range(3):
+        simulation.send("x", [epoch])
+        simulation.step()
+        released += simulation.turn.released
+    while simulation.step():
+        released += simulation.turn.released
+
+    for name in ("now", "later"):
+        assert [epoch for sink, epoch in released if sink == name] == [0, 1, 2]
+    assert len(released) == len(set(released))

@@ -1,0 +1,306 @@
+"""What a vertex may keep comes back from its bytes as it was; nothing else is taken."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict, deque, namedtuple
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import timely_spark as ts
+from timely_spark.errors import StateError
+from timely_spark.state import Arrangement
+from timely_spark.state.codec import Codec, pack_parts, unpack_parts
+from timely_spark.times import Time
+from timely_spark.times.lexicographic import Lexicographic
+
+CODEC = Codec(ts.PRODUCT)
+
+ATOMS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False),
+    st.text(max_size=5),
+    st.binary(max_size=5),
+    st.builds(Time, st.integers(0, 9), st.integers(0, 9)),
+)
+KEYS = st.one_of(ATOMS, st.tuples(ATOMS, ATOMS), st.frozensets(st.integers(), max_size=3))
+VALUES = st.recursive(
+    ATOMS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.tuples(inner, inner),
+        st.dictionaries(KEYS, inner, max_size=4),
+        st.sets(KEYS, max_size=4),
+    ),
+    max_leaves=12,
+)
+
+
+def typed(value: Any) -> Any:
+    """A value with the types of all its parts, so that 1, 1.0 and True differ."""
+    if isinstance(value, dict):
+        return "dict", {typed(k): typed(v) for k, v in value.items()}
+    if isinstance(value, set | frozenset):
+        return type(value).__name__, frozenset(map(typed, value))
+    if isinstance(value, Time):
+        return "time", tuple(value)
+    if isinstance(value, list | tuple):
+        parts = tuple(map(typed, value))
+        return type(value).__name__, parts if isinstance(value, tuple) else list(parts)
+    return type(value).__name__, value
+
+
+@given(VALUES)
+def test_plain_values_are_restored_unchanged(value: Any) -> None:
+    assert typed(CODEC.read(CODEC.write(value))) == typed(value)
+
+
+def test_equal_sets_give_equal_bytes() -> None:
+    assert CODEC.write({"b", "a", "c"}) == CODEC.write({"c", "b", "a"})
+
+
+def test_odd_floats_come_back() -> None:
+    back = CODEC.read(CODEC.write([math.nan, math.inf, -math.inf, -0.0]))
+
+    assert math.isnan(back[0])
+    assert back[1:3] == [math.inf, -math.inf]
+    assert math.copysign(1, back[3]) == -1
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6).reshape(2, 3),
+        np.array([1.5, math.nan], np.float32),
+        np.array([True, False]),
+        np.array("2024-02-29", "M8[us]"),
+        np.array(["a", "bcd"]),
+        np.zeros((0, 3), np.int8),
+        np.arange(10)[::2],
+        np.array([None, "x", (1, 2)], object),
+    ],
+    ids=lambda array: str(array.dtype),
+)
+def test_arrays_come_back_and_may_be_changed(array: Any) -> None:
+    back = CODEC.read(CODEC.write(array))
+
+    assert back.dtype == array.dtype
+    np.testing.assert_array_equal(back, array)
+    back[...] = back
+
+
+def test_an_array_of_lists_of_one_length_stays_an_array_of_lists() -> None:
+    array = np.empty(2, object)
+    array[0], array[1] = [1, 2], [3, 4]
+
+    assert CODEC.read(CODEC.write(array)).tolist() == [[1, 2], [3, 4]]
+
+
+def test_counters_and_defaultdicts_stay_such_also_deep_inside() -> None:
+    value = {"deep": [Counter("aab"), defaultdict(list, {1: [2]})], "own": defaultdict(lambda: 7, {1: 2})}
+
+    back = CODEC.read(CODEC.write(value))
+
+    assert back == {"deep": [Counter("aab"), {1: [2]}], "own": {1: 2}}
+    back["deep"][0]["new"] += 1
+    back["deep"][1]["new"].append(1)
+    assert type(back["own"]) is dict, (
+        "a function cannot be kept; as a field of the vertex it is the template's"
+    )
+
+
+def test_scalars_of_numpy_become_plain() -> None:
+    assert CODEC.read(CODEC.write({np.int64(3): np.float32(0.5)})) == {3: 0.5}
+
+
+def test_tables_frames_and_arrangements_come_back() -> None:
+    table = pa.table({"k": ["a", "b"], "v": [1, None]})
+    frame = pd.DataFrame({"x": [1, 2]}, index=["p", "q"])
+    state = Arrangement(["k"])
+    state.insert(table)
+
+    back = CODEC.read(
+        CODEC.write({"t": table, "b": table.to_batches()[0], "f": frame, "s": frame["x"], "a": state})
+    )
+
+    assert back["t"].equals(table)
+    assert back["b"].equals(table)
+    pd.testing.assert_frame_equal(back["f"], frame)
+    assert back["s"].tolist() == [1, 2]
+    assert back["a"].lookup(pa.table({"k": ["a"]}), ["k"])[1].to_pylist() == [{"k": "a", "v": 1}]
+
+
+def test_times_are_the_flows_own() -> None:
+    back = Codec(ts.LEXICOGRAPHIC).read(Codec(ts.LEXICOGRAPHIC).write({Lexicographic(1, 2): "x"}))
+
+    assert back == {Lexicographic(1, 2): "x"}
+    assert type(next(iter(back))) is Lexicographic
+
+
+ELSE = [
+    print,
+    1j,
+    {"deep": [complex]},
+    pa.scalar(1),
+    np.longdouble(1),
+    np.ma.array([1, 2], mask=[True, False]),
+    np.zeros(2, [("a", "i4"), ("b", "f8")]),
+]
+
+
+@pytest.mark.parametrize("value", ELSE, ids=str)
+def test_anything_else_is_refused_with_a_hint(value: Any) -> None:
+    with pytest.raises(StateError, match=r"cannot be kept as state\. Hint: .*`pickles`"):
+        CODEC.write(value)
+
+
+@pytest.mark.parametrize("value", ELSE, ids=str)
+def test_other_values_are_pickled_with_a_reason_for_writing_and_reading(value: Any) -> None:
+    written = CODEC.write([value], pickles="a test wants it")
+
+    (back,) = CODEC.read(written, pickles="a test wants it")
+    assert (type(back), repr(back)) == (type(value), repr(value))
+    with pytest.raises(StateError, match=r"holds something pickled.*Hint: .*`pickles`"):
+        CODEC.read(written)
+
+
+@given(st.lists(st.binary(max_size=20), max_size=6))
+def test_parts_are_packed_on_boundaries_of_eight_bytes(parts: list[bytes]) -> None:
+    packed = pack_parts(parts)
+
+    assert [bytes(part) for part in unpack_parts(packed)] == parts
+    assert len(packed) % 8 == 0
+
+
+class Kept(ts.Vertex):
+    """Counts in all kinds of state, and tells how often it was called."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.flag = False
+        self.counter: Counter[str] = Counter()
+        self.lists: dict[int, list[int]] = defaultdict(list)
+        self.scale = (1, 2)
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        self.calls = (self.calls + 1) % 3
+        self.flag = not self.flag
+        self.counter["n"] += 1
+        self.lists[time.epoch % 2].append(time.epoch)
+        said = (self.calls, self.flag, self.counter["n"], len(self.lists[0]), self.scale[1])
+        self.send_by(0, time, pa.table({name: [value] for name, value in zip("abcde", said, strict=True)}))
+
+
+def test_fields_that_return_to_their_initial_values_are_restored() -> None:
+    flow = ts.Dataflow("kept")
+    flow.vertex(Kept(), flow.input("x", "n long"), "a long, b boolean, c long, d long, e long").capture("out")
+
+    rows = ts.testing.run(flow, {"x": [[1]] * 7})["out"].rows()
+
+    assert rows == {i: [((i + 1) % 3, i % 2 == 0, i + 1, i // 2 + 1, 2)] for i in range(7)}
+
+
+class Flips(ts.Vertex):
+    def __init__(self) -> None:
+        self.on = False
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        self.on = not self.on
+        self.send_by(0, time, pa.table({"on": [self.on]}))
+
+
+def test_a_state_that_returns_to_the_templates_is_not_the_old_one() -> None:
+    flow = ts.Dataflow("flips")
+    flow.vertex(Flips(), flow.input("x", "n long"), "on boolean").capture("out")
+
+    assert list(ts.testing.run(flow, {"x": [[1]] * 4})["out"].rows().values()) == [[(True,)], [(False,)]] * 2
+
+
+class Own(Flips):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+        self.unpicklable = object()
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        self.seen += 1
+        self.send_by(0, time, pa.table({"on": [self.seen > 1]}))
+
+    def checkpoint(self) -> dict[str, Any]:
+        return {"on": self.on, "twice": self.seen * 2}
+
+    def restore(self, state: Any) -> None:
+        self.on, self.seen = state["on"], state["twice"] // 2
+
+
+def test_own_restore_gets_all_that_own_checkpoint_gave() -> None:
+    flow = ts.Dataflow("own")
+    flow.vertex(Own(), flow.input("x", "n long"), "on boolean").capture("out")
+
+    assert list(ts.testing.run(flow, {"x": [[1]] * 3})["out"].rows().values()) == [
+        [(False,)],
+        [(True,)],
+        [(True,)],
+    ]
+
+
+def test_workers_share_no_state() -> None:
+    flow = ts.Dataflow("apart")
+    flow.vertex(
+        Kept(), flow.input("x", "n long").broadcast(), "a long, b boolean, c long, d long, e long"
+    ).capture("out")
+
+    assert ts.testing.run(flow, {"x": [[1]]}, workers=3)["out"].rows() == {0: [(1, True, 1, 1, 2)] * 3}
+
+
+def test_state_that_cannot_be_kept_is_an_error_of_its_step() -> None:
+    class Bad(ts.Vertex):
+        def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+            self.lock = object()
+
+    flow = ts.Dataflow("bad")
+    flow.vertex(Bad(), flow.input("x", "n long"), "n long", name="locked").capture("out")
+
+    with pytest.raises(ts.TimelyError, match=r"step 'locked' .*test_codec\.py.*cannot be kept as state"):
+        ts.testing.run(flow, {"x": [[1]]})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        datetime(2024, 2, 29, 1, 2, 3, 4),  # noqa: DTZ001 - one without a zone
+        datetime(2024, 2, 29, tzinfo=timezone.utc),
+        datetime(2024, 10, 27, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1),
+        date(2024, 2, 29),
+        time(1, 2, 3, tzinfo=timezone(timedelta(hours=2))),
+        timedelta(-1, 2, 3),
+        Decimal("-1.50"),
+        deque([1, (2, "a")], maxlen=3),
+        np.datetime64("2024-02-29T01", "ns"),
+        np.timedelta64(3, "s"),
+    ],
+    ids=repr,
+)
+def test_moments_decimals_and_deques_come_back_as_they_were(value: Any) -> None:
+    back = CODEC.read(CODEC.write({"x": [value]}))["x"][0]
+
+    assert (type(back), repr(back)) == (type(value), repr(value))
+
+
+def test_a_named_tuple_is_refused_as_it_would_lose_its_names() -> None:
+    row = namedtuple("row", "a b")(1, 2)  # noqa: PYI024 - as the rows of map() are
+    with pytest.raises(StateError, match=r"a value of type row cannot be kept.*Hint: keep tuple\(value\)"):
+        CODEC.write([row])
+    with pytest.raises(StateError, match="Hint"):
+        CODEC.write(pd.Timestamp("2024-02-29"))

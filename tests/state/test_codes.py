@@ -1,0 +1,58 @@
+"""Rows sorted by several numbers are as sorted by tuples of them, and rows of equal values run together."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from timely_spark.state.codes import numbers_of, runs
+
+FAR = 2**63 - 1
+NUMBERS = st.integers(-3, 3) | st.sampled_from([-FAR - 1, -FAR, FAR, 2**40, -(2**40)])
+
+
+@example([(2**40, -1), (1, -FAR), (-FAR - 1, -2), (-FAR - 1, -2)]).via("a rank beside 63 bits")
+@given(st.integers(0, 4).flatmap(lambda n: st.lists(st.tuples(*[NUMBERS] * n), max_size=30)))
+def test_rows_are_sorted_as_tuples_are(rows: list[tuple[int, ...]]) -> None:
+    columns = [np.array(column, np.int64) for column in zip(*rows, strict=True)]
+    found = runs(columns, len(rows))
+
+    order = sorted(range(len(rows)), key=rows.__getitem__)
+    assert found.order.tolist() == order, "rows of one number as they stood"
+    each = sorted(set(rows))
+    assert [rows[first] for first in found.firsts] == each
+    assert found.totals(np.ones(len(rows), np.int64)).tolist() == [rows.count(row) for row in each]
+
+
+NANOSECOND = pa.array([1, 2, 1], pa.timestamp("ns"))
+
+
+@pytest.mark.parametrize(
+    ("values", "alike"),
+    [
+        (pa.array(["b", None, "b", ""]), [0, 1, 0, 2]),
+        (pa.array([0.0, -0.0, float("nan"), None, -float("nan")]), [0, 0, 1, 2, 1]),
+        (pa.array([None, 0, None, 1], pa.int8()), [0, 1, 0, 2]),
+        (pa.array([2**64 - 1, 0, 2**63], pa.uint64()), [0, 1, 2]),
+        (pa.array([True, False, None]), [0, 1, 2]),
+        (pa.array([datetime(1, 1, 1), None, datetime(1, 1, 1)]), [0, 1, 0]),  # noqa: DTZ001
+        (NANOSECOND, [0, 1, 0]),
+        (NANOSECOND.cast(pa.int64()).cast(pa.duration("ns")), [0, 1, 0]),
+        (pa.array(["1.50", "1.50", "0"]).cast(pa.decimal128(9, 2)), [0, 0, 1]),
+        (pa.array([b"xy", b"xz", b"xy"], pa.binary(2)), [0, 1, 0]),
+        (pa.nulls(3), [0, 0, 0]),
+        (pa.array(["a", "b", "a"]).dictionary_encode(), [0, 1, 0]),
+    ],
+    ids=lambda value: str(value.type) if isinstance(value, pa.Array) else None,
+)
+def test_numbers_are_equal_where_values_are(values: Any, alike: list[int]) -> None:
+    rows = list(zip(*numbers_of(pa.table({"v": values}), ["v"]), strict=True)) or [()] * len(values)
+    seen = list(dict.fromkeys(rows))
+
+    assert [seen.index(row) for row in rows] == alike

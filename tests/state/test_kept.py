@@ -1,0 +1,126 @@
+"""State as a log of immutable batches: what is written is what has changed, and all of it comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import timely_spark as ts
+from timely_spark.errors import StateError
+from timely_spark.state import Arrangement, codec
+from timely_spark.state.codec import Codec
+from timely_spark.testing import Simulation
+
+KEYS = 400_000
+
+
+def counts() -> ts.Dataflow:
+    flow = ts.Dataflow("counts")
+    flow.input("keys", "key long").group_by("key").count().capture("out")
+    return flow
+
+
+def send(simulation: Simulation, keys: Any) -> None:
+    simulation.send("keys", pa.table({"key": pa.array(keys, pa.int64())}))
+    simulation.run()
+
+
+@pytest.mark.slow
+def test_a_small_change_writes_a_small_part_of_a_large_state(memory: Any) -> None:
+    blobs, random = memory(), np.random.default_rng(0)
+    simulation = Simulation(counts(), workers=2, blobs=blobs)
+    send(simulation, np.arange(KEYS))
+    whole = blobs.written + sum(len(state or b"") for state in simulation.states)
+    assert whole > 16 * KEYS, "key and count, at least"
+    blobs.written, inline, epochs = 0, 0, 100
+    for _ in range(epochs):
+        send(simulation, random.integers(0, KEYS, 1_000))
+        inline += sum(len(state or b"") for state in simulation.states)
+    # a change of 1/400 of the state; geometric merging writes each record a few times
+    assert (blobs.written + inline) / epochs < 0.05 * whole
+    total = sum(row[1] for row in simulation.captured["out"].rows()[epochs])
+    assert total >= 1_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_kept_apart_changes_no_answer(
+    workers: int, seed: int, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec, "BLOB_BYTES", 200)
+
+    def flow() -> ts.Dataflow:
+        made = ts.Dataflow("loop")
+        edges = made.input("edges", "src long, dst long")
+
+        def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
+            labels = proposed.min("label", keys=["node"], name="least")
+            links = labels.join(proposed.scope.enter(edges), left=["node"], right=["src"])
+            return links.select(node="dst", label="label"), labels
+
+        labels = edges.select(node="src", label="src").loop(spread)
+        labels.group_by("label").aggregate(nodes="count").capture("sizes")
+        return made
+
+    answers = []
+    for blobs in (None, memory()):
+        random = np.random.default_rng(seed)
+        simulation = Simulation(flow(), workers=workers, seed=seed, blobs=blobs)
+        for _ in range(5):
+            pairs = random.integers(0, 60, (30, 2))
+            simulation.send("edges", [tuple(map(int, pair)) for pair in pairs])
+            simulation.run()
+        answers.append(list(simulation.captured["sizes"].rows().values()))
+        if blobs is not None:
+            assert blobs.content, "something was kept apart"
+    assert answers[0] == answers[1]
+
+
+def test_a_batch_is_written_once_and_known_again(memory: Any) -> None:
+    times = counts().compile(1).times
+    blobs = memory()
+    state = Arrangement(["k"])
+    state.insert(pa.table({"k": np.arange(50_000), "v": np.arange(50_000)}))
+    writer = Codec(times, blobs)
+    first = writer.write({"a": state})
+    kept = writer.kept
+    assert len(kept) == len(blobs.content) == 1
+    state.insert(pa.table({"k": [7], "v": [-1]}))
+    second = writer.write({"a": state})
+    assert writer.kept == kept
+    assert len(blobs.content) == 1, "the large batch is there already"
+    assert len(second) < 5_000
+
+    again = Codec(times, blobs).read(second)["a"]
+    at, rows = again.lookup(pa.table({"k": [7, 49_999]}), ["k"])
+    assert at.tolist() == [0, 0, 1]
+    assert sorted(rows["v"].to_pylist()) == [-1, 7, 49_999]
+    reader = Codec(times, blobs)
+    assert reader.write({"a": reader.read(first)["a"]}) == first
+    assert len(blobs.content) == 1
+    reader.whole = True
+    alone = Codec(times).read(reader.write({"a": again}))["a"]
+    assert len(alone) == 50_001
+    with pytest.raises(StateError, match="blobs"):
+        Codec(times).read(first)
+
+
+def test_whoever_shares_a_batch_keeps_it_by_himself(memory: Any) -> None:
+    times = counts().compile(1).times
+    shared = Arrangement(["k"])
+    shared.insert(pa.table({"k": np.arange(50_000)}))
+    one, two = memory(), memory()
+    Codec(times, one).write(shared)
+    writer = Codec(times, two)
+    writer.write(shared)
+    assert set(writer.kept) == set(two.content)
+
+
+def test_a_batch_of_which_nothing_is_left_finds_nothing() -> None:
+    state = Arrangement(["k"], [pa.table({"k": pa.array([], pa.int64())})])
+    at, _ = state.lookup(pa.table({"k": [1]}), ["k"])
+    assert not len(at)

@@ -1,0 +1,413 @@
+"""From a graph to a plan: which stages become vertices, which run on channels, and which channels exchange.
+
+Every exchange costs a round. So routing and per-batch stages are fused into channels; stages run at the
+sources, before Spark's own shuffle, if they can; and an exchange is elided where the records already have the
+partitioning that the next stage requires.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from graphlib import CycleError as Unsortable
+from graphlib import TopologicalSorter
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from timely_spark.compiler.plan import Channel, Node, Plan, Source, Through
+from timely_spark.errors import CycleError, CyclicTime, GraphError
+from timely_spark.graph import Edge, Forward, Graph, Kind, Partition, Scope, Stage, Stateless
+from timely_spark.progress import Edge as Path
+from timely_spark.progress import Reachability
+from timely_spark.times import PathSummary
+
+
+class BeforeExchange(Stateless):
+    """A vertex's `before_exchange` of one input, as a per-batch stage of the channels to that input."""
+
+    def __init__(self, function: Callable[[int, pa.Table], pa.Table], edge: int) -> None:
+        self.function, self.edge = function, edge
+
+    def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        """The batch that the vertex receives."""
+        return (self.function(self.edge, batch),)
+
+
+#: a stage with several readers and more routes to it than this may become a vertex
+_ROUTES = 16
+
+
+def compile_plan(graph: Graph, workers: int) -> Plan:
+    """Compile a graph.
+
+    Raises:
+        GraphError: the graph has no input, or a variable was never fed.
+        CycleError: a cycle does not advance time; it is named by its steps and the user's lines.
+    """
+    if workers < 1:
+        msg = f"workers is {workers}. Hint: give at least 1."
+        raise GraphError(msg)
+    return _Compiler(graph, workers).plan()
+
+
+class _Compiler:
+    def __init__(self, graph: Graph, workers: int) -> None:
+        self.graph, self.workers = graph, workers
+        self.into: dict[Stage, list[Edge]] = defaultdict(list)
+        self.out: dict[Stage, list[Edge]] = defaultdict(list)
+        for edge in graph.edges:
+            self.into[edge.target].append(edge)
+            self.out[edge.source].append(edge)
+        for stage in graph.stages:
+            if stage.kind is Kind.FEEDBACK and not self.into[stage]:
+                msg = (
+                    f"the loop variable {stage.name!r} ({stage.where}) is never fed. "
+                    "Hint: call variable.feed(stream) once, or variable.set(collection)."
+                )
+                raise GraphError(msg)
+        self.before_exchange: dict[tuple[Stage, int], Stage] = {}
+        self.ends: dict[tuple[Stage, int], list[tuple[Through, Scope]]] = defaultdict(list)
+        self.at_sources = self._at_sources()
+        self.exchanged: dict[int, Partition] = {}
+        self.elided: dict[int, Partition] = {}
+        self._chosen: dict[Stage, tuple[str, ...]] = {}
+        for edge in graph.edges:
+            need = edge.target.requires[edge.input] if edge.input < len(edge.target.requires) else None
+            if need is not None and not edge.target.is_routing:
+                self._require(edge, need)
+        for edge in graph.edges:  # a user's exchange comes after the requirements of stages
+            need = edge.target.requires[edge.input] if edge.input < len(edge.target.requires) else None
+            if need is not None and edge.target.is_routing and self._chosen.get(edge.target) is None:
+                self._require(edge, need)
+        self.vertices = self._vertices()
+
+    # -- stages at the sources, and exchanges ----------------------------------------------------------------
+
+    def _at_sources(self) -> set[Stage]:
+        """Sources, and routing and per-batch stages with such inputs only: they run in the sources' tasks."""
+        at_sources: set[Stage] = set()
+        for stage in self.graph.stages:  # a stage comes after its inputs, except over a feedback
+            edges = self.into[stage]
+            if stage.is_source or (
+                (stage.is_routing or stage.is_stateless)
+                and edges
+                and stage.kind not in {Kind.FEEDBACK, Kind.VARIABLE, Kind.EXCHANGE}
+                and all(edge.source in at_sources for edge in edges)
+            ):
+                at_sources.add(stage)
+        return at_sources
+
+    def _require(self, edge: Edge, need: Partition) -> None:
+        if need.broadcast or not self._partitioned(edge.source, need.columns):
+            self.exchanged[edge.index] = need
+        else:
+            self.elided[edge.index] = need
+
+    def _partitioned(self, stage: Stage, columns: tuple[str, ...]) -> bool:
+        """Whether the output is partitioned by `columns`, or can be without an exchange after the stage.
+
+        A stage that preserves the columns passes the requirement on to its inputs: an exchange at the sources
+        is free, and records of a feedback that are partitioned already need none.
+        """
+        if (
+            not stage.is_routing
+            or stage in self.at_sources
+            or stage in self._chosen
+            or stage.requires[0] is not None
+        ):
+            return self._already_partitioned(stage, columns)
+        self._chosen[stage] = columns
+        for edge in self.into[stage]:
+            self._require(edge, Partition(columns))
+        return True
+
+    def _already_partitioned(self, stage: Stage, columns: tuple[str, ...]) -> bool:
+        """Whether the output is partitioned by `columns`, which per-batch stages may preserve."""
+        if stage.guarantees is not None or stage in self._chosen:
+            guaranteed = stage.guarantees if stage.guarantees is not None else self._chosen[stage]
+            return guaranteed == columns
+        if stage in self.at_sources:
+            return False
+        if stage.is_routing:
+            by_hand = stage.requires[0]
+            return by_hand is not None and not by_hand.broadcast and by_hand.columns == columns
+        if stage.keeps is None or not all(column in stage.keeps for column in columns):
+            return False
+        before = tuple(stage.keeps[column] for column in columns)
+        if not stage.is_stateless and stage.requires == (None,):
+            # the stage accepts any partitioning, so choose the one that its readers need
+            self._chosen[stage] = columns
+            self._require(self.into[stage][0], Partition(before))
+            return True
+        return all(
+            edge.index not in self.exchanged and self._partitioned(edge.source, before)
+            for edge in self.into[stage]
+        )
+
+    # -- which stages become vertices ------------------------------------------------------------------------
+
+    def _vertices(self) -> set[Stage]:
+        vertices = {s for s in self.graph.stages if s.vertex is not None and not s.is_stateless}
+        # each copy of a broadcast record counts, so a broadcast arrives before the next exchange
+        vertices |= {
+            stage
+            for stage in self.graph.stages
+            if stage.kind is Kind.BROADCAST and self._exchanged_again(stage)
+        }
+        while True:
+            behind = self._behind_exchange(vertices)
+            more = {
+                stage
+                for stage in self.graph.stages
+                if stage not in vertices
+                and not stage.is_source
+                and (
+                    (stage.is_stateless and behind[stage])
+                    or (
+                        stage not in self.at_sources
+                        and len(self.out[stage]) > 1
+                        and (stage.is_stateless or behind[stage])
+                    )
+                    or (stage in self.at_sources and len(self.out[stage]) > 1 and behind[stage])
+                )
+            }
+            if not more:
+                break
+            vertices |= more
+        variables = [stage for stage in self.graph.stages if stage.kind is Kind.VARIABLE]
+        vertices |= {stage for stage in variables if self._in_vertexless_cycle(stage, vertices)}
+        return vertices | self._with_many_routes(vertices)
+
+    def _with_many_routes(self, vertices: set[Stage]) -> set[Stage]:
+        """Stages where the number of channels would multiply: k diamonds in a row have 2^k routes.
+
+        Such a stage has several readers, and more routes to it than `_ROUTES` and than stages on the routes;
+        a concat of many streams has fewer. Stages without vertices form no cycles, so they have an order.
+        """
+        before = {
+            stage: [edge.source for edge in self.into[stage]]
+            for stage in self.graph.stages
+            if stage not in vertices
+        }
+        found: set[Stage] = set()
+        routes: dict[Stage, int] = {}
+        for stage in TopologicalSorter(before).static_order():
+            if stage in vertices or stage.is_source:
+                routes[stage] = 1
+                continue
+            routes[stage] = sum(routes[source] for source in before[stage])
+            if routes[stage] <= _ROUTES or len(self.out[stage]) < 2:
+                continue
+            on_routes, todo = {stage}, [stage]
+            while todo:
+                new = {s for s in before.get(todo.pop(), ()) if s not in on_routes}
+                on_routes |= new
+                todo += [s for s in new if s not in found]
+            if routes[stage] > len(on_routes):
+                found.add(stage)
+                routes[stage] = 1
+        return found
+
+    def _exchanged_again(self, stage: Stage) -> bool:
+        """Whether an exchange follows with only routing in between."""
+        return any(
+            edge.index in self.exchanged or (edge.target.is_routing and self._exchanged_again(edge.target))
+            for edge in self.out[stage]
+            if edge.target.kind is not Kind.FEEDBACK
+        )
+
+    def _behind_exchange(self, vertices: set[Stage]) -> dict[Stage, bool]:
+        """For each stage whether an exchange leads to it with no vertex between."""
+        behind: dict[Stage, bool] = defaultdict(bool)
+        changed = True
+        while changed:
+            changed = False
+            for edge in self.graph.edges:
+                source = edge.source
+                arrives = edge.index in self.exchanged or (
+                    source not in vertices and source.is_routing and behind[source]
+                )
+                if arrives and not behind[edge.target]:
+                    behind[edge.target] = changed = True
+        return behind
+
+    def _in_vertexless_cycle(self, start: Stage, vertices: set[Stage]) -> bool:
+        """Whether a stage is in a cycle without a vertex."""
+        seen: set[Stage] = set()
+        todo = [start]
+        while todo:
+            for edge in self.out[todo.pop()]:
+                if edge.target is start:
+                    return True
+                if edge.target not in vertices and edge.target not in seen:
+                    seen.add(edge.target)
+                    todo.append(edge.target)
+        return False
+
+    # -- the plan --------------------------------------------------------------------------------------------
+
+    def plan(self) -> Plan:
+        graph = self.graph
+        stages = [stage for stage in graph.stages if stage in self.vertices]
+        number = {stage: i for i, stage in enumerate(stages)}
+        positions = _positions(graph)
+        channels: list[Channel] = []
+
+        def add(source: int | None, start: Stage, port: int) -> Iterator[int]:
+            for through, edges, summary, exchange in self._routes(start, port):
+                edge = edges[-1]
+                before = self._before_exchange(edge.target, edge.input)
+                index = len(channels)
+                channels.append(
+                    Channel(
+                        index=index,
+                        source=source,
+                        target=number[edge.target],
+                        input=edge.input,
+                        through=through if before is None else (*through, (before, 0)),
+                        edges=edges,
+                        summary=summary,
+                        exchange=exchange if self.workers > 1 or source is None else None,
+                        schema=edge.schema,
+                    )
+                )
+                yield index
+
+        inputs = []
+        for stage in graph.stages:
+            if stage.is_source:
+                entries = tuple(add(None, stage, 0))
+                late = tuple(add(None, stage, 1)) if len(stage.outputs) > 1 else ()
+                inputs.append(Source(stage.name, stage, stage.epochs, entries + late, frozenset(late)))
+        if not inputs and not any(s.vertex and tuple(s.vertex.initial) for s in stages):
+            msg = f"flow {graph.name!r} has no input. Hint: add flow.source(...) or flow.input(...)."
+            raise GraphError(msg)
+        counted = self._counted()
+        nodes = tuple(
+            Node(
+                index=number[stage],
+                stage=stage,
+                template=stage.vertex if stage.vertex is not None else Forward(),
+                waits=stage.vertex is not None and stage.vertex.waits,
+                out=tuple(tuple(add(number[stage], stage, port)) for port in range(len(stage.outputs))),
+                path=positions[stage],
+                ignored_counters=frozenset(
+                    i for i, scope in enumerate(stage.scope.path[1:]) if scope not in counted
+                ),
+            )
+            for stage in stages
+        )
+        return Plan(
+            name=graph.name,
+            workers=self.workers,
+            times=graph.times,
+            nodes=nodes,
+            channels=tuple(channels),
+            inputs=tuple(inputs),
+            reach=self._reachability(nodes, channels),
+            stages=tuple(sorted(graph.stages, key=positions.__getitem__)),
+            edges=tuple(graph.edges),
+            exchanged=self.exchanged,
+            elided=self.elided,
+            ends={(number[s], port): ways for (s, port), ways in self.ends.items() if s in number},
+            fused=frozenset(s.index for s in graph.stages if s not in self.vertices and not s.is_source),
+        )
+
+    def _before_exchange(self, stage: Stage, edge: int) -> Stage | None:
+        """The vertex's `before_exchange` as a stage of the same name, which runs at the senders."""
+        if stage.vertex is None or stage.vertex.before_exchange is None:
+            return None
+        if (stage, edge) not in self.before_exchange:
+            vertex = BeforeExchange(stage.vertex.before_exchange, edge)
+            self.before_exchange[stage, edge] = replace(stage, vertex=vertex)
+        return self.before_exchange[stage, edge]
+
+    def _routes(
+        self, start: Stage, port: int
+    ) -> Iterator[tuple[Through, tuple[Edge, ...], PathSummary, Partition | None]]:
+        """The routes from an output to the next vertices, over stages that are not vertices."""
+        identity = self.graph.times.identity(start.scope.depth)
+        todo: list[tuple[Stage, int, Through, tuple[Edge, ...], PathSummary, Partition | None]]
+        todo = [(start, port, (), (), identity, None)]
+        while todo:
+            stage, port, through, before, summary, exchange = todo.pop(0)
+            for edge in self.out[stage]:
+                if edge.port != port:
+                    continue
+                by = self.exchanged.get(edge.index, exchange)
+                target, edges = edge.target, (*before, edge)
+                path = summary.followed_by(target.summary)
+                if path is None:  # no time gets through the feedback of a loop with one iteration
+                    if target.kind is Kind.FEEDBACK:
+                        self.ends[start, port].append((through, target.scope))
+                    continue
+                if target in self.vertices:
+                    yield through, edges, path, by
+                elif target.is_stateless:
+                    todo += [
+                        (target, out, (*through, (target, out)), edges, path, by)
+                        for out in range(len(target.outputs))
+                    ]
+                else:
+                    todo.append((target, 0, through, edges, path, by))
+
+    def _counted(self) -> set[Scope]:
+        """The loops whose iterations matter: they have a limit, or a vertex that waits or reads times."""
+        counted = {stage.scope for stage in self.graph.stages if stage.scope.limit is not None}
+        for stage in self.graph.stages:
+            if stage.vertex is not None and (stage.vertex.waits or stage.vertex.reads_time):
+                counted.update(stage.scope.path[1:])
+        return counted
+
+    def _reachability(self, nodes: tuple[Node, ...], channels: list[Channel]) -> Reachability:
+        times = self.graph.times
+        identities = [times.identity(node.stage.scope.depth) for node in nodes for _ in range(2)]
+        paths = [Path(node.arrives, node.leaves, identities[node.arrives], exchange=False) for node in nodes]
+        paths += [
+            Path(nodes[c.source].leaves, nodes[c.target].arrives, c.summary, exchange=c.exchange is not None)
+            for c in channels
+            if c.source is not None
+        ]
+        try:
+            return Reachability(2 * len(nodes), paths, identities=identities)
+        except CyclicTime as error:
+            steps = list(dict.fromkeys(nodes[location // 2].stage for location in error.locations))
+            cycle = " -> ".join(f"{stage.name} ({stage.where})" for stage in [*steps, steps[0]])
+            msg = (
+                f"this cycle does not advance time: {cycle}. "
+                "Hint: close a cycle only by the feedback of a loop."
+            )
+            raise CycleError(msg) from error
+
+
+def _positions(graph: Graph) -> dict[Stage, tuple[int, ...]]:
+    """Each stage's positions in the topological orders of the scopes around it, where a loop is one stage."""
+    inner: dict[Any, dict[Any, None]] = defaultdict(dict)
+    for stage in graph.stages:
+        path = (*stage.scope.path, stage)
+        for outer, item in pairwise(path):
+            inner[outer].setdefault(item)
+    # dicts, not sets: the order must be the same in every process
+    before: dict[Any, dict[Any, None]] = defaultdict(dict)
+    for edge in graph.edges:
+        if edge.source.kind is Kind.FEEDBACK:
+            continue
+        a, b = (*edge.source.scope.path, edge.source), (*edge.target.scope.path, edge.target)
+        shared = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x is not y), None)
+        if shared is not None:
+            before[b[shared]].setdefault(a[shared])
+    place: dict[Any, int] = {}
+    for items in inner.values():
+        order = TopologicalSorter({item: before[item] for item in items})
+        place.update({item: i for i, item in enumerate(_sorted(order, items))})
+    return {stage: tuple(place[item] for item in (*stage.scope.path[1:], stage)) for stage in graph.stages}
+
+
+def _sorted(order: TopologicalSorter[Any], items: Iterable[Any]) -> Iterable[Any]:
+    try:
+        return list(order.static_order())
+    except Unsortable:  # a cycle through an inner loop: any order will do, and `Reachability` checks cycles
+        return items

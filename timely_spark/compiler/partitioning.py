@@ -1,0 +1,61 @@
+"""The output partitioning of every edge, derived from the graph."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from timely_spark.graph import Edge, Partition, Stage
+
+ANYWHERE = Partition(())
+"""Records stay with the worker whose task read them, which may be any."""
+
+BROADCAST = Partition((), broadcast=True)
+
+
+def output_partitioning(
+    edges: Sequence[Edge], exchanged: Mapping[int, Partition], elided: Mapping[int, Partition]
+) -> dict[int, Partition | None]:
+    """The partitioning of each edge's records, for any number of workers; None: unknown.
+
+    Law: records partitioned by columns are on worker H(columns) modulo the number of workers. A partitioning
+    begins at an exchange, and ends at a stage that changes its columns.
+    """
+    into: dict[Stage, list[Edge]] = defaultdict(list)
+    for edge in edges:
+        into[edge.target].append(edge)
+    # Assume that edges without a partitioning yet agree with the others. So the edges of a loop have the
+    # partitioning of its ingress if its body preserves the columns.
+    partitioning: dict[int, Partition | None] = {}
+    changed = True
+    while changed:
+        changed = False
+        for edge in edges:
+            by = exchanged.get(edge.index) or elided.get(edge.index)
+            if by is None:
+                before = {partitioning[e.index] for e in into[edge.source] if e.index in partitioning}
+                if not before and into[edge.source]:
+                    continue
+                by = _of_output(edge.source, before)
+            if edge.index not in partitioning or partitioning[edge.index] != by:
+                partitioning[edge.index] = by
+                changed = True
+    return partitioning
+
+
+def _of_output(stage: Stage, before: set[Partition | None]) -> Partition | None:
+    """The partitioning of a stage's output, given those of its inputs."""
+    if stage.guarantees is not None:
+        return Partition(stage.guarantees)
+    if not before:
+        return ANYWHERE
+    if BROADCAST in before:
+        return BROADCAST
+    if len(before) > 1:
+        return None
+    (by,) = before
+    if stage.is_routing or by is None or by == ANYWHERE:
+        return by
+    names = {old: new for new, old in (stage.keeps or {}).items()}
+    kept = all(column in names for column in by.columns)
+    return Partition(tuple(names[column] for column in by.columns)) if kept else None

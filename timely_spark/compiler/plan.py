@@ -1,0 +1,164 @@
+"""The physical plan: vertices, channels and inputs, as the workers and the coordinator read them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from timely_spark.compiler.identity import described
+from timely_spark.compiler.partitioning import output_partitioning
+from timely_spark.graph import Edge, Kind, Partition, Scope, Stage, Vertex, find
+from timely_spark.progress import Reachability
+from timely_spark.times import PRODUCT, PathSummary, Times
+
+#: per-batch stages, in order, and the output port of each that is followed
+Through: TypeAlias = tuple[tuple[Stage, int], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Channel:
+    """How batches get from a vertex (or a source) to an input of the next vertex."""
+
+    index: int
+    #: the sending vertex; None for a source
+    source: int | None
+    target: int
+    input: int
+    #: per-batch stages that the sender applies
+    through: Through
+    #: the path in the graph, over stages that are not vertices
+    edges: tuple[Edge, ...]
+    summary: PathSummary
+    #: None: records stay on their worker
+    exchange: Partition | None
+    schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """A vertex of the plan: its stage, its template, and its channels."""
+
+    index: int
+    stage: Stage
+    template: Vertex
+    waits: bool
+    #: the channels of each output port
+    out: tuple[tuple[int, ...], ...]
+    #: positions in the topological orders of the scopes around the vertex, outermost first
+    path: tuple[int, ...]
+    #: counters of surrounding loops whose iterations do not matter to the vertex's state
+    ignored_counters: frozenset[int]
+
+    @property
+    def name(self) -> str:
+        """The stage's name."""
+        return self.stage.name
+
+    @property
+    def arrives(self) -> int:
+        """The location of messages to the vertex."""
+        return 2 * self.index
+
+    @property
+    def leaves(self) -> int:
+        """The location of the vertex's capabilities."""
+        return 2 * self.index + 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """An input of the flow: a DataFrame or a handle. `epochs`: "clock", "manual", or the name of a column."""
+
+    name: str
+    stage: Stage
+    epochs: str
+    #: the channels of the input's rows
+    entries: tuple[int, ...]
+    #: the entries that get late rows
+    late: frozenset[int]
+
+
+@dataclass(eq=False)
+class Plan:
+    """A graph compiled for a number of workers; equal on the driver and on all workers."""
+
+    name: str
+    workers: int
+    times: Times
+    nodes: tuple[Node, ...]
+    channels: tuple[Channel, ...]
+    inputs: tuple[Source, ...]
+    reach: Reachability
+    #: in topological order, those of a loop together
+    stages: tuple[Stage, ...]
+    edges: tuple[Edge, ...]
+    #: by edge: the exchanges, and required partitionings for which the exchange is elided
+    exchanged: dict[int, Partition]
+    elided: dict[int, Partition]
+    fused: frozenset[int]
+    budget: Any = None
+    #: warn when a loop has so many iterations in one epoch; None: never
+    warn_after: int | None = 10_000
+    #: by vertex and output, stages and loop of the feedback paths that no time gets through (one iteration)
+    ends: dict[tuple[int, int], list[tuple[Through, Scope]]] = field(default_factory=dict)
+    by_name: dict[str, Node] = field(init=False)
+    #: by vertex and input, the channels that lead there
+    into: dict[tuple[int, int], list[Channel]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.by_name = {node.name: node for node in self.nodes}
+        self.into = defaultdict(list)
+        for channel in self.channels:
+            self.into[channel.target, channel.input].append(channel)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of the inputs, in order."""
+        return tuple(source.name for source in self.inputs)
+
+    def source(self, name: str) -> Source:
+        """An input by name."""
+        return find({source.name: source for source in self.inputs}, name, kind="input", flow=self.name)
+
+    def initial(self, node: Node) -> Iterator[Any]:
+        """The times of a vertex's initial notifications: its epochs, at iteration 0 of its loops."""
+        for epoch in node.template.initial:
+            time: Any = self.times.epoch(epoch)
+            for depth in range(node.stage.scope.depth):
+                time = self.times.enter(depth).results_in(time)
+            yield time
+
+    @cached_property
+    def partitioning(self) -> dict[tuple[str, int], Partition | None]:
+        """By step and input, the partitioning of the arriving records; None: unknown."""
+        by_edge = output_partitioning(self.edges, self.exchanged, self.elided)
+        return {(edge.target.name, edge.input): by_edge.get(edge.index) for edge in self.edges}
+
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether all that work leads to has a later `key`; not where two loops lead to each other."""
+        inner = (c for c in self.channels if not any(edge.target.kind is Kind.FEEDBACK for edge in c.edges))
+        return self.times is PRODUCT and all(
+            c.source is None or self.nodes[c.source].path < self.nodes[c.target].path for c in inner
+        )
+
+    def described(self) -> dict[str, Any]:
+        """The description of this plan in a checkpoint: see `identity`."""
+        return described(self)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short hash of `described`."""
+        return hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def key(self, node: Node, time: Any) -> tuple[Any, ...]:
+        """The sort key of (node, time) in (time, topological) order: after all that could result in it."""
+        counters = time.order_key()
+        return tuple(part for pair in zip(counters, node.path, strict=True) for part in pair)

@@ -1,0 +1,123 @@
+"""A plan summary as JSON, which explains the frontiers of a checkpoint without the code of the flow."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from timely_spark.compiler.plan import Plan
+from timely_spark.graph import Kind
+from timely_spark.progress import Edge, Reachability, Tracker
+from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Times
+
+_TIMES: Mapping[str, Any] = {type(times.epoch(0)).__name__: times for times in (PRODUCT, LEXICOGRAPHIC)}
+
+
+def plan_summary(plan: Plan) -> dict[str, Any]:
+    """The vertices of a plan with the user's lines, and the path summaries between them.
+
+    Path summaries of user-defined times are code, so they are left out.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("hello")
+        >>> _ = flow.input("x", "n long").distinct(name="once").capture("out")
+        >>> [name for name, *_ in plan_summary(flow.compile(2))["steps"]]
+        ['once', 'out']
+    """
+    own = _TIMES.get(type(plan.times.epoch(0)).__name__) != plan.times
+    return {
+        "times": type(plan.times.epoch(0)).__name__,
+        "steps": [[n.name, n.stage.kind.value, str(n.stage.where), n.stage.scope.depth] for n in plan.nodes],
+        "inputs": {source.name: [source.epochs, str(source.stage.where)] for source in plan.inputs},
+        "edges": None
+        if own
+        else [[edge.source, edge.target, edge.exchange, _encoded(edge.summary)] for edge in plan.reach.edges],
+    }
+
+
+def _encoded(summary: Any) -> list[list[int]]:
+    return [list(getattr(summary, field.name)) for field in fields(summary) if field.init]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPointstamp:
+    """Messages and notifications at a step and time, which keep an epoch open."""
+
+    time: list[Any]
+    step: str
+    #: the user's line
+    where: str
+    #: queued messages
+    messages: int
+    #: pending notifications with a capability
+    notifications: int
+    #: the steps from this one to the nearest output or probe
+    path: list[str]
+
+
+class PlanSummary:
+    """A decoded plan summary, which explains a coordinator's snapshot."""
+
+    def __init__(self, found: Mapping[str, Any]) -> None:
+        self.steps: list[tuple[str, str, str, int]] = [tuple(step) for step in found["steps"]]
+        self.inputs: Mapping[str, tuple[str, str]] = found["inputs"]
+        self.times: Times | None = _TIMES[found["times"]] if found["edges"] is not None else None
+        self.reach: Reachability | None = None
+        if self.times is not None:
+            kind: Any = self.times
+            edges = [Edge(a, b, kind.summary(*map(tuple, s)), exchange=x) for a, b, x, s in found["edges"]]
+            self.reach = Reachability(2 * len(self.steps), edges)
+
+    def frontier(self, snapshot: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """The frontier of each step; empty with user-defined times."""
+        if self.reach is None or self.times is None:
+            return {}
+        tracker = Tracker.decode(self.reach, self.times, snapshot["tracker"])
+        return {
+            name: [time.encode() for time in tracker.frontier(2 * index)]
+            for index, (name, *_) in enumerate(self.steps)
+        }
+
+    def open_pointstamps(self, snapshot: Mapping[str, Any], epoch: int) -> list[OpenPointstamp]:
+        """The pointstamps up to an epoch, by time; with user-defined times, all pointstamps."""
+        found: dict[tuple[str, int], list[int]] = {}
+        for location, time, n in snapshot["tracker"]["counts"]:
+            if self.times is None or time[0] <= epoch:
+                found.setdefault((json.dumps(time), location // 2), [0, 0])[location % 2] += n
+        counts = [(json.loads(time), index, *numbers) for (time, index), numbers in found.items()]
+        if self.times is not None:
+            counts.sort()
+        return [
+            OpenPointstamp(
+                time, self.steps[index][0], self.steps[index][2], messages, waits, self._path(index)
+            )
+            for time, index, messages, waits in counts
+        ]
+
+    def _path(self, start: int) -> list[str]:
+        """The steps on a shortest path to an output or a probe."""
+        before: dict[int, int | None] = {start: None}
+        todo = deque([start])
+        while todo:
+            index = todo.popleft()
+            if Kind(self.steps[index][1]).is_end:
+                path = []
+                at: int | None = index
+                while at is not None:
+                    path.append(self.steps[at][0])
+                    at = before[at]
+                return path[::-1]
+            for successor in self._successors(index):
+                if successor not in before:
+                    before[successor] = index
+                    todo.append(successor)
+        return [self.steps[start][0]]
+
+    def _successors(self, index: int) -> Iterable[int]:
+        if self.reach is not None:
+            for edge in self.reach.out[2 * index + 1]:
+                yield edge.target // 2

@@ -1,0 +1,12 @@
+"""The coordinator: the driver's part of each round, and the migration of a checkpoint to a changed flow.
+
+The coordinator tracks progress, writes the next round's header, and releases complete epochs.
+"""
+
+from __future__ import annotations
+
+from timely_spark.coordinator.coordinator import Coordinator
+from timely_spark.coordinator.local_rounds import Bound, run_local_rounds
+from timely_spark.coordinator.round_result import OUTPUTS, RoundResult
+
+__all__ = ["OUTPUTS", "Bound", "Coordinator", "RoundResult", "run_local_rounds"]

@@ -1,0 +1,418 @@
+"""The driver's part of a round: from the rows of the workers to the next header and the complete epochs.
+
+The coordinator applies all progress deltas of a round at once. So no count is ever negative and no local view
+is ahead of the global one: the protocol of Naiad section 3.3 holds by construction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.compiler.plan import Node, Plan
+from timely_spark.coordinator.round_result import OUTPUTS, RoundResult, as_outputs
+from timely_spark.errors import VertexError
+from timely_spark.graph import Kind
+from timely_spark.progress import Tracker
+from timely_spark.times import MutableAntichain
+from timely_spark.worker.columns import Refused, by_column
+from timely_spark.worker.loops import Loops, Notice
+from timely_spark.worker.notify import Blockers, input_frontier, lower_bounds
+from timely_spark.worker.rows import ROWS, as_rows, read_rows, text
+
+#: Longer runs of empty epochs are released as one epoch.
+MAX_EMPTY = 100
+
+
+def epochs_to_release(with_records: Iterable[int], after: int, until: int) -> Iterator[int]:
+    """The epochs between `after` and `until` to release, in order.
+
+    Of more than `MAX_EMPTY` empty epochs in a row only the last is released: a large jump costs little.
+
+    >>> list(epochs_to_release([3], after=0, until=6)), list(epochs_to_release([3], after=0, until=10**9))
+    ([1, 2, 3, 4, 5], [1, 2, 3, 999999999])
+    """
+    for epoch in [*sorted(epoch for epoch in with_records if epoch < until), until]:
+        empty = range(after + 1, epoch)
+        yield from empty[-1:] if len(empty) > MAX_EMPTY else empty
+        if epoch < until:
+            yield epoch
+        after = max(after, epoch)
+
+
+class Coordinator:
+    """The progress of a flow between rounds; `encode` gives its whole state as JSON.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("hello")
+        >>> _ = flow.input("numbers", "n long").probe("seen")
+        >>> coordinator = Coordinator(flow.compile(workers=2))
+        >>> coordinator.first().frontier
+        {'seen': [[0]]}
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.tracker = Tracker(plan.reach)
+        self.batch = -1
+        self._index()
+        #: the epoch of each input; None: closed. With clock epochs, the next batch.
+        self.inputs: dict[str, int | None] = {source.name: 0 for source in plan.inputs}
+        #: per worker and node the guarantees of the pending notifications; and the number of all
+        self.pending: list[dict[int, MutableAntichain[Any]]] = [{} for _ in range(plan.workers)]
+        self.pending_count = 0
+        #: workers that ended their round because its budget was used up
+        self.unfinished: set[int] = set()
+        #: per sink the epochs that have begun and were not released; and the last released epoch
+        self.unreleased: dict[str, set[int]] = {
+            node.name: set() for node in plan.nodes if node.stage.kind is Kind.OUTPUT
+        }
+        self.last_released: dict[str, int] = dict.fromkeys(self.unreleased, -1)
+        #: the first and the last epoch that any input began. A batch without input begins no epoch. Manual
+        #: epochs begin with 0; advancing an input past an epoch begins that epoch.
+        self.first_epoch: int | None = 0 if any(s.epochs == "manual" for s in plan.inputs) else None
+        self.last_epoch = -1
+        #: sources with an epoch column of which no epoch was read yet
+        self.no_epoch_yet = {source.name for source in plan.inputs if by_column(source.epochs)}
+        #: per closed source, the epoch at which rows that still arrive enter
+        self.late_epochs: dict[str, int] = {}
+        #: per source the late rows, and among them those without an epoch or beyond `max_jump`
+        self.late_rows: Counter[str] = Counter()
+        self.refused_rows: Counter[str] = Counter()
+        self.loops = Loops.of(plan)
+        for node in plan.nodes:
+            for time in plan.initial(node):
+                self.tracker.update([(node.leaves, time, plan.workers)])
+                for worker in range(plan.workers):
+                    self._update_pending(worker, [(node.index, time, 1)])
+        for name in self.inputs:
+            self._advance_input(name, None, 0)
+        self.tracker.propagate()
+
+    def _index(self) -> None:
+        #: `Tracker.arrivals` of each waiting node, encoded for the header
+        self.arrivals: dict[str, list[Any]] = {}
+        #: vertices whose calls depend on what may still arrive
+        self.waiting_nodes = {node.index for node in self.plan.nodes if node.waits or node.template.settles}
+        self.end_nodes = [node for node in self.plan.nodes if node.stage.kind.is_end]
+
+    # -- rounds ----------------------------------------------------------------------------------------------
+
+    def first(self) -> RoundResult:
+        """The result that the first batch starts from."""
+        return self._result(ROWS.empty_table(), OUTPUTS.empty_table(), Counter(), [])
+
+    def apply_round(
+        self, batch_id: int, rows: pa.Table, *, cancel: Iterable[int] = (), ended: bool = False
+    ) -> RoundResult:
+        """Apply the rows that the workers wrote in one round of a batch.
+
+        Args:
+            batch_id: the batch.
+            rows: the workers' messages, outputs and reports, in schema `ROWS`.
+            cancel: epochs whose running loops end now.
+            ended: whether the sources have no more rows. Then every epoch that has begun is over; rows that
+                arrive for it after a restart are late.
+
+        Raises:
+            VertexError: a vertex failed; names the step, the time, and the user's line.
+        """
+        self.batch = batch_id
+        message_rows: list[int] = []
+        deltas = []
+        loops: list[Any] = []
+        stats: Counter[str] = Counter()
+        ticks: set[int] = set()
+        moved: dict[str, int | None] = {}
+        seen: dict[str, int] = {}
+        late: Counter[str] = Counter()
+        refused: dict[str, Refused] = defaultdict(Refused)
+        # Spark does not promise an order of rows. The sort is stable: rows of one worker keep their order.
+        rows = rows.sort_by([("kind", "ascending"), ("worker", "ascending")])
+        outputs = as_outputs(rows)
+        rows = rows.filter(pc.not_equal(rows.column("kind"), "output"))
+        for place, (worker, kind, meta, _) in enumerate(read_rows(rows)):
+            match kind:
+                case "error":
+                    raise VertexError.decode(meta, f"batch {batch_id}, worker {worker}")
+                case "message":
+                    message_rows.append(place)
+                case "report":
+                    deltas += [(at, self.plan.times.decode(time), n) for at, time, n in meta["deltas"]]
+                    self._update_pending(
+                        worker,
+                        [(node, self.plan.times.decode(time), n) for node, time, n in meta["pending"]],
+                    )
+                    (self.unfinished.add if meta["left"] else self.unfinished.discard)(worker)
+                    ticks.update(meta["ticks"])
+                    moved |= meta["advance"]
+                    loops.append(meta["loops"])
+                    seen |= meta["seen"]
+                    late.update(meta["late"])
+                    for name, counts in meta["refused"].items():
+                        refused[name].add(counts)
+                    stats.update(meta["stats"])
+        self.tracker.update(deltas)
+        self._begin_epochs(ticks)
+        if ended:
+            moved = {
+                **{s.name: self.last_epoch + 1 for s in self.plan.inputs if by_column(s.epochs)},
+                **moved,
+            }
+        self._advance_inputs(moved, seen, late)
+        self.tracker.propagate()
+        self._add_unreleased(ticks, outputs)
+        notices = self.loops.enter(loops)
+        for epoch in cancel:
+            nodes = self.plan.nodes
+            active = ((nodes[at // 2].stage.scope.path[1:], time) for at, time in self.tracker.active)
+            self.loops.cancel(epoch, active)
+        messages = rows.take(pa.array(message_rows, pa.int64()))
+        return replace(
+            self._result(messages, outputs, stats, notices), refused=self._refused_to_report(refused)
+        )
+
+    def _add_unreleased(self, ticks: set[int], outputs: pa.Table) -> None:
+        """Enter the epochs that inputs began, for all sinks, and the epochs of output records."""
+        for sink, epochs in self.unreleased.items():
+            epochs.update(epoch for epoch in ticks if epoch > self.last_released[sink])
+        for sink, epoch in zip(outputs["sink"].to_pylist(), outputs["epoch"].to_pylist(), strict=True):
+            if sink in self.unreleased:
+                self.unreleased[sink].add(epoch)
+
+    def _begin_epochs(self, epochs: set[int]) -> None:
+        if epochs:
+            self.first_epoch = min(epochs) if self.first_epoch is None else min(self.first_epoch, *epochs)
+            self.last_epoch = max(self.last_epoch, *epochs)
+
+    def _advance_inputs(self, moved: dict[str, int | None], seen: dict[str, int], late: Counter[str]) -> None:
+        """Advance the inputs as a round's reports say."""
+        self.late_rows.update(late)
+        self.no_epoch_yet -= seen.keys()
+        for source in self.plan.inputs:
+            name, old = source.name, self.inputs[source.name]
+            if old is None:
+                if name in late and name in self.late_epochs:  # the next late rows enter one epoch later
+                    self._update_entries(source.late, self.late_epochs[name], self.late_epochs[name] + 1)
+                    self.late_epochs[name] += 1
+                continue
+            new = self.batch + 1 if source.epochs == "clock" else max(old, seen.get(name, old))
+            if (to := moved.get(name, new)) == old:
+                continue
+            if source.epochs == "manual" and to is not None:
+                self._begin_epochs({to - 1})
+            self._advance_input(name, old, to)
+
+    def _advance_input(self, name: str, old: int | None, new: int | None) -> None:
+        source = self.plan.source(name)
+        self._update_entries([index for index in source.entries if index not in source.late], old, new)
+        if source.late:
+            if new is None:
+                self.late_epochs[name] = self.last_epoch + 1
+            self._update_entries(source.late, old, self.late_epochs.get(name, new))
+        self.inputs[name] = new
+
+    def _update_entries(self, entries: Iterable[int], old: int | None, new: int | None) -> None:
+        for index in entries:
+            channel = self.plan.channels[index]
+            location = self.plan.nodes[channel.target].arrives
+            before, after = (
+                channel.summary.results_in(self.plan.times.epoch(epoch)) if epoch is not None else None
+                for epoch in (old, new)
+            )
+            self.tracker.input_at(location, before, after)
+
+    def _refused_to_report(self, refused: dict[str, Refused]) -> dict[str, Refused]:
+        """The refusals to warn of: a source's first ones, and again when their number has one more digit."""
+        reported = {}
+        for name, rows in refused.items():
+            before, self.refused_rows[name] = self.refused_rows[name], self.refused_rows[name] + rows.rows
+            if not before or len(str(before)) < len(str(self.refused_rows[name])):
+                reported[name] = rows
+        return reported
+
+    def _result(
+        self, messages: pa.Table, outputs: pa.Table, stats: Counter[str], notices: list[Notice]
+    ) -> RoundResult:
+        oldest = self._oldest()
+        self.loops.forget(oldest)
+        header = {
+            "batch": self.batch,
+            "inputs": self.inputs,
+            "oldest": oldest,
+            "arrivals": self._updated_arrivals(),
+            "bounds": self.loops.bounds,
+            "unseen": sorted(self.no_epoch_yet),
+            "late": self.late_epochs,
+        }
+        header_text = text(header)
+        wake = (
+            set(messages.column("worker").to_pylist())
+            | self.unfinished
+            | set(self._deliverable_workers(header))
+        )
+        stats["rounds"] = 1
+        stats["rows_in_flight"] = messages.num_rows
+        stats["bytes_in_flight"] = stats.pop("bytes_sent", 0)
+        stats["pending_notifications"] = self.pending_count
+        stats["left"] = len(self.unfinished)
+        return RoundResult(
+            rows=pa.concat_tables(
+                [messages, as_rows((worker, "header", header_text, None) for worker in sorted(wake))]
+            ),
+            header=header_text,
+            outputs=outputs,
+            released=sorted(self._release(), key=lambda pair: pair[1]),
+            frontier={
+                node.name: [time.encode() for time in self.tracker.frontier(node.arrives)]
+                for node in self.end_nodes
+            },
+            complete=not wake and all(at is None for at in self.inputs.values()) and not self.pending_count,
+            late=dict(self.late_rows),
+            cut_off=dict(self.loops.dropped),
+            notices=[notice.encode() for notice in notices],
+            stats=dict(stats),
+        )
+
+    def _updated_arrivals(self) -> dict[str, list[Any]]:
+        """`arrivals` after the entries that have changed were looked up again."""
+        for location in self.tracker.arrived():
+            if (index := location // 2) in self.waiting_nodes and location % 2 == 0:
+                if arrivals := self.tracker.arrivals(location):
+                    self.arrivals[str(index)] = [time.encode() for time in arrivals]
+                else:
+                    self.arrivals.pop(str(index), None)
+        return self.arrivals
+
+    def _deliverable_workers(self, header: dict[str, Any]) -> Iterable[int]:
+        """Workers with a notification that the next batch may deliver even if it has no input.
+
+        With clock epochs, a notification for an epoch that no input has begun waits for input. Otherwise a
+        vertex that always requests the next epoch would keep an idle query running.
+        """
+        positions = {s.name: input_frontier(s, self.inputs[s.name], self.batch + 1) for s in self.plan.inputs}
+        open_, present = {k: v[0] for k, v in positions.items()}, {k: v[1] for k, v in positions.items()}
+        clocked = any(s.epochs == "clock" and self.inputs[s.name] is not None for s in self.plan.inputs)
+        blockers = Blockers(
+            lambda index: lower_bounds(self.plan, self.plan.nodes[index], header, open_, present)
+        )
+        for worker, pending in enumerate(self.pending):
+            # if the least guarantees of a vertex are blocked, so are its others
+            least = ((index, guarantee) for index, waiting in pending.items() for guarantee in waiting.least)
+            if any(
+                not (clocked and guarantee.epoch > self.last_epoch)
+                and not any(time.less_equal(guarantee) for time in blockers[index])
+                for index, guarantee in least
+            ):
+                yield worker
+
+    def _update_pending(self, worker: int, changes: list[tuple[int, Any, int]]) -> None:
+        """Enter the notifications that a worker's vertices requested (+1) and received (-1)."""
+        pending = self.pending[worker]
+        grouped: dict[int, list[tuple[Any, int]]] = defaultdict(list)
+        for index, guarantee, n in changes:
+            grouped[index].append((guarantee, n))
+            self.pending_count += n
+        for index, counts in grouped.items():
+            waiting = pending.setdefault(index, MutableAntichain())
+            waiting.update_iter(counts)
+            if not waiting:
+                del pending[index]
+
+    def _release(self) -> Iterable[tuple[str, int]]:
+        clocked = any(source.epochs == "clock" for source in self.plan.inputs)
+        for sink, epochs in self.unreleased.items():
+            until = max(self.last_epoch, *epochs, -1) + 1
+            for time in self.tracker.frontier(self.plan.by_name[sink].arrives):
+                until = min(until, time.epoch)
+            after = self.last_released[sink]
+            if clocked or self.first_epoch is None:  # a batch without input is no epoch
+                released = sorted(epoch for epoch in epochs if epoch < until)
+            else:
+                released = list(epochs_to_release(epochs, max(after, self.first_epoch - 1), until))
+            epochs.difference_update(released)
+            for epoch in released:
+                self.last_released[sink] = epoch
+                yield sink, epoch
+
+    def _oldest(self) -> int:
+        open_ = [
+            self.batch + 1 if s.epochs == "clock" else at
+            for s in self.plan.inputs
+            if (at := self.inputs[s.name]) is not None
+        ]
+        oldest = self.tracker.oldest()
+        return min(
+            [*open_, *self.late_epochs.values(), *([] if oldest is None else [oldest])],
+            default=self.batch + 1,
+        )
+
+    # -- what keeps an epoch open ----------------------------------------------------------------------------
+
+    def holding(self, node: Node, epoch: int) -> list[str]:
+        """The inputs and steps that keep `epoch` from being complete at a node, by name."""
+        limit = self.plan.times.epoch(epoch)
+        names = [name for name, at in self.inputs.items() if at is not None and at <= epoch]
+        paths = self.plan.reach.summaries(node.arrives)
+        for location, time in self.tracker.active:
+            step = self.plan.nodes[location // 2].name
+            reaches = (path.results_in(time) for path in paths.get(location, ()))
+            if step not in names and any(t is not None and t.epoch <= limit.epoch for t in reaches):
+                names.append(step)
+        return names
+
+    # -- durability ------------------------------------------------------------------------------------------
+
+    def encode(self) -> dict[str, Any]:
+        """The coordinator as plain JSON."""
+        return {
+            "batch": self.batch,
+            "tracker": self.tracker.encode(),
+            "inputs": self.inputs,
+            "pending": [
+                [
+                    [node, time.encode(), n]
+                    for node, waiting in pending.items()
+                    for time, n in waiting.counts.items()
+                ]
+                for pending in self.pending
+            ],
+            "left": sorted(self.unfinished),
+            "unreleased": {sink: sorted(epochs) for sink, epochs in self.unreleased.items()},
+            "done": self.last_released,
+            "opened": self.first_epoch,
+            "begun": self.last_epoch,
+            "unseen": sorted(self.no_epoch_yet),
+            "after": self.late_epochs,
+            "late": dict(self.late_rows),
+            "loops": self.loops.encode(),
+            "refused": dict(self.refused_rows),
+        }
+
+    @classmethod
+    def decode(cls, plan: Plan, snapshot: dict[str, Any]) -> Coordinator:
+        """A coordinator as it was when `encode` was called."""
+        self = cls.__new__(cls)
+        self.plan = plan
+        self._index()
+        self.tracker = Tracker.decode(plan.reach, plan.times, snapshot["tracker"])
+        self.batch = snapshot["batch"]
+        self.inputs = dict(snapshot["inputs"])
+        self.pending, self.pending_count = [{} for _ in range(plan.workers)], 0
+        for worker, pending in enumerate(snapshot["pending"]):
+            self._update_pending(worker, [(node, plan.times.decode(time), n) for node, time, n in pending])
+        self.unfinished = set(snapshot["left"])
+        self.unreleased = {sink: set(epochs) for sink, epochs in snapshot["unreleased"].items()}
+        self.last_released = dict(snapshot["done"])
+        self.first_epoch, self.last_epoch = snapshot["opened"], snapshot["begun"]
+        self.no_epoch_yet, self.late_epochs = set(snapshot["unseen"]), dict(snapshot["after"])
+        self.late_rows, self.refused_rows = Counter(snapshot["late"]), Counter(snapshot["refused"])
+        self.loops = Loops.of(plan)
+        self.loops.restore(snapshot["loops"])
+        return self

@@ -1,0 +1,108 @@
+"""Local rounds: further rounds of a micro-batch, run in one process instead of one micro-batch each.
+
+A worker's step is a pure function of its state, a header and rows, so an exchange needs no micro-batch of its
+own. While exchanges are small, one process runs all workers and the coordinator. A large exchange waits for
+the next micro-batch, in which the workers run in parallel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.coordinator.coordinator import Coordinator
+from timely_spark.coordinator.round_result import RoundResult
+from timely_spark.errors import VertexError
+from timely_spark.state.codec import Blobs
+from timely_spark.worker.record import Recorded
+from timely_spark.worker.round import Budget, Worker
+from timely_spark.worker.rows import as_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """The limits of the local rounds of one batch: a batch must not delay new input for long.
+
+    Limits are counts and bytes, never wall time, because a batch that runs again must take the same path.
+    """
+
+    #: rounds of one batch, including the first; 1: each round is a micro-batch
+    rounds: int = 100
+    #: bytes that one round may exchange
+    exchanged: int = 4 << 20
+    #: bytes delivered to vertices in one batch, and by one worker in one round
+    delivered: int = 64 << 20
+    #: bytes of the workers' states that the rounds would read
+    states: int = 256 << 20
+
+    def allows(self, result: RoundResult) -> bool:
+        """Whether the batch runs another local round after the one with this result."""
+        return (
+            result.rows.num_rows > 0
+            and result.stats["rounds"] < self.rounds
+            and result.stats["bytes_in_flight"] <= self.exchanged
+            and result.stats.get("bytes", 0) <= self.delivered
+            # after very many iterations the batch ends, so that the driver sees the notice
+            and not any(notice["kind"] == "iterations" for notice in result.notices)
+        )
+
+
+def run_local_rounds(
+    coordinator: Coordinator,
+    result: RoundResult,
+    states: Mapping[int, Any],
+    bound: Bound,
+    *,
+    blobs: Blobs | None = None,
+    budget: Callable[[], Budget | None] = lambda: None,
+    watch: Callable[[Recorded], object] | None = None,
+) -> tuple[RoundResult, dict[int, Worker]]:
+    """Run local rounds, which have no input, after the batch's rounds so far.
+
+    Args:
+        coordinator: the coordinator that gave `result`.
+        result: the result of the batch's rounds so far.
+        states: the `checkpoint` of each worker that has one.
+        bound: the limits of local rounds.
+        blobs: the store of the large parts of states.
+        budget: the budget of each worker's round.
+        watch: called after each worker's round.
+
+    Returns:
+        The result of all rounds of the batch, and the workers that ran, each with its new state.
+
+    Raises:
+        VertexError: a vertex failed.
+    """
+    plan, batch = coordinator.plan, coordinator.batch
+    workers: dict[int, Worker] = {}
+    while bound.allows(result):
+        written = []
+        share = budget() or plan.budget or Budget()
+        share = replace(share, bytes=min(share.bytes, bound.delivered))
+        for index in sorted(set(result.rows.column("worker").to_pylist())):
+            if index not in workers:
+                workers[index] = Worker(plan, states.get(index), index, blobs)
+            worker, rows = workers[index], result.rows.filter(pc.equal(result.rows.column("worker"), index))
+            before = worker.checkpoint(whole=True) if watch is not None else None
+            header = result.header
+            try:
+                out = worker.step(batch, rows, lambda header=header: header, share)  # type: ignore[misc]
+            except VertexError as error:
+                written.append(as_rows([(index, "error", error.encode(), None)]))
+                continue
+            if watch is not None:
+                new, number = worker.checkpoint(whole=True), result.stats["rounds"]
+                watch(
+                    Recorded(
+                        batch=batch, round=number, worker=index, header=header, state=before, rows=rows,
+                        new_state=new, out=out,
+                    )
+                )  # fmt: skip
+            written.append(out)
+        result = result.then(coordinator.apply_round(batch, pa.concat_tables(written)))
+    return result, workers

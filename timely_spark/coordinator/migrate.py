@@ -1,0 +1,548 @@
+"""Migration: continue from a checkpoint with a changed flow, or with another number of workers.
+
+Steps are identified by name. A step with contents (state, batches, notifications, unreleased epochs) must be
+the same in both flows. A new step starts empty. The state of a removed step is dropped and reported; records
+in flight are never dropped. With another number of workers, state and batches are repartitioned by H.
+
+Pointstamps are counted again from the migrated workers, so the counts are right by construction. A migration
+writes nothing: a flow that is refused leaves the checkpoint unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from timely_spark.compiler.partitioning import BROADCAST
+from timely_spark.compiler.plan import Node, Plan, Source
+from timely_spark.coordinator.bounds import lowered_bounds, with_bounds
+from timely_spark.coordinator.coordinator import Coordinator
+from timely_spark.coordinator.differences import compare
+from timely_spark.coordinator.round_result import RoundResult
+from timely_spark.errors import TimelyError
+from timely_spark.graph import Kind, Partition, Stage, Vertex
+from timely_spark.progress import Tracker
+from timely_spark.state.codec import Blobs, Codec, pack_parts, unpack_parts
+from timely_spark.state.keys import from_bytes, partition
+from timely_spark.worker.context import errors_of
+from timely_spark.worker.notify import Pending
+from timely_spark.worker.round import FORMAT, Worker
+from timely_spark.worker.rows import read_rows
+from timely_spark.worker.vertex_snapshot import changed, instance
+
+
+class FlowChanged(TimelyError, ValueError):
+    """A flow cannot continue from a checkpoint: names every step that prevents it, and what to do.
+
+    >>> issubclass(FlowChanged, ValueError)
+    True
+    """
+
+    condition = "FLOW_CHANGED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """A coordinator and workers for the new plan, as if it had run the newest batch; and the changes."""
+
+    coordinator: Coordinator
+    #: the rows of the next round; no outputs, and no releases
+    result: RoundResult
+    workers: tuple[Worker, ...]
+    #: steps that start empty
+    added: tuple[str, ...]
+    #: removed steps, and their contents that were dropped
+    removed: Mapping[str, Sequence[str]]
+    #: the old and the new number of workers
+    worker_counts: tuple[int, int]
+    #: loops with a lower bound: the old and the new `max_iterations`
+    bounded: Mapping[str, tuple[int | None, int]]
+
+
+def migrate(  # noqa: PLR0917 - all of a checkpoint's parts, none of them optional
+    before: Mapping[str, Any],
+    plan: Plan,
+    snapshot: Mapping[str, Any],
+    states: Sequence[Any | None],
+    messages: pa.Table,
+    blobs: Blobs | None = None,
+) -> Migration:
+    """Continue another plan's checkpoint with a new plan.
+
+    Args:
+        before: the old plan's `described`.
+        plan: the new plan.
+        snapshot: the old `Coordinator.encode`.
+        states: the `Worker.checkpoint` of each old worker; None: the worker never ran.
+        messages: the messages in flight, of schema `ROWS`. They are queued at their workers.
+        blobs: the store of large parts of states.
+
+    Raises:
+        FlowChanged: the new plan cannot take over some contents of the checkpoint.
+        VertexError: a vertex cannot be restored.
+
+    Example:
+        Three workers instead of two:
+
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("counts")
+        >>> _ = flow.input("words", "word string").group_by("word").count().capture("out")
+        >>> old = ts.testing.Simulation(flow, workers=2)
+        >>> old.send("words", ["to", "be", "to"])
+        >>> old.run()
+        >>> made = migrate(
+        ...     old.plan.described(), flow.compile(3), old.coordinator.encode(), old.states, old.turn.rows
+        ... )
+        >>> made.worker_counts, len(made.workers), made.result.released
+        ((2, 3), 3, [])
+    """
+    return _Migrator(before, plan, snapshot, states, messages, blobs).migration()
+
+
+#: the encoded state of a worker without contents
+_EMPTY: Mapping[str, Any] = {"format": FORMAT, "vertices": {}, "queue": [], "batches": [], "pending": []}
+_QUIESCE = 'run the flow as it was until nothing is in flight, start(trigger="available_now")'
+
+
+class _Migrator:
+    def __init__(  # noqa: PLR0917
+        self,
+        before: Mapping[str, Any],
+        plan: Plan,
+        snapshot: Mapping[str, Any],
+        states: Sequence[Any | None],
+        messages: pa.Table,
+        blobs: Blobs | None,
+    ) -> None:
+        self.old_plan, self.plan, self.snapshot, self.blobs = before, plan, snapshot, blobs
+        self.new_plan, self.differences = plan.described(), compare(before, plan)
+        self.old_plan, self.bounded = (
+            with_bounds(before, self.new_plan),
+            lowered_bounds(before, self.new_plan),
+        )
+        self.stages: dict[str, Stage] = {stage.name: stage for stage in plan.stages}
+        self.heads = [self._head(worker, state) for worker, state in enumerate(states)]
+        rows = (row for row in read_rows(messages) if row[1] == "message")
+        self.messages = sorted(
+            rows, key=lambda row: (row[2]["channel"], row[2]["from"], row[2].get("seq", 0))
+        )
+        self.rescaled = self.differences.workers[0] != self.differences.workers[1]
+        #: per step the number of states, batches, notifications and unreleased epochs
+        self.contents = self._contents()
+        #: vertices that keep their contents
+        self.continuing = set(before["nodes"]) & set(plan.by_name) - set(self.differences.changed)
+        #: the reasons to refuse the new plan, and hints
+        self.problems: list[str] = []
+        self.hints: dict[str, None] = {}
+
+    # -- the contents of the checkpoint ----------------------------------------------------------------------
+
+    def _head(self, worker: int, state: Any | None) -> tuple[dict[str, Any], list[Any]]:
+        """The head and the parts of a worker's state; a worker that never ran has initial notifications."""
+        if state is not None and len(state):
+            head, *parts = unpack_parts(state)
+            return json.loads(bytes(head)), parts
+        pending = self.snapshot["pending"][worker]
+        names = self.old_plan["nodes"]
+        return {**_EMPTY, "pending": [[names[node], time, time] for node, time, _ in pending]}, []
+
+    def _contents(self) -> dict[str, Counter[str]]:
+        contents: dict[str, Counter[str]] = defaultdict(Counter)
+        for head, _ in self.heads:
+            for name in head["vertices"]:
+                contents[name]["state"] = 1
+            for name, _, _ in head["queue"]:
+                contents[name]["batch"] += 1
+            for name, _, _ in head["pending"]:
+                contents[name]["notification"] += 1
+        for _, _, meta, _ in self.messages:
+            contents[self.old_plan["channels"][meta["channel"]][1]]["batch"] += 1
+        for name, epochs in self.snapshot["unreleased"].items():
+            if epochs:
+                contents[name]["unreleased epoch"] += len(epochs)
+        return contents
+
+    def migration(self) -> Migration:
+        """The migration, or an error with all reasons against it."""
+        inputs = self._inputs()
+        self._check_steps()
+        workers = [] if self.problems else self._workers()
+        self._refuse()
+        tracker = self._tracker(workers, inputs)
+        self._check_overtaking(tracker, inputs)
+        self._refuse()
+        coordinator, result = self._result(workers, inputs, tracker)
+        removed = {step: _in_words(self.contents.get(step, {})) for step in self.differences.removed}
+        return Migration(
+            coordinator=coordinator,
+            result=result,
+            workers=tuple(workers),
+            added=self.differences.added,
+            removed=removed,
+            worker_counts=self.differences.workers,
+            bounded=self.bounded,
+        )
+
+    # -- refusals --------------------------------------------------------------------------------------------
+
+    def _problem(self, text: str, *hint: str) -> None:
+        self.problems.append(text)
+        self.hints |= dict.fromkeys(hint)
+
+    def _refuse(self) -> None:
+        if self.problems:
+            hint = "; or ".join([*self.hints, "start with a new checkpoint."])
+            msg = f"flow {self.plan.name!r} cannot continue from the checkpoint: {'; '.join(self.problems)}."
+            raise FlowChanged(msg, hint=hint)
+
+    def _shown(self, name: str) -> str:
+        stage = self.stages.get(name)
+        return f"step {name!r}" + (f" ({stage.where})" if stage is not None else "")
+
+    def _held(self, name: str) -> str:
+        return f"{self._shown(name)} holds {' and '.join(_in_words(self.contents[name]))}"
+
+    def _check_steps(self) -> None:
+        """Refuse steps with contents that are changed, removed, or perhaps other steps of the same name."""
+        for name, contents in self.contents.items():
+            has = self._held(name)
+            if name in self.differences.changed:
+                self._problem(
+                    f"{has}, and has changed: {self._changes(name)}",
+                    "leave such steps as they were, or give the new ones other names, which drops what "
+                    "the old ones hold",
+                )
+            elif name not in self.plan.by_name:
+                if contents["batch"]:
+                    gone = "is gone" if name not in self.stages else "is no vertex any more"
+                    self._problem(f"{has}, and {gone}", _QUIESCE)
+            elif self.differences.flow and not self.stages[name].named and self._has_contents(name):
+                short = name.removesuffix(".settled").rsplit(".", 1)[-1]
+                self._problem(
+                    f"{has}, and in a flow that has changed its name, which was derived, "
+                    "may be that of another step",
+                    f"if it is the same, give it its name: name={short!r}, and the loops around it theirs",
+                )
+
+    def _changes(self, name: str) -> str:
+        parts = self.differences.changed[name].items()
+        return ", ".join(f"{part} was {old!r}, is {new!r}" for part, (old, new) in parts)
+
+    def _has_contents(self, name: str) -> bool:
+        """Whether an unchanged step has more than its initial state."""
+        return any(kind != "state" for kind in self.contents[name]) or any(
+            _has_state(worker, self.plan.by_name[name]) for worker in self.old_workers
+        )
+
+    # -- inputs ----------------------------------------------------------------------------------------------
+
+    def _inputs(self) -> dict[str, Any]:
+        """The epoch of each input; None: closed.
+
+        Spark identifies DataFrames by their order, so they must be the same; handles may be added or removed.
+        """
+        for noun, part in (("name", "flow"), ("kind of time", "times")):
+            old, new = self.old_plan[part], self.new_plan[part]
+            if old != new:
+                self._problem(f"its {noun} is {new!r}, the checkpoint's is {old!r}")
+        frames = [
+            [each[:2] for each in plan["inputs"] if each[2] == "source"]
+            for plan in (self.old_plan, self.new_plan)
+        ]
+        if frames[0] != frames[1]:
+            self._problem(
+                f"its DataFrame sources (name, epochs) are {frames[1]}, in this order; they were {frames[0]}",
+                "keep DataFrame sources and their order, by which Spark's log of offsets identifies them",
+            )
+        old_epochs, epochs = self.snapshot["inputs"], {}
+        oldest = min((epoch for epoch in old_epochs.values() if epoch is not None), default=self.open_epoch)
+        kinds = {name: kind for name, *kind in self.old_plan["inputs"]}
+        for source in self.plan.inputs:
+            name = source.name
+            if name not in kinds:
+                epochs[name] = self.snapshot["batch"] + 1 if source.epochs == "clock" else oldest
+                continue
+            epochs[name] = old_epochs[name]
+            if name in self.differences.changed and source.stage.handle:
+                text = f"{self._shown(name)}, an input, has changed: {self._changes(name)}"
+                self._problem(text, "give the new input another name")
+        return epochs
+
+    @cached_property
+    def open_epoch(self) -> int:
+        """An epoch that is complete nowhere, and neither is any later one."""
+        snapshot = self.snapshot
+        clock = any(epochs == "clock" for _, epochs, _ in self.old_plan["inputs"])
+        past: list[int] = [snapshot["begun"], *snapshot["done"].values(), snapshot["batch"] if clock else -1]
+        past += [at - 1 for at in snapshot["inputs"].values() if at is not None]
+        return max(past) + 1
+
+    # -- workers ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def old_workers(self) -> list[Worker]:
+        """The old workers, with the continuing vertices only."""
+        workers = []
+        for worker, (head, parts) in enumerate(self.heads):
+            queued = zip(head["queue"], head["batches"], strict=True)
+            queue = [(key, chunk) for key, chunk in queued if key[0] in self.continuing]
+            continuing = {
+                **head,
+                "vertices": {name: of for name, of in head["vertices"].items() if name in self.continuing},
+                "queue": [key for key, _ in queue],
+                "batches": [chunk for _, chunk in queue],
+                "pending": [pending for pending in head["pending"] if pending[0] in self.continuing],
+            }
+            workers.append(self._worker(worker, continuing, parts))
+        return workers
+
+    def _worker(self, index: int, head: Mapping[str, Any], parts: Iterable[Any] = ()) -> Worker:
+        return Worker(self.plan, pack_parts([json.dumps(head).encode(), *parts]), index, self.blobs)
+
+    def _workers(self) -> list[Worker]:
+        old = self.old_workers
+        if not self.rescaled:
+            for to, _, meta, payload in self.messages:
+                _, target, input_, *_ = self.old_plan["channels"][meta["channel"]]
+                time = self.plan.times.decode(meta["time"])
+                old[to].enqueue(self.plan.by_name[target], input_, time, from_bytes(payload))
+            return old
+        new = [self._worker(index, _EMPTY) for index in range(self.plan.workers)]
+        requested: dict[int, list[set[Pending]]] = defaultdict(lambda: [set() for _ in old])
+        for number, worker in enumerate(old):
+            for pending in worker.pending:
+                requested[pending.node][number].add(pending)
+                for other in new:  # every new worker gets the notifications of all old ones
+                    other.pending.add(pending)
+        for node in self.plan.nodes:
+            if node.name in self.continuing:
+                first, *others = requested[node.index]
+                self._repartition_state(node, old, new, alike=all(other == first for other in others))
+        self._repartition_batches(old, new)
+        return new
+
+    def _repartition_state(
+        self, node: Node, old: Sequence[Worker], new: Sequence[Worker], *, alike: bool
+    ) -> None:
+        """Repartition a vertex's state. `alike`: whether all workers have the same notifications pending."""
+        with_state = [worker for worker in old if _has_state(worker, node)]
+        unable = type(node.template).repartition is Vertex.repartition
+        if unable and (with_state or not alike):
+            self._problem(
+                f"{self._held(node.name)}, and does not say how to partition that over {len(new)} "
+                f"workers instead of {len(old)}",
+                f"write repartition() for such vertices; or start with workers={len(old)}",
+            )
+        elif with_state:
+            with errors_of(node):
+                states = [changed(worker.vertex(node), node.template) for worker in with_state]
+                repartitioned = node.template.repartition(
+                    states, len(new), lambda input_, table: self._parts(node, "state", input_, table)
+                )
+                for worker, state in zip(new, repartitioned, strict=True):
+                    worker.vertex(node).restore(state)
+                    worker.invocations[node.index] = []  # so that the next checkpoint has the state
+
+    def _repartition_batches(self, old: Sequence[Worker], new: Sequence[Worker]) -> None:
+        """Repartition queued batches, and messages in flight."""
+
+        def enqueue(node: Node, input_: int, time: Any, table: pa.Table, *by: Partition) -> None:
+            parts = self._parts(node, "batches", input_, table, *by)
+            for worker, part in zip(new, parts, strict=True):
+                if part.num_rows:
+                    worker.enqueue(node, input_, time, part)
+
+        for worker in old:
+            for (index, input_, time), tables in worker.queue.items():
+                enqueue(self.plan.nodes[index], input_, time, pa.concat_tables(tables))
+        for _, _, meta, payload in self.messages:
+            _, target, input_, _, columns = self.old_plan["channels"][meta["channel"]]
+            by = BROADCAST if columns == "broadcast" else Partition(tuple(columns))
+            time = self.plan.times.decode(meta["time"])
+            enqueue(self.plan.by_name[target], input_, time, from_bytes(payload), by)
+
+    def _parts(
+        self, node: Node, noun: str, input_: int, table: pa.Table, *exchange: Partition
+    ) -> list[pa.Table]:
+        """Records of an input for each worker; `exchange`: the partitioning of messages in flight."""
+        workers, empty = self.plan.workers, table.slice(0, 0)
+        by = exchange[0] if exchange else self.plan.partitioning.get((node.name, input_))
+        if by == BROADCAST or (by is None and workers > 1):
+            self._refuse_unknown_partitioning(node, noun, input_, by)
+            return [empty] * workers
+        parts = partition(table, by.columns if by is not None else (), workers)
+        return [parts.get(worker, empty) for worker in range(workers)]
+
+    def _refuse_unknown_partitioning(self, node: Node, noun: str, input_: int, by: Partition | None) -> None:
+        why = (
+            "every worker has a copy of them"
+            if by == BROADCAST
+            else "steps before it do not say which columns they preserve"
+        )
+        text = (
+            f"{self._shown(node.name)} holds {noun} of input {input_} of unknown partitioning over "
+            f"{self.plan.workers} workers: {why}"
+        )
+        if text not in self.problems:
+            self._problem(text, f"{_QUIESCE}; or start with workers={self.differences.workers[0]}")
+
+    # -- progress --------------------------------------------------------------------------------------------
+
+    def _tracker(self, workers: Sequence[Worker], inputs: Mapping[str, Any]) -> Tracker:
+        """The tracker of the migrated pointstamps. New vertices get their initial notifications."""
+        inputs_at: Counter[tuple[int, Any]] = Counter()
+        for source in self.plan.inputs:
+            for index in source.entries:
+                at, channel = self._entry_epoch(source, index, inputs), self.plan.channels[index]
+                if at is None:
+                    continue
+                if (time := channel.summary.results_in(self.plan.times.epoch(at))) is not None:
+                    inputs_at[self.plan.nodes[channel.target].arrives, time] += 1
+
+        def counted() -> Tracker:
+            counts = Counter(chain.from_iterable(_pointstamps(worker) for worker in workers))
+            encoded = {"counts": _encoded(counts), "inputs": _encoded(inputs_at)}
+            return Tracker.decode(self.plan.reach, self.plan.times, encoded)
+
+        tracker = counted()
+        for node in self.plan.nodes:
+            for time in self._initial_notifications(node, tracker):
+                if tracker.less_equal(node.arrives, time):
+                    for worker in workers:
+                        worker.pending.add(Pending(node.index, time, time))
+        return counted()
+
+    def _entry_epoch(self, source: Source, entry: int, inputs: Mapping[str, Any]) -> int | None:
+        """The epoch of an entry of an input; a closed source has entries that are open for late rows."""
+        at: int | None = inputs[source.name]
+        return self.snapshot["after"].get(source.name) if at is None and entry in source.late else at
+
+    def _initial_notifications(self, node: Node, tracker: Tracker) -> Iterable[Any]:
+        """The times of notifications for vertices that are new, or announce their repartitioned state."""
+        if node.name not in self.continuing:
+            return self.plan.initial(node)
+        if not (self.rescaled and node.template.announces and self.contents[node.name]["state"]):
+            return ()
+        epochs = {time.epoch for _, time in tracker.active} | {self.open_epoch}
+        return [self.plan.times.epoch(epoch) for epoch in sorted(epochs)]
+
+    def _check_overtaking(self, tracker: Tracker, inputs: Mapping[str, Any]) -> None:
+        """Refuse new channels over which records of an epoch may arrive that is complete at a vertex.
+
+        Old channels cannot carry such records. A new channel can, from a part of the flow that was behind.
+        """
+        old_channels = {tuple(channel[:4]) for channel in self.old_plan["channels"]}
+        nodes, reach, times = self.plan.nodes, self.plan.reach, self.plan.times
+        pointstamps = {*tracker.active, *tracker.inputs}
+        late: dict[str, int] = {}
+        for channel, described in zip(self.plan.channels, self.new_plan["channels"], strict=True):
+            if tuple(described[:4]) in old_channels:
+                continue
+            if channel.source is None:
+                at = inputs[described[0]]
+                starts = [] if at is None else [times.epoch(at)]
+            else:
+                paths = reach.summaries(nodes[channel.source].leaves)
+                starts = [
+                    path.results_in(t) for location, t in pointstamps for path in paths.get(location, ())
+                ]
+            arrive = [channel.summary.results_in(time) for time in starts if time is not None]
+            if behind := [time for time in arrive if time is not None and time.epoch < self.open_epoch]:
+                paths_from, _ = reach.paths_from(nodes[channel.target].arrives)
+                for node in nodes:
+                    ends = (p.results_in(time) for p in paths_from.get(node.arrives, ()) for time in behind)
+                    epoch = min((time.epoch for time in ends if time is not None), default=self.open_epoch)
+                    if (
+                        epoch < self.open_epoch
+                        and node.name in self.continuing
+                        and not node.stage.is_stateless
+                    ):
+                        late[node.name] = min(epoch, late.get(node.name, epoch))
+        for name, epoch in late.items():
+            self._problem(
+                f"{self._shown(name)} would get records of epoch {epoch} over a new channel, and that epoch "
+                "may be complete there",
+                f"{_QUIESCE}, with all inputs at one epoch",
+            )
+
+    def _result(
+        self, workers: Sequence[Worker], inputs: dict[str, Any], tracker: Tracker
+    ) -> tuple[Coordinator, RoundResult]:
+        """The new plan's coordinator and result after the newest batch; the next batch releases epochs."""
+        snapshot = self.snapshot
+        outputs = [node.name for node in self.plan.nodes if node.stage.kind is Kind.OUTPUT]
+        old_outputs = [name for name in outputs if name in snapshot["unreleased"]]
+        open_ = [at for at in (*inputs.values(), *snapshot["after"].values()) if at is not None]
+        oldest = min([*open_, *(time.epoch for _, time in tracker.active)], default=self.open_epoch)
+        done = min((snapshot["done"][name] for name in old_outputs), default=oldest - 1)
+        begun = sorted(
+            {epoch for name in old_outputs for epoch in snapshot["unreleased"][name] if epoch > done}
+        )
+        encoded = {
+            "batch": snapshot["batch"],
+            "tracker": tracker.encode(),
+            "inputs": inputs,
+            "pending": [[[p.node, p.guarantee.encode(), 1] for p in worker.pending] for worker in workers],
+            "left": [index for index, worker in enumerate(workers) if worker.queue],
+            "unreleased": {name: snapshot["unreleased"].get(name, begun) for name in outputs},
+            "done": {name: snapshot["done"].get(name, done) for name in outputs},
+            "opened": snapshot["opened"],
+            "begun": snapshot["begun"],
+            "loops": snapshot["loops"],
+            "unseen": [name for name in snapshot["unseen"] if name in inputs],
+            "after": {name: at for name, at in snapshot["after"].items() if name in inputs},
+            "refused": {name: count for name, count in snapshot["refused"].items() if name in inputs},
+            "late": {name: count for name, count in snapshot["late"].items() if name in inputs},
+        }
+        result = Coordinator.decode(self.plan, encoded).first()
+        if result.released:  # removed steps held them back: run a round, which releases them
+            encoded["left"] = sorted({0, *encoded["left"]})
+            result = replace(Coordinator.decode(self.plan, encoded).first(), released=[])
+        return Coordinator.decode(self.plan, encoded), result
+
+
+def _pointstamps(worker: Worker) -> Iterator[tuple[int, Any]]:
+    """The pointstamps of a worker: its queued batches and its capabilities."""
+    nodes = worker.plan.nodes
+    for index, _, time in worker.queue:
+        yield nodes[index].arrives, time
+    for pending in worker.pending:
+        if pending.capability is not None:
+            yield nodes[pending.node].leaves, pending.capability
+
+
+def _encoded(counts: Mapping[tuple[int, Any], int]) -> list[list[Any]]:
+    return [[location, time.encode(), n] for (location, time), n in counts.items()]
+
+
+def _has_state(worker: Worker, node: Node) -> bool:
+    """Whether a vertex's state differs from its initial state."""
+    snapshot = worker.snapshots.get(node.name)
+    if snapshot is None:
+        return False
+    if snapshot.references:
+        return True
+    encoded = [
+        Codec(worker.plan.times).write(
+            changed(vertex, node.template), pickles=vertex.pickles, vertex=type(vertex)
+        )
+        for vertex in (worker.vertex(node), instance(node.template))
+    ]
+    return encoded[0] != encoded[1]
+
+
+def _in_words(contents: Mapping[str, int]) -> list[str]:
+    """A step's contents in words."""
+    plural = {"batch": "batches", "notification": "notifications", "unreleased epoch": "unreleased epochs"}
+    return [
+        f"{n} {plural[kind] if n > 1 else kind}" if kind in plural else kind
+        for kind, n in contents.items()
+        if n
+    ]

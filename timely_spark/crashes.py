@@ -1,0 +1,69 @@
+"""Simulated crashes of batches: where an attempt ends, and the committed state from which it is repeated."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from timely_spark.coordinator import RoundResult
+
+
+class Crash(Exception):
+    """A simulated crash of the process that runs the batch."""
+
+
+@dataclass
+class Crashes:
+    """Draws at random which attempts crash, and at which point."""
+
+    random: random.Random
+    likely: float
+    #: the number of points of the last complete batch; the current point; the point of the crash, if any
+    points: int
+    point: int = -1
+    at: int | None = None
+
+    def attempt(self) -> Iterator[None]:
+        """The points of an attempt at a batch: each `next` continues or crashes."""
+        self.at = self.random.randint(0, self.points) if self.random.random() < self.likely else None
+        for self.point in itertools.count():
+            if self.point == self.at:
+                raise Crash
+            yield
+
+    def end(self) -> None:
+        """The last point, before the commit."""
+        self.points = self.point + 1
+        if self.at is not None:
+            raise Crash
+
+    def back_to(self, at: int) -> int:
+        """The batch to continue from after a crash of batch `at`."""
+        return self.random.randint(0, at) if self.random.random() < 0.25 else at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A batch, and the committed state before it, from which it can be repeated."""
+
+    number: int
+    rows: pa.Table
+    #: messages for later batches
+    later: list[pa.Table]
+    #: epochs whose loops are cancelled
+    cancel: list[int]
+    turn: RoundResult
+    states: list[bytes | None]
+    #: as JSON
+    coordinator: str
+    #: output parts of incomplete epochs
+    parts: dict[tuple[str, int], list[pa.Table]]
+    #: the random state of the schedule
+    draws: Any
+    rounds: int
+    logged: int

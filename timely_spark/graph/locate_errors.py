@@ -1,0 +1,66 @@
+"""Errors while a flow is built name the operator and the user's line, also the unexpected ones."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, TypeVar
+
+from timely_spark.errors import GraphError, SchemaError, TimelyError, user_line
+from timely_spark.graph.graph import PACKAGE, caller
+
+Located = TypeVar("Located", bound=Callable[..., Any])
+
+
+def locate_errors(of: Located) -> Located:
+    """Decorate a function, or a class's public methods: unexpected exceptions become a `GraphError`.
+
+    Operators check for common mistakes themselves. This decorator handles all other wrong arguments.
+    Exceptions of the user's own functions pass unchanged.
+
+    >>> @locate_errors
+    ... class Stream:
+    ...     def delay(self, by):
+    ...         return by + 1
+    >>> Stream().delay("a week")
+    Traceback (most recent call last):
+    timely_spark.errors.GraphError: delay (...): can only concatenate str (not "int") to str
+    Hint: check the arguments: delay(by)
+    """
+    if not isinstance(of, type):
+        result: Any = _located(of, own=list(inspect.signature(of).parameters)[:1] == ["self"])
+        return result  # type: ignore[no-any-return]
+    for name, member in list(vars(of).items()):
+        if isinstance(member, FunctionType) and not name.startswith("_"):
+            setattr(of, name, _located(member, own=True))
+    return of
+
+
+def _located(operator: Callable[..., Any], *, own: bool) -> Callable[..., Any]:
+    """The decorated function; `own`: whether its first parameter is `self`."""
+
+    @functools.wraps(operator)
+    def called(*args: Any, **options: Any) -> Any:
+        if sys._getframe(1).f_code.co_filename.startswith(PACKAGE):  # noqa: SLF001 - as in `caller`
+            return operator(*args, **options)
+        try:
+            return operator(*args, **options)
+        except SchemaError as error:
+            if (where := caller()).file in str(error):
+                raise
+            msg = f"{operator.__name__} ({where}): {error}"  # `as_schema` does not know the line
+            raise SchemaError(msg) from error
+        except TimelyError:
+            raise
+        except Exception as error:
+            if user_line(error):
+                raise  # the user's own function failed
+            names = ", ".join(list(inspect.signature(operator).parameters)[own:])
+            msg = f"{operator.__name__} ({caller()}): {error}"
+            hint = f"check the arguments: {operator.__name__}({names})"
+            raise GraphError(msg, hint=hint) from error
+
+    return called

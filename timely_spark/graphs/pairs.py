@@ -1,0 +1,60 @@
+"""Indexes of pairs of nodes: arrangements with a first node, a second node and a multiplicity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from timely_spark.differential.trace import DIFF, numbers
+from timely_spark.graphs.affected import Affected, summed
+from timely_spark.state.arrangement import Arrangement, paired
+from timely_spark.state.keys import Hashes, Indices, group
+
+
+def insert_pairs(
+    index: Arrangement, nodes: Affected, first: Indices, second: Indices, diff: npt.NDArray[Any]
+) -> None:
+    """Insert pairs, with changes of their multiplicities."""
+    names, h = (*index.keys, *index.within), nodes.hashes()
+    pairs = pa.table({names[0]: nodes.of(first), names[1]: nodes.of(second), DIFF: diff})
+    index.insert(pairs, paired(h[first], h[second]), _compact)
+
+
+def pairs_of(index: Arrangement, nodes: Affected, first: Indices) -> tuple[Indices, Indices]:
+    """The pairs of positive multiplicity with these first nodes, which are distinct."""
+    if not len(first) or not len(index):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    keys = pa.table({"node": nodes.of(first)})
+    probe, found = index.lookup(keys, ["node"], nodes.hashes()[first])
+    (second,) = nodes.numbers(found.column(index.within[0]))
+    diff = numbers(found, DIFF)
+    if (diff > 0).all():
+        return first[probe], second
+    first, second, totals = summed(first[probe], second, diff)
+    return first[totals > 0], second[totals > 0]
+
+
+def _compact(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
+    """Consolidate: sum the weights of equal pairs. Most pairs are unique and are not copied."""
+    repeats = hashed[1:] == hashed[:-1]
+    if not repeats.any():
+        return hashed, table
+    rows = np.flatnonzero(np.append(repeats, False) | np.append(False, repeats))
+    groups = group(table.take(rows), table.schema.names[:2], hashed[rows])
+    weights = numbers(table, DIFF).astype(np.int64)
+    totals = np.add.reduceat(weights[rows[groups.order]], groups.starts)
+    keep = np.ones(len(hashed), np.bool_)
+    keep[rows] = False
+    keep[rows[groups.firsts]] = totals != 0
+    weights[rows[groups.firsts]] = totals
+    table = table.filter(pa.array(keep)).set_column(2, DIFF, pa.array(narrowed(weights[keep])))
+    return hashed[keep], table
+
+
+def narrowed(weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The weights as int8, if all fit."""
+    small = weights.astype(np.int8)
+    return small if (small == weights).all() else weights

@@ -1,0 +1,259 @@
+"""Insert `Finalise` vertices: a pass over the finished graph.
+
+`distinct`, `min` and `max` may improve a record in a later round. Other monotone reductions, and loops that
+run to a fixed point, may read records that are not final. Every other reader outside loops, and every vertex
+that waits inside one, must get each final record once, so this pass puts a `Finalise` vertex before it.
+Outputs pick the final records themselves and need no further round.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+from timely_spark.errors import GraphError
+from timely_spark.graph import Edge, Graph, Kind, Monotone, Partition, Stage
+from timely_spark.operators.aggregate import Aggregate
+from timely_spark.operators.expire import Expire, Sessions
+from timely_spark.operators.monotone import Finalise
+from timely_spark.operators.output_vertex import MonotoneOutput, Output, Watch
+from timely_spark.times import only_epochs
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A stream computed from records that are not final: improvements can no longer be matched by key."""
+
+    #: the stage that sends the improvements
+    source: Stage
+    monotone: Monotone
+
+
+NotFinal = Monotone | Derived | None
+"""How a stream's records may still improve; None: they are final."""
+
+_REORDERS = frozenset({Kind.FEEDBACK, Kind.VARIABLE, Kind.LEAVE, Kind.DELAY, Kind.EXCHANGE, Kind.BROADCAST})
+"""Behind these an epoch's records may come in several parts, or out of order."""
+
+
+def finalise_graph(graph: Graph) -> Graph:
+    """A copy of the graph with a `Finalise` vertex before each reader that needs final records.
+
+    Raises:
+        GraphError: records derived inside a loop from records that are not final leave the loop, or reach a
+            vertex that waits.
+    """
+    by_epochs = only_epochs(graph.times)
+    within_epoch, across_epochs = _not_final(graph), _not_final(graph, across_epochs=True)
+    inserted: dict[tuple[int, int], Stage] = {}
+    copy, copies = graph.copied()
+    for stage in graph.stages:
+        if not isinstance(stage.vertex, Output):
+            continue
+        edges = graph.into(stage)
+        # with a diff the output also retracts records of earlier epochs
+        kinds = across_epochs if stage.vertex.diff is not None else within_epoch
+        kind = kinds[edges[0].source, edges[0].port] if edges else None
+        if stage.vertex.diff:
+            _check_diff(graph, stage)
+            if kind is not None and not by_epochs:
+                msg = (
+                    f"output {stage.name!r} ({stage.where}) is to retract records of earlier epochs, "
+                    f"and flow {graph.name!r} has times of its own kind, {type(graph.times).__name__}. "
+                    "Hint: leave diff out."
+                )
+                raise GraphError(msg)
+        if isinstance(kind, Monotone) and by_epochs:
+            copies[stage] = copy.stages[stage.index] = replace(
+                copies[stage],
+                vertex=MonotoneOutput(stage.vertex.schema, stage.vertex.diff, kind),
+                requires=(Partition(kind.keys),),
+            )
+    for edge in graph.edges:
+        kind = within_epoch[edge.source, edge.port]
+        # an output finalises by itself only where an epoch is one time
+        waits = _needs_final(edge.target) or (isinstance(edge.target.vertex, Output) and not by_epochs)
+        leaves = edge.target.kind is Kind.LEAVE and edge.target.scope.depth == 0 and isinstance(kind, Derived)
+        if kind is None or not (leaves or waits or _loses(edge.target, kind)):
+            copy.connect(copies[edge.source], edge.port, copies[edge.target], edge.input)
+            continue
+        if isinstance(kind, Derived):
+            verb = "leave their loop by" if edge.target.kind is Kind.LEAVE else "are read by"
+            msg = (
+                f"records that step {edge.source.name!r} ({edge.source.where}) derives from "
+                f"{kind.source.name!r} ({kind.source.where}) are not final when they {verb} "
+                f"{edge.target.name!r} ({edge.target.where}). "
+                f"Hint: let {kind.source.name!r} itself leave, and derive from it outside the loop; "
+                "or call .settle() on it."
+            )
+            raise GraphError(msg)
+        place = (edge.source.index, edge.port)
+        if place not in inserted:
+            inserted[place] = _insert(copy, copies[edge.source], edge, kind)
+        copy.connect(inserted[place], 0, copies[edge.target], edge.input)
+    return copy
+
+
+def _insert(graph: Graph, source: Stage, edge: Edge, monotone: Monotone) -> Stage:
+    """Add a `Finalise` vertex behind an output of `source`."""
+    stage = Stage(
+        index=len(graph.stages),
+        title=graph.names.part(source.title, f"settled_{edge.port}" if edge.port else "settled"),
+        kind=Kind.VERTEX,
+        operator="settle",
+        scope=source.scope,
+        where=source.where,
+        summary=graph.times.identity(source.scope.depth),
+        outputs=(edge.schema,),
+        vertex=Finalise(monotone),
+        requires=(Partition(monotone.keys),),
+        guarantees=monotone.keys,
+    )
+    graph.stages.append(stage)
+    graph.connect(source, edge.port, stage, 0)
+    return stage
+
+
+def _check_diff(graph: Graph, output: Stage) -> None:
+    """Refuse an output with a diff that reads an aggregate, which replaces values and retracts none."""
+    seen, todo = {output}, [output]
+    while todo:
+        for edge in graph.into(todo.pop()):
+            vertex = edge.source.vertex
+            if isinstance(vertex, Sessions) or (isinstance(vertex, Aggregate) and vertex.accumulate):
+                with_expire = " with expire" if isinstance(vertex, Sessions) else ""
+                msg = (
+                    f"output {output.name!r} ({output.where}) is to retract records, and "
+                    f"{edge.source.operator} {edge.source.name!r}{with_expire} ({edge.source.where}) "
+                    "replaces values and retracts none. "
+                    "Hint: leave diff out, or use keys=[...] for a current table."
+                )
+                raise GraphError(msg)
+            if isinstance(vertex, Expire):
+                msg = (
+                    f"output {output.name!r} ({output.where}) is to retract records, and expire "
+                    f"{edge.source.name!r} ({edge.source.where}) retracts them itself, in column "
+                    f"{vertex.diff!r}. Hint: leave diff out."
+                )
+                raise GraphError(msg)
+            if (edge.source.is_routing or edge.source.is_stateless) and edge.source not in seen:
+                seen.add(edge.source)
+                todo.append(edge.source)
+
+
+def _needs_final(stage: Stage) -> bool:
+    """Whether the stage must be given final records."""
+    if stage.monotone is not None or isinstance(stage.vertex, Finalise | Output | Watch):
+        return False
+    if stage.is_routing and stage.kind not in {Kind.CONCAT, Kind.BROADCAST}:
+        return False
+    if stage.kind is Kind.SELECT and stage.keeps is not None and len(stage.keeps) == len(stage.outputs[0]):
+        return False
+    return stage.scope.depth == 0 or (stage.vertex is not None and stage.vertex.waits)
+
+
+def _not_final(graph: Graph, *, across_epochs: bool = False) -> dict[tuple[Stage, int], NotFinal]:
+    """Per output, how its records may still improve: the least fixed point, starting from "final".
+
+    By default within their epoch; with `across_epochs` also in later epochs.
+    """
+    into: dict[Stage, list[Edge]] = defaultdict(list)
+    for edge in graph.edges:
+        into[edge.target].append(edge)
+    final = set() if across_epochs else _final_per_epoch(graph, into)
+    kinds: dict[tuple[Stage, int], NotFinal] = {
+        (s, port): None for s in graph.stages for port in range(max(1, len(s.outputs)))
+    }
+    changed = True
+    while changed:
+        changed = False
+        for stage in graph.stages:
+            kind = _transfer(
+                stage, [(edge.source, kinds[edge.source, edge.port]) for edge in into[stage]], final
+            )
+            for port in range(max(1, len(stage.outputs))):
+                if kinds[stage, port] != kind and not isinstance(kinds[stage, port], Derived):
+                    kinds[stage, port] = kind
+                    changed = True
+    return kinds
+
+
+def _transfer(stage: Stage, inputs: list[tuple[Stage, NotFinal]], final: set[Stage]) -> NotFinal:
+    kinds = [(source, kind) for source, kind in inputs if kind is not None]
+    if stage.monotone is not None:
+        for source, kind in kinds:
+            if stage.scope.depth > 0 and not _absorbs(stage.monotone, kind):
+                return kind if isinstance(kind, Derived) else Derived(source, kind)
+        return None if stage in final else stage.monotone
+    if not kinds or _needs_final(stage) or isinstance(stage.vertex, Finalise):
+        return None
+    source, kind = kinds[0]
+    if isinstance(kind, Derived) or stage.kind is Kind.BROADCAST:
+        # each copy of a broadcast record counts, and choosing the best per key would keep one of them
+        return kind if isinstance(kind, Derived) else Derived(source, kind)
+    if stage.is_routing and (
+        len(inputs) == 1 or (stage.kind is Kind.VARIABLE and all(other == kind for _, other in inputs))
+    ):
+        return kind
+    carried = _carried(stage, kind)
+    lost = carried is None and _loses(stage, kind)
+    return None if lost else carried or Derived(source, kind)
+
+
+def _absorbs(monotone: Monotone, kind: Monotone | Derived) -> bool:
+    """Whether a monotone reduction ends with the same result if its input improves later.
+
+    A set may always grow. Of values the reduction must take the best in the same sense: if the step between
+    is monotone, each result of a worse value is improved in turn. A `distinct` would keep the worse result.
+    """
+    before = kind.monotone if isinstance(kind, Derived) else kind
+    return before.value is None or (monotone.value is not None and monotone.greatest == before.greatest)
+
+
+def _loses(stage: Stage, kind: NotFinal) -> bool:
+    """Whether the stage, outside loops, makes improvements impossible to match.
+
+    It drops their key or value columns, or reduces in another sense: `max` of a stream of decreasing minima.
+    """
+    if stage.scope.depth > 0 or not isinstance(kind, Monotone):
+        return False
+    if stage.monotone is not None:
+        same = (stage.monotone.value, stage.monotone.greatest) == (kind.value, kind.greatest)
+        return kind.value is not None and not same
+    return stage.kind is Kind.SELECT and _carried(stage, kind) is None
+
+
+def _carried(stage: Stage, kind: Monotone) -> Monotone | None:
+    """The monotone guarantee behind a stateless stage, with its columns renamed; None if it is lost."""
+    keeps = {old: new for new, old in stage.keeps.items()} if stage.keeps is not None else {}
+    needed = [*kind.keys, *([kind.value] if kind.value else [])]
+    # a filter may drop a key's best record and let the second best pass
+    whole = kind.value is None or stage.kind is Kind.SELECT
+    if all(column in keeps for column in needed) and whole:
+        return Monotone(
+            tuple(keeps[key] for key in kind.keys), keeps[kind.value] if kind.value else None, kind.greatest
+        )
+    return None
+
+
+def _final_per_epoch(graph: Graph, into: dict[Stage, list[Edge]]) -> set[Stage]:
+    """Stages outside loops that get each epoch's records in one batch and in order: their output is final.
+
+    Only with epochs by the clock: a manual epoch, or one of a column, may come in several batches. Not behind
+    an exchange by the user: its records come one round later than those of other paths.
+    """
+    whole: set[Stage] = set()
+    for stage in graph.stages:
+        edges = into[stage]
+        if (stage.is_source and stage.epochs == "clock") or (
+            (stage.is_routing or stage.is_stateless)
+            and edges
+            and stage.kind not in _REORDERS
+            and all(edge.source in whole for edge in edges)
+        ):
+            whole.add(stage)
+    return {
+        s
+        for s in graph.stages
+        if s.scope.depth == 0 and into[s] and all(edge.source in whole for edge in into[s])
+    }

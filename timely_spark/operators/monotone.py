@@ -1,0 +1,306 @@
+"""Distinct, min and max: monotone reductions that send each improvement at once.
+
+Per key they keep the (time, value) pairs of the improvements; a later epoch never hides an earlier one. They
+ask for no notification, so a loop around them ends as soon as no record improves on an earlier one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.errors import GraphError, SchemaError
+from timely_spark.graph import Monotone, Partition, Vertex, caller, check_columns, composed, names
+from timely_spark.operators.expire import Sessions, check_expire
+from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.keys import Hashes, Indices, Mask, group, hashes
+from timely_spark.state.partitioning import repartition
+from timely_spark.state.stamps import settle_times, stamp, where_time
+from timely_spark.times import Times
+
+if TYPE_CHECKING:
+    from timely_spark.streams import Stream
+
+
+class Improvements(Vertex):
+    """Pass, per key, each record that improves on all records of earlier or equal times."""
+
+    reads_time = False
+    repartition = repartition
+
+    def __init__(self, monotone: Monotone) -> None:
+        self.monotone = monotone
+        self.state = Arrangement(monotone.keys)
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Send the improvements."""
+        best = best_per_key(batch, self.monotone)
+        at = self.coarse(time)
+        hashed = hashes(best, self.monotone.keys)
+        probe, stored = self.state.lookup(best, self.monotone.keys, hashed)
+        if len(probe):
+            beaten = where_time(stored, self._context.times, lambda before: before.less_equal(at))
+            if self.monotone.value is not None:
+                beaten &= at_least_as_good(stored, best.take(probe), self.monotone)
+            improves = np.ones(best.num_rows, np.bool_)
+            improves[probe[beaten]] = False
+            best, hashed = best.filter(improves), hashed[improves]
+        if best.num_rows:
+            compact = partial(compact_best, self.monotone, self._context.times, self._context.since())
+            self.state.insert(stamp(best, at), hashed, compact)
+            self.send_by(0, time, best)
+
+    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
+        """Keep the best record of each key."""
+        return best_per_key(batch, self.monotone)
+
+    def coarse(self, time: Any) -> Any:
+        """The time with the counters of loops that run to a fixed point set to 0."""
+        return self._context.coarse(time)
+
+
+class Finalise(Improvements):
+    """When a time is complete, send each key's best record, if it improves on those of earlier times."""
+
+    def __init__(self, monotone: Monotone) -> None:
+        super().__init__(monotone)
+        self.waiting: dict[Any, list[pa.Table]] = defaultdict(list)
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Buffer the best records until the time is complete."""
+        self.waiting[time].append(best_per_key(batch, self.monotone))
+        self.notify_at(time)
+
+    def on_notify(self, time: Any) -> None:
+        """Send the improvements of a complete time."""
+        if buffered := self.waiting.pop(time, None):
+            super().on_recv(0, time, pa.concat_tables(buffered))
+
+    def coarse(self, time: Any) -> Any:
+        """The time itself: a vertex that waits for iterations keeps every loop counter."""
+        return time
+
+
+class ImprovementSessions(Sessions):
+    """Per key and session, pass each record that improves on the session's earlier epochs."""
+
+    def __init__(self, monotone: Monotone, expire: int) -> None:
+        super().__init__(monotone.keys, expire)
+        self.monotone = monotone
+
+    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
+        """Keep the best record of each key."""
+        return best_per_key(batch, self.monotone)
+
+    def changes(self, total: pa.Table, batch: pa.Table, probe: Indices, stored: pa.Table) -> pa.Table:
+        """The records that improve on their session or begin one."""
+        improves = np.ones(batch.num_rows, np.bool_)
+        if len(probe) and self.monotone.value is not None:
+            probe = probe[at_least_as_good(stored, batch.take(probe), self.monotone)]
+        improves[probe] = False
+        return batch.filter(improves)
+
+
+def best_per_key(batch: pa.Table, monotone: Monotone) -> pa.Table:
+    """One record per key: the one with the best value. Null and NaN values are dropped."""
+    if monotone.value is not None:
+        value = batch.column(monotone.value)
+        if value.null_count or pa.types.is_floating(value.type):
+            keep = pc.is_valid(value)
+            if pa.types.is_floating(value.type):
+                keep = pc.and_(keep, pc.invert(pc.fill_null(pc.is_nan(value), fill_value=True)))
+            batch = batch.filter(keep)
+    ordered = _by_value(batch, monotone)
+    return ordered.take(group(ordered, monotone.keys).firsts)
+
+
+def compact_best(
+    monotone: Monotone, times: Times, since: int, hashed: Hashes, table: pa.Table
+) -> tuple[Hashes, pa.Table]:
+    """Compact a state: the best record per key and compacted time."""
+    table, at = settle_times(table, times, since)
+    order = _value_order(table, monotone)
+    keyed = table.append_column("__timely_class", pa.array(at)).take(order)
+    rows = np.sort(order[group(keyed, [*monotone.keys, "__timely_class"]).firsts])
+    return hashed[rows], table.take(rows)
+
+
+def _value_order(table: pa.Table, monotone: Monotone) -> Any:
+    if monotone.value is None:
+        return np.arange(table.num_rows)
+    direction = "descending" if monotone.greatest else "ascending"
+    return pc.sort_indices(table, [(monotone.value, direction)]).to_numpy()
+
+
+def _by_value(table: pa.Table, monotone: Monotone) -> pa.Table:
+    return table if monotone.value is None else table.take(_value_order(table, monotone))
+
+
+def at_least_as_good(stored: pa.Table, batch: pa.Table, monotone: Monotone) -> Mask:
+    """Row by row, whether the stored value is at least as good as the batch's."""
+    compare = pc.greater_equal if monotone.greatest else pc.less_equal
+    result: Mask = compare(stored.column(monotone.value), batch.column(monotone.value)).to_numpy()
+    return result
+
+
+def distinct(stream: Stream, *, expire: int | None = None, name: str | None = None) -> Stream:
+    """Each different record once, at the least time at which it appears.
+
+    A record passes when it is first seen; no notification is needed. A record of one epoch does not appear
+    again in a later epoch. In a loop, `distinct` makes the loop end: a record that passed before is dropped.
+
+    With `expire`, outside loops, a record passes again if none of the `expire` epochs before its epoch has
+    it. The records of an epoch then pass when the epoch is complete.
+
+    **Columns:** out as in; none may be nested.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("distinct")
+        >>> _ = flow.input("x", "n long").distinct().capture("out")
+        >>> ts.testing.run(flow, {"x": [[1, 2, 2], [2, 3]]})["out"].rows()
+        {0: [(1,), (2,)], 1: [(3,)]}
+    """
+    monotone = Monotone(tuple(stream.schema.names))
+    return _monotone(stream, "distinct", monotone, stream.schema, expire=expire, name=name)
+
+
+def min(
+    stream: Stream,
+    value: str,
+    *,
+    keys: str | Sequence[str],
+    expire: int | None = None,
+    name: str | None = None,
+) -> Stream:
+    """Per key the least value so far, sent again at each improvement.
+
+    No notification is needed. Within an epoch a key's record may be improved by a later round; outputs, and
+    vertices that wait for the epoch, get only the final one: one record per key and epoch in which the
+    minimum changed. Null and NaN values are ignored.
+
+    With `expire`, outside loops, the minimum is that of the key's session: a session ends when more than
+    `expire` epochs pass without a value of the key. Values then pass when their epoch is complete.
+
+    **Columns:** in: `keys` and `value`, others are dropped; out: `keys`, `value`.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("least")
+        >>> _ = flow.input("x", "k string, v long").min("v", keys=["k"]).capture("out")
+        >>> ts.testing.run(flow, {"x": [[("a", 3), ("a", 2)], [("a", 5), ("b", 1)]]})["out"].rows()
+        {0: [('a', 2)], 1: [('b', 1)]}
+    """
+    return _extreme(stream, "min", value, keys, expire=expire, name=name)
+
+
+def max(
+    stream: Stream,
+    value: str,
+    *,
+    keys: str | Sequence[str],
+    expire: int | None = None,
+    name: str | None = None,
+) -> Stream:
+    """Per key the greatest value so far, sent again at each improvement. Otherwise as `min`.
+
+    **Columns:** in: `keys` and `value`, others are dropped; out: `keys`, `value`.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("greatest")
+        >>> _ = flow.input("x", "k string, v long").max("v", keys=["k"]).capture("out")
+        >>> ts.testing.run(flow, {"x": [[("a", 3), ("a", 2)], [("a", 5)]]})["out"].rows()
+        {0: [('a', 3)], 1: [('a', 5)]}
+    """
+    return _extreme(stream, "max", value, keys, expire=expire, name=name)
+
+
+@composed
+def _extreme(
+    stream: Stream,
+    operator: str,
+    value: str,
+    keys: str | Sequence[str],
+    *,
+    expire: int | None,
+    name: str | None,
+) -> Stream:
+    keys = names(operator, keys)
+    columns = [*keys, value]
+    check_columns(operator, stream.schema, columns, keys=True)
+    if value in keys:
+        msg = (
+            f"{operator} ({caller()}): {value!r} is a key and the value. Hint: the keys alone are distinct()."
+        )
+        raise SchemaError(msg)
+    schema = pa.schema([stream.schema.field(column) for column in columns])
+    narrow = stream if stream.schema.names == columns else stream.select(*columns)
+    monotone = Monotone(keys, value, operator == "max")
+    return _monotone(narrow, operator, monotone, schema, expire=expire, name=name)
+
+
+def _monotone(
+    stream: Stream,
+    operator: str,
+    monotone: Monotone,
+    schema: pa.Schema,
+    *,
+    expire: int | None,
+    name: str | None,
+) -> Stream:
+    if expire is not None:
+        check_expire(operator, stream, expire)
+    detail = monotone.value or ""
+    return stream.then(
+        operator,
+        [schema],
+        name=name,
+        vertex=Improvements(monotone) if expire is None else ImprovementSessions(monotone, expire),
+        requires=[Partition(monotone.keys)],
+        guarantees=monotone.keys,
+        monotone=monotone if expire is None else None,
+        detail=detail if expire is None else f"{detail}, expire {expire}",
+        parameters={"value": monotone.value, "expire": expire and int(expire)},
+    )[0]
+
+
+def settle(stream: Stream, *, name: str | None = None) -> Stream:
+    """Make the records of `distinct`, `min` or `max` final: send them when their time is complete.
+
+    The compiler inserts this step wherever outside loops, and before vertices that wait, final records are
+    needed. Inside a loop, call it where the iterations must be kept in step.
+
+    **Columns:** out as in.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("final")
+        >>> _ = flow.input("x", "n long").distinct().settle().capture("out")
+        >>> ts.testing.run(flow, {"x": [[1, 2, 2]]}, workers=3)["out"].rows()
+        {0: [(1,), (2,)]}
+
+    Raises:
+        GraphError: the stream is not the output of `distinct`, `min` or `max`.
+    """
+    monotone = stream.stage.monotone
+    if monotone is None:
+        msg = (
+            f"settle: step {stream.stage.name!r} ({stream.stage.where}) has final records already. "
+            "Hint: call it right after distinct, min or max."
+        )
+        raise GraphError(msg)
+    return stream.then(
+        "settle",
+        [stream.schema],
+        name=name,
+        vertex=Finalise(monotone),
+        requires=[Partition(monotone.keys)],
+        guarantees=monotone.keys,
+    )[0]

@@ -1,0 +1,324 @@
+"""Outputs and probes: records are captured, printed, passed to a function, or written to a sink."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from timely_spark.errors import GraphError, SchemaError
+from timely_spark.graph import Kind, Stage, caller, check_columns, check_names, names
+from timely_spark.operators.exactly_once import ExactlyOnce
+from timely_spark.operators.output_vertex import Output, Watch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from timely_spark.dataflow import Dataflow
+    from timely_spark.streams import Stream
+
+Release = Literal["epoch", "arrival"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """An output as the user declared it."""
+
+    stage: Stage
+    schema: pa.Schema
+    kind: str
+    release: Release
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The step's name."""
+        return self.stage.name
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A place in the flow whose frontier can be read: `query.probe(probe).less_than(time)`.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("watched")
+        >>> probe = flow.input("x", "n long").probe("seen")
+        >>> simulation = ts.testing.Simulation(flow)
+        >>> simulation.send("x", [1])
+        >>> simulation.run()
+        >>> simulation.turn.frontier[probe.name]
+        [[1]]
+    """
+
+    flow: Dataflow
+    stage: Stage
+
+    @property
+    def name(self) -> str:
+        """The step's name."""
+        return self.stage.name
+
+
+def probe(stream: Stream, name: str | None = None) -> Probe:
+    """Add a probe, at which the frontier can be read."""
+    probed = stream.then("probe", [stream.schema], kind=Kind.PROBE, name=name, vertex=Watch())[0]
+    return Probe(stream.flow, probed.stage)
+
+
+def inspect(stream: Stream, name: str | None = None, *, limit: int = 20) -> Stream:
+    """Print records on arrival, on the driver: at most `limit` a micro-batch. Returns the stream.
+
+    A micro-batch may take many rounds; ``start(rounds_per_batch=1)`` shows each.
+    """
+    return _output(stream, "inspect", name, "inspect", "arrival", limit=limit)
+
+
+def capture(stream: Stream, name: str | None = None) -> Stream:
+    """Store each epoch's records, to be read with `query.captured(name)` or from `testing.run`.
+
+    The records pass through the driver: for results that a person or a test reads.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("kept")
+        >>> _ = flow.input("x", "n long").capture("out")
+        >>> ts.testing.run(flow, {"x": [[2, 1], [3]]})["out"].rows()
+        {0: [(1,), (2,)], 1: [(3,)]}
+    """
+    return _output(stream, "capture", name, "capture", "epoch")
+
+
+def to_memory(stream: Stream, name: str, *, release: Release = "epoch") -> Stream:
+    """Show all records so far, with their epoch, as a temporary view `name`.
+
+    The records pass through the driver: for results that a person reads.
+
+    **Columns:** epoch long, then the stream's own.
+    """
+    return _output(stream, "to_memory", name, "memory", release)
+
+
+def subscribe(
+    stream: Stream,
+    on_epoch: Callable[[int, pa.Table], object],
+    on_complete: Callable[[], object] | None = None,
+    *,
+    release: Release = "epoch",
+    name: str | None = None,
+) -> Stream:
+    """Call `on_epoch(epoch, table)` on the driver for each complete epoch, in order, also for empty ones.
+
+    By the clock, epochs are the micro-batches with input. Manual epochs, and those of a column, are all
+    numbers from the first on; if one micro-batch completes more than 100 empty ones in a row, `on_epoch` is
+    called for the last of them only.
+
+    At least once: after a crash, or a failed `on_epoch`, an epoch is repeated with the same number and
+    records. For exactly-once writes to a database use `timely_spark.once`. The table holds the whole epoch in
+    the driver; for large epochs use `foreach_epoch`, `to_delta` or `to_files`.
+    `on_complete()` is called when all inputs are closed and all work is done (Naiad section 4.1).
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("subscribed")
+        >>> _ = flow.input("x", "n long").subscribe(lambda epoch, table: print(epoch, table.num_rows))
+    """
+    if release == "arrival" and isinstance(on_epoch, ExactlyOnce):
+        msg = (
+            f"subscribe ({caller()}): once({on_epoch.name!r}) with release='arrival'. "
+            "Hint: leave release at 'epoch': by arrival an epoch comes in several parts, of which once "
+            "would write only the first."
+        )
+        raise GraphError(msg)
+    return _output(
+        stream, "subscribe", name, "subscribe", release, on_epoch=on_epoch, on_complete=on_complete
+    )
+
+
+def foreach_epoch(
+    stream: Stream,
+    function: Callable[[DataFrame, int], object],
+    *,
+    release: Release = "epoch",
+    name: str | None = None,
+) -> Stream:
+    """Call `function(DataFrame, epoch)` for each complete epoch, in order; at least once, as foreachBatch.
+
+    Spark's tasks read the epoch, so it may be large. Use the DataFrame within the call only.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> def write(frame, epoch):
+        ...     frame.write.mode("overwrite").parquet(f"/data/archive/{epoch}")
+        >>> flow = ts.Dataflow("archive")
+        >>> _ = flow.input("x", "n long").foreach_epoch(write)
+    """
+    return _output(stream, "foreach_epoch", name, "foreach_epoch", release, function=function)
+
+
+def to_delta(
+    stream: Stream,
+    table: str,
+    *,
+    keys: str | Sequence[str] | None = None,
+    diff: str | None = None,
+    overwrite: bool = False,
+    release: Release = "epoch",
+    name: str | None = None,
+) -> Stream:
+    """Write to a Delta table: each epoch exactly once, in one transaction.
+
+    If a column or field name has a space or one of ``,;{}()=``, the table is created with Delta's column
+    mapping by name, which readers must support.
+
+    Args:
+        stream: any outside loops.
+        table: a path, or catalog.schema.table.
+        keys: None: a change log, to which records are appended with their epoch. Else a current table,
+            upserted by key.
+        diff: after `distinct`, `min` or `max`: the name of a new int column, +1 for a record that the epoch
+            adds and -1 for one that it retracts; the sum up to an epoch gives the result at that epoch. With
+            `keys` also a column of the stream, as in the changes of a collection: the table is the current
+            collection, and deletes a key with its record. The keys must be unique, or the epoch fails. Not
+            with `release` "arrival": retractions are known when the epoch is complete.
+        overwrite: replace the contents of a table that another checkpoint wrote.
+        release: "epoch", or "arrival" to append each round's records at once.
+        name: the step's name.
+
+    **Columns:** epoch long (with keys: of the last change), then the stream's own; without keys `diff`, too.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("words")
+        >>> counts = flow.input("words", "word string").group_by("word").count()
+        >>> _ = counts.to_delta("main.texts.counts", keys="word")
+
+        A collection, as a log of its changes and as a current table:
+
+        >>> words = flow.input("written", "word string, diff int").collection(diff="diff")
+        >>> changes = words.count("n", keys="word").changes()
+        >>> _ = changes.to_delta("main.texts.changes")
+        >>> _ = changes.to_delta("main.texts.now", keys="word", diff="diff")
+
+    Raises:
+        SchemaError: a key is missing; or `diff` is a key, or a column that is no whole number.
+        GraphError: the stream is in a loop, or `diff` is combined with `release` "arrival".
+    """
+    columns = names("to_delta", keys)
+    check_columns("to_delta", stream.schema, columns, keys=True)
+    added = diff
+    if diff is not None:
+        _check_diff(stream, diff, columns, release)
+        added = diff if diff not in stream.schema.names else None
+    return _output(
+        stream,
+        "to_delta",
+        name,
+        "delta",
+        release,
+        added=added,
+        diff=diff,
+        table=table,
+        keys=list(columns) or None,
+        overwrite=overwrite,
+    )
+
+
+def _check_diff(stream: Stream, diff: str, keys: Sequence[str], release: Release) -> None:
+    """Check the diff column, which may be a column of the stream or a new one."""
+    if release == "arrival":
+        msg = (
+            f"to_delta ({caller()}): diff={diff!r} with release='arrival'. "
+            "Hint: an epoch's retractions are known when it is complete; leave release at 'epoch'."
+        )
+        raise GraphError(msg)
+    if diff not in stream.schema.names:
+        return
+    kind = stream.schema.field(diff).type
+    if not keys:
+        msg = "is a column already. Hint: choose another name; or leave diff out: a log keeps the column."
+    elif diff in keys:
+        msg = "is a key, too. Hint: keys are columns of the record."
+    elif not pa.types.is_signed_integer(kind):
+        msg = f"is a column of {kind}. Hint: give a column of whole numbers, or choose another name."
+    else:
+        return
+    msg = f"to_delta ({caller()}): diff={diff!r} {msg}"
+    raise SchemaError(msg)
+
+
+def to_files(
+    stream: Stream,
+    path: str,
+    format: Literal["parquet", "arrow", "csv"] = "parquet",
+    *,
+    overwrite: bool = False,
+    name: str | None = None,
+) -> Stream:
+    """Write each complete epoch to a file of its own, ``epoch-<20 digits>.<format>``.
+
+    Exactly once: a file appears whole or not at all, and an epoch that is written again after a crash
+    replaces its file. An empty epoch writes a file without records, so the file names show which epochs are
+    complete. ``spark.read.parquet(path)`` reads all epochs.
+
+    Args:
+        stream: any outside loops.
+        path: a folder for this output alone, which driver and executors can reach.
+        format: "parquet", "arrow" (an IPC file) or "csv".
+        overwrite: remove the epochs that another checkpoint wrote there.
+        name: the step's name.
+
+    **Columns:** epoch long, then the stream's own.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("archive")
+        >>> _ = flow.input("x", "n long").to_files("/data/archive", name="files")
+        >>> flow.outputs[0].options["format"]
+        'parquet'
+    """
+    if format not in {"parquet", "arrow", "csv"}:
+        msg = f"to_files ({caller()}): format={format!r}. Hint: 'parquet', 'arrow' or 'csv'."
+        raise GraphError(msg)
+    return _output(stream, "to_files", name, "files", "epoch", path=path, format=format, overwrite=overwrite)
+
+
+def _output(
+    stream: Stream,
+    operator: str,
+    name: str | None,
+    kind: str,
+    release: Release,
+    *,
+    added: str | None = None,
+    **options: Any,
+) -> Stream:
+    if kind != "inspect" and stream.stage.scope.parent is not None:
+        msg = (
+            f"{operator} ({caller()}): {stream.name!r} is inside loop {stream.stage.scope.name!r}. "
+            "Hint: let it leave the loop first."
+        )
+        raise GraphError(msg)
+    if release not in ("epoch", "arrival"):
+        msg = f"{operator} ({caller()}): release={release!r}. Hint: 'epoch' or 'arrival'."
+        raise GraphError(msg)
+    schema = stream.schema if added is None else stream.schema.append(pa.field(added, pa.int32()))
+    epoch = [pa.field("epoch", pa.int64())] if kind in {"memory", "delta", "files"} else []
+    check_names(operator, caller(), pa.schema([*epoch, *schema]), known=stream.schema.names)
+    stage_kind = Kind.INSPECT if kind == "inspect" else Kind.OUTPUT
+    called = f"{operator}-{stream.name.rsplit('.', 1)[-1]}"
+    stream.then(
+        stage_kind.value,
+        [],
+        kind=stage_kind,
+        name=name,
+        called=called,
+        vertex=Output(schema, added),
+        detail=kind,
+        parameters={"to": kind},
+    )
+    stage = stream.flow.graph.stages[-1]
+    stream.flow.outputs.append(OutputSpec(stage, schema, kind, release, options))
+    return stream

@@ -1,0 +1,503 @@
+"""`Query`: the handle of a running flow, with the methods of Spark's StreamingQuery and those of timely."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import re
+import shutil
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Number
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from timely_spark.captured import Captured
+from timely_spark.errors import TimelyError
+from timely_spark.graph import caller, find
+from timely_spark.runtime.errors import EpochClosed, LostOwnership, QueryEnded, QueryFailed
+from timely_spark.runtime.handle.watch import BEAT, Completed, Progress, Watch
+from timely_spark.runtime.query.rest import at_rest
+from timely_spark.runtime.query.run_context import RunContext
+from timely_spark.runtime.storage.cancel import ask
+from timely_spark.runtime.storage.entries import Journal, close_source
+from timely_spark.runtime.storage.lock import Lock
+from timely_spark.times import as_epoch
+from timely_spark.worker.columns import by_column
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from timely_spark.times import Antichain
+
+_log = logging.getLogger(__name__)
+
+#: The queries that this process runs, by the ids of their runs.
+_living: dict[str, Query] = {}
+#: Temporary checkpoints that views of `to_memory` still read; and whether the process is exiting.
+_shown: set[str] = set()
+_ending: list[bool] = []
+
+
+def living() -> list[Query]:
+    """The queries that this process runs."""
+    return list(_living.values())
+
+
+def keep_until_it_ends(query: Query) -> None:
+    """Keep the query and its lock until it ends; the process stops the query at exit."""
+    run = query.run_id
+    _living[run] = query
+    if query._lock is not None:  # noqa: SLF001 - its own module
+        query._lock.release_after(query._query, lambda: _living.pop(run, None))  # noqa: SLF001
+    atexit.unregister(_stop_all)
+    atexit.register(_stop_all)  # registered last, so it runs first, before the modules that it needs end
+
+
+def _stop_all() -> None:
+    _ending.append(True)
+    for query in living():
+        if not type(query.session).__module__.startswith("pyspark.sql.connect"):  # a server runs those
+            with contextlib.suppress(Exception):  # the JVM has stopped already
+                query.stop()
+    for folder in _shown:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _delete(folder: str, views: bool) -> None:  # noqa: FBT001 - called by `finalize`
+    """Delete a temporary checkpoint; files that views read stay until the process ends, like the views."""
+    if not views or _ending:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for place in (*Path(folder).iterdir(), *Path(folder, "timely").iterdir()):
+        if place.name not in {"timely", "captured"}:
+            shutil.rmtree(place, ignore_errors=True) if place.is_dir() else place.unlink(missing_ok=True)
+    _shown.add(folder)
+
+
+class Probe:
+    """The frontier at a probe or output of a running flow (Naiad section 4.1; timely's probe)."""
+
+    def __init__(self, query: Query, name: str) -> None:
+        self.query, self.name = query, name
+
+    def frontier(self) -> Antichain[Any]:
+        """The least times that may still appear; empty: complete."""
+        found: Antichain[Any] = self.query.frontier(self.name)
+        return found
+
+    def less_than(self, time: Any) -> bool:
+        """Whether a time strictly before `time` (an epoch, or a time of the flow) may still appear."""
+        return self.frontier().less_than(self.query.time(time))
+
+    def less_equal(self, time: Any) -> bool:
+        """Whether `time`, or one before it, may still appear."""
+        return self.frontier().less_equal(self.query.time(time))
+
+    def wait_for(self, epoch: int | None = None, timeout: float | None = None) -> bool:
+        """Wait until an epoch is complete here; see `Query.wait_for`."""
+        return self.query.wait_for(self, epoch=epoch, timeout=timeout)
+
+
+class Query:
+    """A running flow.
+
+    Has the methods of Spark's `StreamingQuery`, in snake_case and in camelCase, and those of a timely
+    dataflow: `frontier`, `probe`, `wait_for`, `rounds`, `step`. As a context manager it stops the query at
+    the end.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("hello")
+        >>> numbers = flow.input("numbers", "n long")
+        >>> _ = numbers.distinct().capture("seen")
+        >>> with flow.start(spark, workers=2) as query:  # doctest: +SKIP
+        ...     numbers.send([1, 1, 2])
+        ...     query.wait_for()
+        ...     query.captured("seen").table().num_rows
+        True
+        2
+    """
+
+    def __init__(
+        self,
+        query: StreamingQuery,
+        context: RunContext,
+        *,
+        session: SparkSession | None = None,
+        inputs: Sequence[Journal] = (),
+        unset: Sequence[str] = (),
+        lock: Lock | None = None,
+        temporary: bool = False,
+        views: bool = False,
+        closing: Mapping[str, Callable[[], bool]] = MappingProxyType({}),
+    ) -> None:
+        self._query, self._context, self._watch, self._lock = query, context, Watch(context), lock
+        #: The session that runs the query.
+        self.session = session
+        self._inputs = tuple(inputs)
+        #: By input, a function that closes its handle if the handle still sends to this query.
+        self._closing = closing
+        self._started_after = self._watch.newest().batch
+        #: Deletes a temporary checkpoint: at `stop`, when the process ends, or when this object is garbage
+        #: (a running query is in `_living`).
+        self._deletes = weakref.finalize(self, _delete, context.checkpoint, views) if temporary else None
+        #: The error that ended the query, once its checkpoint is deleted.
+        self._error: TimelyError | None = None
+        #: Settings that the session refused, and why.
+        self.unset = list(unset)
+
+    # -- StreamingQuery's methods ----------------------------------------------------------------------------
+    @property
+    def id(self) -> str:
+        """The query's id: the same after a restart from the checkpoint."""
+        return self._query.id
+
+    @property
+    def run_id(self) -> str:
+        """The id of this run."""
+        return self._query.runId
+
+    @property
+    def name(self) -> str | None:
+        """The query's name in Spark."""
+        return self._query.name
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the query is running."""
+        return self._query.isActive
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Spark's status, `frontier`, `rounds`, and `held_back_by`: what keeps the oldest epoch open."""
+        manifest = self._watch.newest()
+        return {
+            **self._query.status,
+            "rounds": manifest.rounds,
+            "frontier": manifest.frontier,
+            "held_back_by": self._watch.held_back_by(),
+        }
+
+    @property
+    def last_progress(self) -> Progress | None:
+        """The last round; None before the first."""
+        return next(reversed(self.recent_progress), None)
+
+    @property
+    def recent_progress(self) -> list[Progress]:
+        """Recent rounds, oldest first."""
+        durations = {
+            p["batchId"]: p["durationMs"].get("triggerExecution") for p in self._query.recentProgress
+        }
+        newest = self._watch.newest().batch
+        if newest >= 0:  # a manifest is written before Spark's own progress
+            durations.setdefault(newest, None)
+        rounds = (self._watch.progress(batch, durations[batch]) for batch in sorted(durations))
+        return [progress for progress in rounds if progress is not None]
+
+    def await_termination(self, timeout: float | None = None) -> bool | None:
+        """Wait until the query ends; with a timeout in seconds, returns whether it has ended.
+
+        Raises:
+            TimelyError: the query failed.
+        """
+        try:
+            # Spark takes whole seconds
+            return self._query.awaitTermination(timeout if timeout is None else max(1, round(timeout)))
+        except Exception as error:
+            raise self._own_error(error) from error
+
+    def process_all_available(self) -> None:
+        """Wait until everything that was available at the call is processed, loops included.
+
+        Raises:
+            TimelyError: the query failed.
+        """
+        try:
+            # The poll that ends the first wait may have begun before the last send. The poll that ends the
+            # second wait began later.
+            self._query.processAllAvailable()
+            self._query.processAllAvailable()
+        except Exception as error:
+            raise self._own_error(error) from error
+
+    def stop(self) -> None:
+        """Stop the query, between two micro-batches if the running one ends soon.
+
+        The flow can be started again from its checkpoint. A temporary checkpoint is deleted; captured outputs
+        and frontiers can still be read from this handle.
+        """
+        with at_rest(self._query, self._context):
+            self._query.stop()
+        if self._lock is not None:
+            self._lock.release()
+        if self._deletes is not None and self._deletes.alive:
+            self._forget()
+        _living.pop(self.run_id, None)
+
+    def _forget(self) -> None:
+        self._error = self.exception()
+        taken = (self._watch.taken() or (0, {}))[1]
+        self._watch.close()
+        assert self._deletes is not None
+        self._deletes()
+        for journal in self._inputs:
+            if (unread := journal.position.sent - 1 - taken.get(journal.name, -1)) > 0:
+                _log.warning(
+                    "%s: stopped with %d sends into %r that no micro-batch had read; without a checkpoint "
+                    "they are lost. Hint: wait_for() before stop(), or start(checkpoint=...).",
+                    self._context.name, unread, journal.name,
+                )  # fmt: skip
+
+    def explain(self, extended: bool = False) -> None:  # noqa: FBT001, FBT002 - Spark's signature
+        """Print Spark's plan of the last micro-batch (`flow.explain()` shows the dataflow)."""
+        self._query.explain(extended)
+
+    def exception(self) -> TimelyError | None:
+        """The error that ended the query, with Spark's error as its cause; or None."""
+        if self._error is not None:
+            return self._error
+        error = self._query.exception()
+        return None if error is None else self._own_error(error)
+
+    # -- timely's methods ------------------------------------------------------------------------------------
+    @property
+    def checkpoint(self) -> str:
+        """The directory of the flow's state."""
+        return self._context.checkpoint
+
+    @property
+    def rounds(self) -> int:
+        """Rounds run since the checkpoint was made; a micro-batch may take several."""
+        return self._watch.newest().rounds
+
+    def frontier(self, name: str | None = None) -> Any:
+        """The least times that may still appear at an output or probe; without a name, by name."""
+        if name is not None:
+            return self._watch.frontier(name)
+        return {name: self._watch.frontier(name) for name in self._watch.names()}
+
+    def probe(self, name: str) -> Probe:
+        """A probe of the flow by the name of a probe or output.
+
+        Raises:
+            UnknownName: there is no probe or output of that name.
+        """
+        self._watch.frontier(name)
+        return Probe(self, name)
+
+    def captured(self, name: str) -> Captured:
+        """The records that an output of `capture` or `to_memory` has released so far.
+
+        Raises:
+            UnknownName: there is no such output.
+        """
+        return self._watch.captured(name)
+
+    def time(self, time: Any) -> Any:
+        """A time of the flow: the given time, or the time of an epoch."""
+        if hasattr(time, "less_equal"):
+            return time
+        return self._context.plan.times.epoch(
+            as_epoch(time, f"a time of flow {self._context.name!r}", caller())
+        )
+
+    def wait_for(self, target: Any = None, *, epoch: int | None = None, timeout: float | None = None) -> bool:
+        """Wait until an epoch is complete at a probe or output.
+
+        Args:
+            target: a probe, an output's or probe's name, or an epoch; None: all outputs and probes.
+            epoch: the epoch; None: the epochs of all records sent so far (with manual epochs and epoch
+                columns: all closed epochs).
+            timeout: seconds; None: without limit.
+
+        Returns:
+            Whether the epoch is complete; False after the timeout, or when the query has ended before.
+
+        Raises:
+            InvalidTime: `epoch` is no epoch.
+            TimelyError: the query failed.
+        """
+        if isinstance(target, Number):
+            target, epoch = None, target
+        if epoch is not None:
+            epoch = as_epoch(epoch, f"wait_for on flow {self._context.name!r}", caller())
+        names = self._watch.names() if target is None else [getattr(target, "name", target)]
+        for name in names:
+            self._watch.frontier(name)  # an unknown name is an error
+        if epoch is None and not self.is_active and (error := self.exception()) is not None:
+            raise error  # records sent since then wait for another start
+        wanted = (lambda: epoch) if epoch is not None else self._sent_by()
+
+        def reached() -> bool:
+            until = wanted()
+            return until is not None and all(self._watch.is_past(name, until) for name in names)
+
+        return self._wait(reached, timeout)
+
+    def cancel(self, epoch: int) -> None:
+        """End the loops in which an epoch is active, so that the epoch completes.
+
+        Each of these loops gets a bound: the highest iteration of any epoch so far. From then on the loop
+        behaves in every epoch as if it had been made with that `max_iterations`. For collections this holds
+        exactly: all outputs and states, of this and of later epochs, are those of the bounded loop. In loops
+        of streams, records that `distinct`, `min` or `max` saw before the bound are not followed again, even
+        if a later epoch reaches them in fewer iterations. Records beyond the bound are dropped, counted
+        (`last_progress.cut_off`) and logged. The bound stays after a restart. An epoch that is complete or
+        has not begun changes nothing.
+
+        The request is durable when this returns, and takes effect in the next micro-batch; a running one ends
+        when the loop reaches a multiple of `warn_after` iterations. A vertex that requests one notification
+        after the other is not ended, because that is no feedback.
+
+        Args:
+            epoch: the epoch, for example from a warning or from `frontier`.
+
+        Example:
+            >>> query.cancel(7)  # doctest: +SKIP
+            >>> query.wait_for(7)  # doctest: +SKIP
+            True
+
+        Raises:
+            InvalidTime: `epoch` is no epoch.
+            QueryEnded: the query's temporary checkpoint is deleted.
+        """
+        epoch = as_epoch(epoch, "cancel", caller())
+        self._check_kept("cancel()")
+        ask(self._context.log, epoch)
+
+    def close(self, source: str) -> None:
+        """Close an input, which completes its last epoch. Closing again does nothing.
+
+        For a source with an epoch column, whose rows are late from then on, and for an input with manual
+        epochs, like `InputHandle.close`. Durable when this returns; takes effect in the next batch.
+
+        Args:
+            source: the input's name.
+
+        Raises:
+            UnknownName: there is no input of that name.
+            EpochClosed: the input has clock epochs, which end with each micro-batch.
+            QueryEnded: the input's handle sends to another query, or the checkpoint is deleted.
+        """
+        inputs = {input_.name: input_ for input_ in self._context.plan.inputs}
+        epochs = find(inputs, source, kind="input", flow=self._context.name).epochs
+        if epochs == "clock":
+            raise EpochClosed.by_the_clock(source, "close")
+        self._check_kept("close()")
+        if by_column(epochs):
+            close_source(self._context.log, source)
+        elif not self._closing[source]():
+            why = f"the handle of {source!r} sends to another query"
+            raise QueryEnded.verb(self._context.name, "close()", why, where=caller())
+
+    def _check_kept(self, verb: str) -> None:
+        if self._deletes is not None and not self._deletes.alive:
+            why = "its temporary checkpoint is deleted"
+            raise QueryEnded.verb(self._context.name, verb, why, where=caller())
+
+    def step(self, timeout: float | None = None) -> bool:
+        """Wait until one more micro-batch has run; False after the timeout, or if the query has ended.
+
+        Raises:
+            TimelyError: the query failed.
+        """
+        before = self._watch.newest().batch
+        return self._wait(lambda: self._watch.newest().batch > before, timeout)
+
+    def epochs(self) -> Iterator[Completed]:
+        """Iterate over the epochs that this run releases at outputs, in order, until the query ends.
+
+        A failure of the query is raised by `await_termination`, not here. Outputs that print, or release
+        records on arrival, have no epochs.
+        """
+        batch = self._started_after
+        durations: dict[int, int | None] = {}
+        running = True
+        while running:
+            running = self.is_active
+            # Spark's own progress, with the durations, is written after the manifest
+            for progress in self._query.recentProgress:
+                durations[progress["batchId"]] = progress["durationMs"].get("triggerExecution")
+            newest = self._watch.newest().batch
+            while batch < newest and (batch + 1 in durations or not running):
+                batch += 1
+                yield from self._watch.completed(batch, durations)
+            if running:
+                time.sleep(BEAT)
+
+    def _wait(self, reached: Any, timeout: float | None) -> bool:
+        if self._watch.until(reached, lambda: self.is_active, timeout):
+            return True
+        if (error := self.exception()) is not None:
+            raise error
+        return False
+
+    def _sent_by(self) -> Any:
+        """A function that returns the epoch of the last record sent so far, or None: not known yet."""
+        manual = [journal.position for journal in self._inputs if journal.epochs == "manual"]
+        if manual:
+            first_open = min((position.epoch for position in manual if not position.closed), default=None)
+            last = max(position.epoch for position in manual) if first_open is None else first_open - 1
+            return lambda: last
+        if any(by_column(source.epochs) for source in self._context.plan.inputs):
+            now = self._watch.newest().coordinator
+            open_ = [at for at in now["inputs"].values() if at is not None]
+            closed = min(open_) - 1 if open_ else now["begun"]
+            return lambda: closed
+        sent = {journal.name: journal.position.sent for journal in self._inputs}
+
+        def epoch() -> int | None:
+            offset = self._watch.taken()
+            if offset is None:
+                return None if any(sent.values()) else self._watch.newest().batch
+            batch, taken = offset
+            return batch if all(taken.get(name, -1) + 1 >= count for name, count in sent.items()) else None
+
+        return epoch
+
+    def _own_error(self, error: Exception) -> TimelyError:
+        if isinstance(error, TimelyError):
+            return error
+        own = self._context.failure()
+        if own is None:
+            own = QueryFailed.because(self._context.name, str(error).partition("\n")[0])
+        try:  # lost ownership causes other errors, also in Spark
+            self._context.log.check_owner()
+        except LostOwnership as lost:
+            own = lost
+        own.__cause__ = error
+        return own
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+#: The methods of `StreamingQuery` in snake_case; a test compares their camelCase names with Spark's class.
+SPARK_NAMES = (
+    "id", "run_id", "name", "is_active", "await_termination", "status", "recent_progress", "last_progress",
+    "process_all_available", "stop", "explain", "exception",
+)  # fmt: skip
+
+
+def _alias(owner: type, names: Sequence[str]) -> None:
+    for name in names:
+        camel = re.sub("_(.)", lambda found: found[1].upper(), name)
+        if camel != name:
+            setattr(owner, camel, owner.__dict__[name])
+
+
+_alias(Query, SPARK_NAMES)

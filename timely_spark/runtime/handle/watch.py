@@ -1,0 +1,234 @@
+"""`Watch`: reads frontiers, progress and captured outputs of a flow from its log."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from threading import RLock
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.captured import Captured
+from timely_spark.coordinator import Coordinator
+from timely_spark.errors import LogDamaged, UnknownName
+from timely_spark.graph import caller
+from timely_spark.runtime.query.run_context import RunContext
+from timely_spark.runtime.storage.captured import Deliveries
+from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.times import Antichain
+
+#: Seconds between two looks at the log while waiting.
+BEAT = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The progress of one micro-batch."""
+
+    #: The micro-batch, which with clock epochs is the epoch of its input.
+    epoch: int
+    #: Rounds run since the checkpoint was made; a micro-batch may have several.
+    rounds: int
+    #: The frontier of each output and probe; empty: complete.
+    frontier: Mapping[str, list[Any]]
+    #: Messages for the next round.
+    rows_in_flight: int
+    pending_notifications: int
+    #: Late rows, per input, since the flow began.
+    late: Mapping[str, int]
+    #: Records that the limits of loops have dropped, per loop, since the flow began.
+    cut_off: Mapping[str, int]
+    #: Bytes of state by step, summed over the workers.
+    state_bytes: Mapping[str, int]
+    #: The slowest worker in the micro-batch, and its milliseconds.
+    slowest: tuple[int, float] | None
+    #: The duration of the micro-batch; None if Spark no longer has it.
+    duration_ms: int | None
+
+    def json(self) -> str:
+        """The progress as JSON."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """An epoch that is complete at an output."""
+
+    epoch: int
+    #: The output's name.
+    output: str
+    #: Rounds from the micro-batch that read the epoch's input to the one that released the epoch, inclusive;
+    #: None without clock epochs, or if the first manifest was removed.
+    rounds: int | None
+    #: The duration of those micro-batches; None if Spark no longer has one of them.
+    milliseconds: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """The contents of a log that may be deleted."""
+
+    manifests: Mapping[int, Manifest | None]
+    captured: Mapping[str, Captured]
+    taken: tuple[int, dict[str, int]] | None
+
+
+class Watch:
+    """A view of one flow's log. It keeps the newest manifest; after `close`, everything that can be read."""
+
+    def __init__(self, context: RunContext) -> None:
+        self.context, self.log = context, context.log
+        self._newest: Manifest | None = None
+        #: After `close`, the contents of the log.
+        self._last: _Last | None = None
+        #: Held while the log is read, so that the log is not deleted meanwhile.
+        self._reading = RLock()
+
+    def close(self) -> None:
+        """Read everything that can be read; from then on the log may be deleted."""
+        with self._reading:
+            if self._last is None:
+                newest = self.newest().batch
+                manifests = {batch: self.log.read(batch) for batch in range(max(0, newest - 100), newest + 1)}
+                captured = {name: self.captured(name) for name in self._captured_names()}
+                self._last = _Last(manifests, captured, self.taken())
+
+    def newest(self) -> Manifest:
+        """The newest manifest."""
+        with self._reading:
+            before = self._newest
+            if before is not None and self._last is not None:
+                return before
+            batch = self.log.newest(None if before is None else before.batch)
+            if before is None or batch != before.batch:
+                manifest = None if batch is None else self.log.read(batch)
+                if manifest is None:
+                    raise LogDamaged.no_manifest(self.log.files.root, 0)
+                self._newest = before = manifest
+            return before
+
+    def taken(self) -> tuple[int, dict[str, int]] | None:
+        """(batch, last entry of each input that was read up to that batch), by Spark's log; or None."""
+        with self._reading:
+            if self._last is not None:
+                return self._last.taken
+            newest = self.newest().batch
+            return self.log.spark_offset(newest + 1) or self.log.spark_offset(newest)
+
+    def _read(self, batch: int) -> Manifest | None:
+        with self._reading:
+            return self.log.read(batch) if self._last is None else self._last.manifests.get(batch)
+
+    def frontier(self, name: str) -> Antichain[Any]:
+        """The frontier of an output or probe.
+
+        Raises:
+            UnknownName: there is no output or probe of that name.
+        """
+        frontiers = self.newest().frontier
+        if name not in frontiers:
+            raise self._unknown(name, frontiers, "output or probe")
+        return Antichain(self.context.plan.times.decode(at) for at in frontiers[name])
+
+    def names(self) -> list[str]:
+        """The outputs and probes."""
+        return sorted(self.newest().frontier)
+
+    def is_past(self, name: str, epoch: int) -> bool:
+        """Whether an epoch and all earlier ones are complete at an output or probe."""
+        return all(at.epoch > epoch for at in self.frontier(name))
+
+    def held_back_by(self) -> list[str]:
+        """The inputs and steps that keep the oldest open epoch open, by name."""
+        plan, manifest = self.context.plan, self.newest()
+        clocked = all(source.epochs == "clock" for source in plan.inputs)
+        coordinator = Coordinator.decode(plan, manifest.coordinator)
+        found: dict[str, None] = {}
+        for node in plan.nodes:
+            epochs = [at.epoch for at in self.frontier(node.name)] if node.name in manifest.frontier else []
+            if epochs and not (clocked and min(epochs) > manifest.batch):  # the next batch has not begun
+                found.update(dict.fromkeys(coordinator.holding(node, min(epochs))))
+        return list(found)
+
+    def progress(self, batch: int, duration_ms: int | None) -> Progress | None:
+        """The progress of a micro-batch; None if its manifest was removed."""
+        manifest = self.newest() if batch == self.newest().batch else self._read(batch)
+        if manifest is None:
+            return None
+        slowest = manifest.stats.get("slowest")
+        return Progress(
+            epoch=manifest.batch,
+            rounds=manifest.rounds,
+            frontier=manifest.frontier,
+            rows_in_flight=int(manifest.stats.get("rows_in_flight", 0)),
+            pending_notifications=int(manifest.stats.get("pending_notifications", 0)),
+            late=manifest.late,
+            cut_off=manifest.cut_off,
+            state_bytes=manifest.stats.get("state_bytes", {}),
+            slowest=None if slowest is None else (int(slowest[0]), float(slowest[1])),
+            duration_ms=duration_ms,
+        )
+
+    def completed(self, batch: int, durations: Mapping[int, int | None]) -> list[Completed]:
+        """The epochs that a micro-batch released; `durations`: milliseconds of micro-batches."""
+        manifest = self._read(batch)
+        clocked = all(source.epochs == "clock" for source in self.context.plan.inputs)
+        completed: list[Completed] = []
+        if manifest is None:
+            return completed
+        for output, epoch in manifest.released:
+            batches = range(epoch if clocked else batch, batch + 1)
+            times = [time for each in batches if (time := durations.get(each)) is not None]
+            before = self._read(epoch - 1) if clocked else None
+            completed.append(
+                Completed(
+                    epoch=epoch,
+                    output=output,
+                    rounds=manifest.rounds - before.rounds if before is not None else None,
+                    milliseconds=sum(times) if len(times) == len(batches) else None,
+                )
+            )
+        return completed
+
+    def captured(self, name: str) -> Captured:
+        """The deliveries of a captured output.
+
+        Raises:
+            UnknownName: there is no captured output of that name.
+        """
+        if name not in self._captured_names():
+            raise self._unknown(name, self._captured_names(), "captured output")
+        with self._reading:
+            if self._last is not None:
+                return self._last.captured[name]
+            last = self.newest().captured.get(name)
+            parts: dict[int, list[pa.Table]] = {}
+            for version, table in Deliveries(self.context.checkpoint, name).read(last):
+                epochs = [version] if not table.num_rows else sorted(set(table.column(0).to_pylist()))
+                for epoch in epochs:
+                    part = table.filter(pc.equal(table.column(0), epoch)).remove_column(0)
+                    parts.setdefault(epoch, []).append(part)
+        template: Any = self.context.plan.by_name[name].template
+        return Captured(template.schema, {epoch: pa.concat_tables(parts[epoch]) for epoch in sorted(parts)})
+
+    def _captured_names(self) -> list[str]:
+        nodes = self.context.plan.nodes
+        return [node.name for node in nodes if node.stage.parameters.get("to") in {"capture", "memory"}]
+
+    def _unknown(self, name: object, known: Iterable[str], kind: str) -> UnknownName:
+        return UnknownName.of(name, known, kind=kind, flow=self.context.plan.name, where=caller())
+
+    def until(self, reached: Callable[[], bool], alive: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait for a condition on the log; False after the timeout, or if the query has ended without it."""
+        limit = None if timeout is None else time.monotonic() + timeout
+        while True:
+            running = alive()  # before the condition, which may read the query's last manifest
+            if reached():
+                return True
+            if not running or (limit is not None and time.monotonic() >= limit):
+                return False
+            time.sleep(BEAT)

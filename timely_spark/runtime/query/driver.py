@@ -1,0 +1,204 @@
+"""`Driver`: the function of foreachBatch, which runs the coordinator and the sinks after each micro-batch.
+
+The driver shares no object with the user's session, because under Connect it runs in another process. It
+reads everything from the round log; keeping the coordinator for the next batch is an optimisation.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.coordinator import Bound, Coordinator, RoundResult
+from timely_spark.errors import TimelyError, VertexError
+from timely_spark.runtime.errors import OtherFlow
+from timely_spark.runtime.query.local_rounds import local_rounds_on_spark
+from timely_spark.runtime.query.run_context import RunContext
+from timely_spark.runtime.sinks.pending_outputs import PendingOutputs
+from timely_spark.runtime.sinks.sink import CaptureSink, Output
+from timely_spark.runtime.storage.blobs import files_of
+from timely_spark.runtime.storage.cancel import due
+from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.runtime.storage.states import States
+from timely_spark.worker import ROWS
+from timely_spark.worker.columns import by_column
+from timely_spark.worker.loops import notices_to_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Driver:
+    """The function of foreachBatch. A batch that runs again gives the same manifest and deliveries."""
+
+    context: RunContext
+    outputs: Sequence[Output]
+    #: The state after this run's last batch, used for batch + 1 only.
+    _last: _BatchState | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": None}
+
+    def __call__(self, batch_df: DataFrame, batch_id: int) -> None:
+        """Finish one micro-batch."""
+        last, self._last = self._last, None  # after an error the coordinator may be half a round on
+        with self.context.reporting():
+            self._last = self._finish(last, batch_df, batch_id)
+
+    def _finish(self, last: _BatchState | None, batch_df: DataFrame, batch_id: int) -> _BatchState:
+        log, session = self.context.log, batch_df.sparkSession
+        rows = batch_df.toArrow().cast(ROWS)  # the one action: a second would run the stateful stage again
+        started = time.perf_counter()
+        if last is None or last.manifest.batch != batch_id - 1:
+            last = self._restored(log, batch_id)
+        before, coordinator, states = last.manifest, last.coordinator, last.states
+        rows = states.enter(rows)
+        cancel = due(log, batch_id, before.kept_from) if coordinator.loops.loops else ()
+        columns = any(by_column(source.epochs) for source in self.context.plan.inputs)
+        ended = columns and log.at_the_end(batch_id)
+        result = coordinator.apply_round(batch_id, rows, cancel=cancel, ended=ended)
+        for name, refused in result.refused.items():
+            stage = self.context.plan.source(name).stage
+            _log.warning("%s: %s", self.context.name, refused.text(name, stage.where, stage.max_jump))
+        read = last.sent | files_of(result.rows)
+        bound = Bound(rounds=before.rounds_ahead)
+        coordinator, result, changed = local_rounds_on_spark(
+            session,
+            self.context,
+            coordinator=coordinator,
+            result=result,
+            states=states.by_worker,
+            bound=bound,
+        )
+        states.enter(changed)
+        log.check_owner()
+        pending = PendingOutputs(
+            log, before, result.outputs, batch_id, {output.name for output in self.outputs}
+        )
+        captured = before.captured | self._deliver(session, pending, result, batch_id)
+        sent = files_of(result.rows)
+        manifest = manifest_of(self.context, coordinator, result, states)
+        gone = [*manifest.gone, *sorted(read - sent)]
+        manifest = pending.into(replace(manifest, gone=gone, captured=captured))
+        manifest = log.prune(manifest, keep=self.context.keep)
+        log.write(manifest, pa.concat_tables([result.rows, states.rows(woken_by(result))]))
+        log.check_owner()  # Spark commits the batch when this returns
+        self._log_batch(manifest, result, time.perf_counter() - started)
+        return _BatchState(manifest, coordinator, States(states.by_worker), sent)
+
+    def _restored(self, log: RoundLog, batch_id: int) -> _BatchState:
+        manifest, rows = log.newest_before(batch_id)
+        if manifest.plan != self.context.plan.fingerprint:  # committed by a driver that has since died
+            raise OtherFlow.moved(log.checkpoint, manifest.batch)
+        coordinator = Coordinator.decode(self.context.plan, manifest.coordinator)
+        sent = files_of(rows.filter(pc.equal(rows.column("kind"), "message")))
+        return _BatchState(manifest, coordinator, States.of(rows), sent)
+
+    def _deliver(
+        self, session: SparkSession, pending: PendingOutputs, result: RoundResult, batch_id: int
+    ) -> dict[str, int]:
+        """Deliver the epochs that are complete; return the last version of each captured output."""
+        delivered: dict[str, int] = {}
+        for output in self.outputs:
+            if output.release == "arrival":
+                parts = pending.arrived(output)
+                if parts:
+                    with self._named(output):
+                        output.sink.deliver(session, batch_id, parts)
+                    delivered[output.name] = batch_id
+        by_name = {output.name: output for output in self.outputs}
+        for name, epoch in result.released:
+            if name in by_name and by_name[name].release == "epoch":
+                part = pending.take(by_name[name], epoch)
+                with self._named(by_name[name], epoch):
+                    by_name[name].sink.deliver(session, epoch, [part])
+                delivered[name] = epoch
+        if result.complete:
+            for output in self.outputs:
+                if result.frontier[output.name]:  # late rows of a closed source may still arrive
+                    continue
+                with self._named(output):
+                    output.sink.complete()
+        return {name: at for name, at in delivered.items() if isinstance(by_name[name].sink, CaptureSink)}
+
+    @contextmanager
+    def _named(self, output: Output, epoch: int | None = None) -> Iterator[None]:
+        """Name the step and the user's line in errors of a user's function or a table."""
+        try:
+            yield
+        except TimelyError:
+            raise
+        except Exception as error:
+            where = self.context.plan.by_name[output.name].stage.where
+            at = None if epoch is None else f"epoch {epoch}"
+            raise VertexError.from_exception(output.name, where, error, time=at) from error
+
+    def _log_batch(self, manifest: Manifest, result: RoundResult, seconds: float) -> None:
+        extra = {"flow": self.context.name, "batch": manifest.batch, "run": self.context.run}
+        _log.debug(
+            "%s: batch %d: %d rows for the next one, driver %.1f ms",
+            self.context.name, manifest.batch, result.rows.num_rows, 1000 * seconds, extra={"context": extra},
+        )  # fmt: skip
+        for notice in notices_to_log(result.notices, self.context.plan.warn_after):
+            _log.warning(
+                "%s: %s", self.context.name, notice, extra={"context": {**extra, "epoch": notice.epoch}}
+            )
+        for epoch in sorted({epoch for _, epoch in result.released}):
+            _log.info(
+                "%s: epoch %d complete after batch %d",
+                self.context.name, epoch, manifest.batch, extra={"context": {**extra, "epoch": epoch}},
+            )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchState:
+    """The state after a batch, from which the next batch goes on."""
+
+    manifest: Manifest
+    coordinator: Coordinator
+    states: States
+    #: the files that messages refer to
+    sent: set[str]
+
+
+def woken_by(result: RoundResult) -> set[int]:
+    """The workers that run in the next round even without input."""
+    return set(result.rows.column("worker").to_pylist())
+
+
+def manifest_of(
+    context: RunContext, coordinator: Coordinator, result: RoundResult, states: States
+) -> Manifest:
+    """The manifest of a batch, without the fields that `PendingOutputs` takes over from the one before."""
+    slowest = max(states.took.items(), key=lambda pair: pair[1], default=None)
+    return Manifest(
+        batch=coordinator.batch,
+        plan=context.plan.fingerprint,
+        run=context.run,
+        coordinator=coordinator.encode(),
+        header=result.header,
+        runnable=result.rows.num_rows > 0,
+        released=list(result.released),
+        frontier=result.frontier,
+        complete=result.complete,
+        captured={},
+        unreleased={},
+        gone=list(states.gone),
+        kept_from=coordinator.batch,
+        rounds=result.stats["rounds"],
+        rounds_ahead=context.rounds,
+        late=dict(result.late),
+        cut_off=dict(result.cut_off),
+        stats={**result.stats, "slowest": slowest, "state_bytes": dict(states.sizes)},
+    )

@@ -1,0 +1,227 @@
+"""`RunContext`: checkpoint, plan and limits of one run, sent to every Python process of the run.
+
+Each task's closure has the pickled plan, with the user's functions in it. A Python process unpickles the plan
+once and keeps it for later tasks. Like Spark's closures, the pickled plan is never in the checkpoint.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.compiler import Plan
+from timely_spark.errors import LogDamaged, TimelyError, VertexError
+from timely_spark.runtime.errors import QueryFailed, Unpicklable
+from timely_spark.runtime.query import process
+from timely_spark.runtime.storage.blobs import Blobs
+from timely_spark.runtime.storage.log import FIRST, RoundLog
+from timely_spark.worker import ROWS
+
+#: `timely_spark.worker.ROWS`, as Spark's DDL.
+ROWS_DDL = "worker int, kind string, meta string, payload binary"
+
+# Plans by digest. A process serves one or two runs; more come from restarts in a notebook.
+_plans: dict[str, Plan] = {}
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """A run's checkpoint, plan, workers' labels and limits; small, because every task gets a copy."""
+
+    checkpoint: str
+    #: The compiled flow, pickled.
+    packed: bytes
+    #: A short name for `packed`.
+    digest: str
+    #: Spark's grouping key of each worker.
+    labels: tuple[int, ...]
+    #: Names of the inputs that have entries: inputs with a handle, and sources that can be closed.
+    inputs: tuple[str, ...]
+    #: The name of the flow.
+    name: str
+    #: The id of this start.
+    run: str
+    #: The term of this start in the round log.
+    term: int | None = None
+    #: The first batch of this run.
+    first: int = FIRST
+    #: How many batches can be rolled back; Spark keeps as many of its own log.
+    keep: int = 100
+    #: How many rounds a micro-batch may take; 1: each round is one.
+    rounds: int = 100
+    #: A folder into which every worker's round is recorded, for `testing.recorded`.
+    record: str | None = None
+
+    def to_option(self) -> str:
+        """Encode as the text of a data source's option."""
+        return json.dumps(asdict(self) | {"packed": base64.b64encode(self.packed).decode()})
+
+    @classmethod
+    def from_option(cls, text: str) -> RunContext:
+        """Decode the text that `to_option` made."""
+        found: dict[str, Any] = json.loads(text)
+        packed = base64.b64decode(found["packed"])
+        pairs = {name: tuple(found[name]) for name in ("labels", "inputs")}
+        return cls(**(found | pairs | {"packed": packed}))
+
+    @cached_property
+    def log(self) -> RoundLog:
+        """The round log."""
+        return RoundLog(self.checkpoint, self.term, self.first)
+
+    @cached_property
+    def blobs(self) -> Blobs:
+        """The store of messages and states that are too large for rows."""
+        return Blobs(self.log.files, self.term)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The compiled flow."""
+        if (plan := _plans.get(self.digest)) is None:
+            if len(_plans) >= 4:
+                _plans.pop(next(iter(_plans)), None)
+            plan = _plans[self.digest] = pickle.loads(self.packed)
+        return plan
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    def labelled(self, rows: pa.Table) -> pa.Table:
+        """The rows with each worker's label for its index: what Spark groups by."""
+        labels = pa.array(self.labels, pa.int32())
+        return rows.set_column(0, ROWS.field(0), pc.take(labels, rows.column("worker"))).cast(ROWS)
+
+    @contextmanager
+    def task(self) -> Iterator[None]:
+        """Run the body as a task: `process.task`, and errors are reported."""
+        with process.task(), self.reporting():
+            yield
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Write an error of this process to the log, where `Query.exception()` finds it."""
+        try:
+            yield
+        except Exception as error:
+            self._report(error)
+            raise
+
+    def _report(self, error: Exception) -> None:
+        with suppress(LogDamaged):  # a damaged report is overwritten
+            earlier = self.log.read_json(self._failure)
+            if earlier is not None and earlier["rank"] > _rank(error):
+                return  # a task's own error says more than the error that Spark makes of it
+        vertex = error.encode() if isinstance(error, VertexError) else None
+        report = {"kind": type(error).__name__, "text": str(error), "vertex": vertex, "rank": _rank(error)}
+        self.log.write_json(self._failure, report)
+
+    @property
+    def _failure(self) -> str:
+        return f"failures/{self.term}.json"
+
+    def failure(self) -> TimelyError | None:
+        """The error that `reporting` wrote in this run, made again from its text."""
+        try:
+            report = self.log.read_json(self._failure)
+        except LogDamaged as damaged:
+            return damaged
+        if report is None:
+            return None
+        if report["vertex"] is not None:
+            return VertexError.decode(report["vertex"])
+        kinds = {kind.__name__: kind for kind in _kinds(TimelyError)}
+        if (kind := kinds.get(report["kind"])) is None:
+            return QueryFailed.because(self.name, f"{report['kind']}: {report['text']}")
+        error: TimelyError = kind.__new__(kind)
+        Exception.__init__(error, report["text"])
+        error.where = None
+        return error
+
+    def worker(self, label: int) -> int:
+        """The index of the worker which has this label."""
+        return self.labels.index(label)
+
+
+def packed(plan: Plan) -> dict[str, Any]:
+    """The plan as fields of a `RunContext`.
+
+    Raises:
+        Unpicklable: a step, which the error names, cannot be pickled.
+    """
+    from pyspark import cloudpickle
+
+    def refused(vertex: object) -> bool:
+        try:
+            cloudpickle.dumps(vertex)  # type: ignore[no-untyped-call]
+        except Exception:  # noqa: BLE001 - anything may come out of a user's __reduce__
+            return True
+        return False
+
+    try:
+        found: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        stage = next((stage for stage in plan.stages if refused(stage.vertex)), None)
+        step, where = (plan.name, None) if stage is None else (stage.name, stage.where)
+        raise Unpicklable.step(step, error, where=where) from error
+    return {"packed": found, "digest": hashlib.sha256(found).hexdigest()[:16]}
+
+
+def _rank(error: Exception) -> int:
+    """How specific an error is: 2 names a step, 1 is one of this package, 0 is any other."""
+    return isinstance(error, TimelyError) + isinstance(error, VertexError)
+
+
+def _kinds(kind: type[TimelyError]) -> Iterator[type[TimelyError]]:
+    yield kind
+    for subclass in kind.__subclasses__():
+        yield from _kinds(subclass)
+
+
+def labels(workers: int, partitions: int) -> tuple[int, ...]:
+    """Grouping keys that put worker i into partition i mod `partitions`.
+
+    Spark places an int key at `pmod(murmur3(key), partitions)`. Plain 0..W-1 would leave partitions empty and
+    others with several workers; these keys spread them evenly.
+
+    >>> labels(4, 2)
+    (2, 0, 4, 1)
+    """
+    found: list[int] = []
+    used: set[int] = set()
+    for worker in range(workers):
+        label = 0
+        while label in used or murmur3(label) % partitions != worker % partitions:
+            label += 1
+        used.add(label)
+        found.append(label)
+    return tuple(found)
+
+
+def murmur3(value: int, seed: int = 42) -> int:
+    """Spark's hash of one int column (Murmur3_x86_32.hashInt), signed.
+
+    >>> murmur3(0), murmur3(1)
+    (933211791, -559580957)
+    """
+    mask = 0xFFFFFFFF
+    k = value * 0xCC9E2D51 & mask
+    k = (k << 15 | k >> 17) & mask
+    k = k * 0x1B873593 & mask
+    h = seed ^ k
+    h = (h << 13 | h >> 19) & mask
+    h = h * 5 + 0xE6546B64 & mask
+    h ^= 4  # the length in bytes
+    h = (h ^ h >> 16) * 0x85EBCA6B & mask
+    h = (h ^ h >> 13) * 0xC2B2AE35 & mask
+    h ^= h >> 16
+    return h - (1 << 32) if h >> 31 else h

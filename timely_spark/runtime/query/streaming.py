@@ -1,0 +1,171 @@
+"""The one streaming query: pack, union with the feedback source, group by worker, one stateful operator.
+
+The functions here run in Python tasks, get a `RunContext`, and call `timely_spark.worker`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.errors import VertexError
+from timely_spark.runtime.batches import numbered, portions
+from timely_spark.runtime.errors import OtherFlow
+from timely_spark.runtime.query.run_context import ROWS_DDL, RunContext
+from timely_spark.runtime.session import register
+from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.states import States, write_state
+from timely_spark.worker import ROWS, Worker, as_rows, pack
+from timely_spark.worker.record import Recorded
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.state import GroupState
+
+#: Never changes: Spark refuses a checkpoint whose state schema differs. `manifest` is the reference of the
+#: worker's state.
+STATE_DDL = "format int, manifest binary"
+STATE_FORMAT = 2
+#: A source task packs its rows in portions of about this size.
+PORTION_BYTES = 16 << 20
+_BATCH_ID = "streaming.sql.batchId"  # internal to Spark; the only internal key that is used
+
+
+def build(session: SparkSession, context: RunContext, dataframes: Mapping[str, DataFrame]) -> DataFrame:
+    """The streaming DataFrame whose micro-batches are rounds, with the rows for the driver.
+
+    Columns:
+        worker int, kind string, meta string, payload binary
+    """
+    from pyspark.sql import is_remote
+
+    from timely_spark.runtime.query.feedback import feedback_source
+
+    source = feedback_source([] if is_remote() else sys.path)  # under Connect the driver has another path
+    register(session, source)
+    feedback = session.readStream.format(source.name()).option("context", context.to_option()).load()
+    # Spark's offset log identifies sources by position: the feedback first, then the flow's own order.
+    packed = [
+        numbered(dataframes[name]).mapInArrow(_packer(context, name), ROWS_DDL)
+        for name in context.plan.sources
+        if name in dataframes
+    ]
+    rows = reduce(lambda left, right: left.unionAll(right), packed, feedback)
+    grouped = rows.groupBy("worker")
+    return grouped.applyInPandasWithState(_operator(context), ROWS_DDL, STATE_DDL, "append", "NoTimeout")
+
+
+def _packer(
+    context: RunContext, source: str
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def pack_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with context.task():
+            yield from _pack(context, source, batches)
+
+    return pack_partition
+
+
+def _pack(context: RunContext, source: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    shard = task.partitionId() if task is not None else 0
+    seq = 0
+    schema = context.plan.source(source).stage.outputs[0]
+    for table in portions(batches, PORTION_BYTES, lambda batch: batch.nbytes):
+        named = table.rename_columns(schema.names)
+        yield from context.labelled(pack(context.plan, source, named, shard, seq)).to_batches()
+        seq += 1
+    if not seq:  # an empty partition reports its epoch, too: an epoch without rows still completes
+        yield from context.labelled(pack(context.plan, source, schema.empty_table(), shard)).to_batches()
+
+
+def _operator(
+    context: RunContext,
+) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
+    def run_worker(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        with context.task():
+            yield from _work(context, key, frames, state)
+
+    return run_worker
+
+
+def _work(
+    context: RunContext, key: Any, frames: Iterator[pd.DataFrame], state: GroupState
+) -> Iterator[pd.DataFrame]:
+    started = time.perf_counter()
+    worker = context.worker(int(key[0]))
+    rows = pa.concat_tables([_from_pandas(frame) for frame in frames])
+    rows = rows.set_column(0, ROWS.field(0), pa.repeat(pa.scalar(worker, pa.int32()), rows.num_rows))
+    rows = context.blobs.resolve(rows)
+    batch = batch_id(context.log)
+    header, state_at = "", States.of(rows).by_worker.get(worker)
+    if not pc.any(pc.equal(rows.column("kind"), "header")).as_py():  # only input came for this worker
+        header, state_at = context.log.header_and_state(batch, worker)
+    reference = None if state_at is None else state_at.reference
+    restored_worker = restored(context, worker, reference)
+    old = (
+        restored_worker.checkpoint(whole=True)
+        if context.record is not None and reference is not None
+        else None
+    )
+    try:
+        out = restored_worker.step(batch, rows, lambda: header)
+        new = write_state(context.blobs, restored_worker, batch, reference)
+    except VertexError as error:
+        yield as_rows([(worker, "error", error.encode(), None)]).to_pandas()
+        return
+    if context.record is not None:
+        whole = restored_worker.checkpoint(whole=True)
+        Recorded(
+            batch=batch, worker=worker, header=header, state=old, rows=rows, new_state=whole, out=out
+        ).write(context.record)
+    if new.reference != _reference_in(state):
+        state.update((STATE_FORMAT, new.reference))
+    out = context.blobs.refer(f"{worker}-{batch}", out)
+    took = 1000 * (time.perf_counter() - started)
+    yield pa.concat_tables([out, as_rows([new.row(worker, ms=took)])]).to_pandas()
+
+
+def restored(context: RunContext, worker: int, reference: bytes | None) -> Worker:
+    """The worker whose state has this reference; None: a new worker.
+
+    Raises:
+        LogDamaged: the state cannot be read.
+    """
+    if reference is None:
+        return Worker(context.plan, None, worker, context.blobs)
+    with context.blobs.reading(reference):
+        return Worker(context.plan, context.blobs.get(reference), worker, context.blobs)
+
+
+def _from_pandas(frame: pd.DataFrame) -> pa.Table:
+    """The rows of a frame; four times as fast as `Table.from_pandas` for the few rows of a round."""
+    columns = zip(ROWS, (column for _, column in frame.items()), strict=True)
+    return pa.table([pa.array(c.to_numpy(), f.type, from_pandas=True) for f, c in columns], schema=ROWS)
+
+
+def _reference_in(state: GroupState) -> bytes | None:
+    """The reference in the worker's row of Spark's state store."""
+    if not state.exists:
+        return None
+    version, manifest = state.get
+    if version != STATE_FORMAT:
+        raise OtherFlow.format_is(version, STATE_FORMAT)
+    return bytes(manifest)
+
+
+def batch_id(log: RoundLog) -> int:
+    """The id of this task's micro-batch; from Spark's own log if the task property is missing."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    batch = task.getLocalProperty(_BATCH_ID) if task is not None else None
+    return int(batch) if batch is not None else log.spark_batch()

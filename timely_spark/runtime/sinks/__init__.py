@@ -1,0 +1,3 @@
+"""Sinks of outputs: Delta tables, folders, captures, views and subscribers."""
+
+from __future__ import annotations

@@ -1,0 +1,227 @@
+"""`DeltaSink`: writes each epoch to a Delta table exactly once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING, ClassVar
+
+from timely_spark.graph.schema import every_name
+from timely_spark.graph.sql import identifier, literal, table_name
+from timely_spark.runtime.errors import OutputMismatch, TableTaken
+from timely_spark.runtime.session import DELTA, applied
+from timely_spark.runtime.sinks.sink import EPOCH, Output, Parts, with_epoch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from delta.tables import DeltaTable
+    from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
+    from pyspark.sql.types import StructType
+
+_OWNER = "timely_spark.checkpoint"
+_TXN = "spark.databricks.delta.write.txn"
+#: Delta refuses column names with these characters, unless it maps names, which older readers do not support.
+_ODD = re.compile(r"[ ,;{}()\n\t=]")
+_BY_NAME = {"delta.columnMapping.mode": "name"}
+#: Columns of an upsert's source: a record's position in its epoch, its rank among the records of its key, and
+#: the sum of the diffs of its key.
+_PLACE, _RANK, _MORE = "__timely_place", "__timely_rank", "__timely_more"
+
+
+@dataclass
+class DeltaSink:
+    """Writes to a Delta table: without `keys` a log of all records, with `keys` a current table (upserts).
+
+    Exactly once: each delivery is one Delta transaction with an application id and a version, and Delta skips
+    a transaction that it already has. The application id has the checkpoint's id; the output's name, because
+    two outputs may write the same epoch to one table; and the kind of release, because batches and epochs are
+    numbered differently. The version is the epoch. With keys the last record of a key in an epoch counts;
+    with `diff` a key without a record is deleted, and a key with two records is an error.
+
+    Columns:
+        epoch long (with keys: the epoch of the last change), then the stream's own; `diff` without keys only
+
+    Args:
+        target: a path, a `file:` or cloud URI, or `catalog.schema.table`.
+        keys: the columns that identify a row of the current table.
+        diff: the column with the change (+ or -) of a record's multiplicity.
+        overwrite: replace a table that a flow with another checkpoint wrote.
+    """
+
+    target: str
+    keys: tuple[str, ...] = ()
+    diff: str | None = None
+    overwrite: bool = False
+    #: Settings for the query's session.
+    confs: ClassVar[Mapping[str, str]] = DELTA
+    _app: str = ""
+    _columns: list[str] = field(default_factory=list)
+
+    # -- at start --------------------------------------------------------------------------------------------
+    def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
+        """Create the table, or check the existing one."""
+        schema, names = with_epoch(self.target, output.schema)
+        missing = [key for key in self.keys if key not in names]
+        if missing:
+            raise OutputMismatch.keys(self.target, missing, names)
+        if self.keys and self.diff is not None:
+            names.remove(self.diff)
+            schema = type(schema)([f for f in schema.fields if f.name != self.diff])
+        self._app, self._columns = f"timely/{identity}/{output.name}/{output.release}", names
+        try:
+            import delta  # noqa: F401
+        except ImportError as error:
+            raise OutputMismatch.no_delta(self.target) from error
+        if "delta" not in (session.conf.get("spark.sql.extensions", "") or "").lower():
+            raise OutputMismatch.no_delta(self.target)
+        mapping = _mapping(output.schema)
+        if not self._exists(session):
+            self._make(session, schema, {_OWNER: identity, **mapping})
+            return
+        table = self._table(session)
+        owner = table.detail().collect()[0]["properties"].get(_OWNER)
+        if self.overwrite and owner != identity:
+            self._overwrite(session, schema, {_OWNER: identity}, mapping)
+            return
+        if owner not in {None, identity}:
+            raise TableTaken.by(self.target, found=owner, mine=identity)
+        columns = [f"{f.name} {f.dataType.simpleString()}" for f in table.toDF().schema]
+        expected = [f"{f.name} {f.dataType.simpleString()}" for f in schema]
+        # users may add columns to a table that a flow has made
+        if not set(expected) <= set(columns) or (owner is None and columns != expected):
+            raise OutputMismatch.columns(self.target, found=columns, expected=expected)
+        if owner is None:  # a table that the user made for this output
+            self._set(session, {_OWNER: identity})
+
+    # -- per epoch -------------------------------------------------------------------------------------------
+    def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
+        """Write one transaction, or none if there are no records."""
+        parts = [part for part in parts if not part.is_empty]
+        if not parts:
+            return
+        if self.keys:
+            self._upsert(session, version, parts)
+            return
+        frame = _stamped(session, parts).select(*map(identifier, [EPOCH, *self._columns]))
+        writer = frame.write.format("delta").mode("append")
+        self._save(writer.option("txnAppId", self._app).option("txnVersion", version))
+
+    def complete(self) -> None:
+        """Do nothing."""
+
+    def _upsert(self, session: SparkSession, version: int, parts: Parts) -> None:
+        frame = self._last_per_key(_stamped(session, parts, order=_PLACE))
+        same = " AND ".join(f"{identifier('t', key)} <=> {_s(key)}" for key in self.keys)
+        values: dict[str, str | Column] = {identifier(name): _s(name) for name in [EPOCH, *self._columns]}
+        merge = self._table(session).alias("t").merge(frame.alias("s"), same)
+        # with release="arrival", an older epoch may come after a newer one
+        newer = f"{_s(EPOCH)} >= coalesce({identifier('t', EPOCH)}, {_s(EPOCH)})"
+        if self.diff is not None:
+            merge = merge.whenMatchedDelete(f"{_s(self.diff)} < 0 AND {newer}")
+            merge = merge.whenMatchedUpdate(newer, values | self._epoch_unless_more_than(0))
+            merge = merge.whenNotMatchedInsert(
+                f"{_s(self.diff)} > 0", values | self._epoch_unless_more_than(1)
+            )
+        else:
+            merge = merge.whenMatchedUpdate(newer, values).whenNotMatchedInsert(values=values)
+        # MERGE reads the transaction from the session's settings; only this query writes with its session
+        pair = {f"{_TXN}AppId": self._app, f"{_TXN}Version": str(version)}
+        with applied(session, pair) as refused:
+            if refused:
+                raise OutputMismatch.no_transaction(self.target, refused)
+            merge.execute()
+
+    def _epoch_unless_more_than(self, most: int) -> dict[str, str | Column]:
+        """The epoch of a row, or an error if its key would have a second record."""
+        key = ", ".join(map(_s, self.keys))
+        hint = "Hint: give keys that tell the records apart."
+        two = f"raise_error(concat(to_json(struct({key})), ' are the keys of more than one record. {hint}'))"
+        return {identifier(EPOCH): f"CASE WHEN {_s(_MORE)} > {most} THEN {two} ELSE {_s(EPOCH)} END"}
+
+    def _last_per_key(self, frame: DataFrame) -> DataFrame:
+        """The last row of each key; of a -1 of the old and a +1 of the new record, the +1."""
+        from pyspark.sql import Window
+        from pyspark.sql.functions import col, row_number, sum
+
+        ranked = [EPOCH, *([self.diff] if self.diff is not None else []), _PLACE]
+        keys = Window.partitionBy(*map(identifier, self.keys))
+        last = keys.orderBy(*(col(identifier(column)).desc() for column in ranked))
+        if self.diff is not None:
+            frame = frame.withColumn(_MORE, sum(identifier(self.diff)).over(keys))
+        return frame.withColumn(_RANK, row_number().over(last)).where(f"{_RANK} = 1")
+
+    # -- the table -------------------------------------------------------------------------------------------
+    @property
+    def _is_path(self) -> bool:
+        return "/" in self.target or "\\" in self.target
+
+    @property
+    def _sql(self) -> str:
+        return identifier("delta", self.target) if self._is_path else table_name(self.target)
+
+    def _exists(self, session: SparkSession) -> bool:
+        from delta.tables import DeltaTable
+
+        return (
+            DeltaTable.isDeltaTable(session, self.target)
+            if self._is_path
+            else session.catalog.tableExists(self._sql)
+        )
+
+    def _table(self, session: SparkSession) -> DeltaTable:
+        from delta.tables import DeltaTable
+
+        return (
+            DeltaTable.forPath(session, self.target)
+            if self._is_path
+            else DeltaTable.forName(session, self._sql)
+        )
+
+    def _save(self, writer: DataFrameWriter) -> None:
+        if self._is_path:
+            writer.save(self.target)
+        else:
+            writer.saveAsTable(self._sql)
+
+    def _make(self, session: SparkSession, schema: StructType, properties: Mapping[str, str]) -> None:
+        writer = session.createDataFrame([], schema).writeTo(self._sql).using("delta")
+        for key, value in properties.items():
+            writer = writer.tableProperty(key, value)
+        writer.create()
+
+    def _overwrite(
+        self, session: SparkSession, schema: StructType, owner: Mapping[str, str], mapping: Mapping[str, str]
+    ) -> None:
+        if mapping:
+            self._set(session, mapping)
+        # the rows before the owner: if the process stops in between, the next start overwrites again
+        empty = session.createDataFrame([], schema).write.format("delta").mode("overwrite")
+        self._save(empty.option("overwriteSchema", "true"))
+        self._set(session, owner)
+
+    def _set(self, session: SparkSession, properties: Mapping[str, str]) -> None:
+        listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
+        session.sql(f"ALTER TABLE {self._sql} SET TBLPROPERTIES ({listed})")
+
+
+def _mapping(schema: pa.Schema) -> Mapping[str, str]:
+    """The table property that Delta needs for the column names of a schema, if any."""
+    return _BY_NAME if any(map(_ODD.search, every_name(schema))) else {}
+
+
+def _s(column: str) -> str:
+    """A column of the merge's source."""
+    return identifier("s", column)
+
+
+def _stamped(session: SparkSession, parts: Parts, *, order: str | None = None) -> DataFrame:
+    """The records of all deliveries, with a column of their epochs."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql.functions import lit
+
+    frames = [
+        part.frame(session, order=order).withColumn(EPOCH, lit(part.epoch).cast("long")) for part in parts
+    ]
+    return reduce(DataFrame.unionAll, frames)

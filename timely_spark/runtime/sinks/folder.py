@@ -1,0 +1,126 @@
+"""`FolderSink`: writes each epoch to one file of a folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from timely_spark.runtime.batches import numbered, portions
+from timely_spark.runtime.errors import OutputMismatch, TableTaken
+from timely_spark.runtime.sinks.delivery import arrow_schema
+from timely_spark.runtime.sinks.sink import EPOCH, Output, Parts, stamped, with_epoch
+from timely_spark.runtime.storage.files import Files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Format = Literal["parquet", "arrow", "csv"]
+#: The owner of the files; readers ignore names that begin with an underscore.
+_OWNER = "_timely_spark.json"
+#: Rows of a row group, or record batch.
+_GROUP = 1 << 20
+
+
+@dataclass
+class FolderSink:
+    """Writes each epoch to one file atomically; a repeated delivery writes the same file.
+
+    So readers of the folder see each epoch exactly once. One of Spark's tasks writes a large epoch.
+
+    Columns:
+        epoch long, then the stream's own
+
+    Args:
+        path: the folder, a path or URI (see `Files`), which driver and executors see.
+        format: parquet, arrow (an IPC file) or csv.
+        overwrite: remove the files that a flow with another checkpoint wrote there.
+    """
+
+    path: str
+    format: Format = "parquet"
+    overwrite: bool = False
+
+    def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
+        """Make this output the owner of the folder: files of other checkpoints have the same names."""
+        _, columns = with_epoch(self.path, output.schema)
+        nested = [name for name in columns if pa.types.is_nested(output.schema.field(name).type)]
+        if self.format == "csv" and nested:
+            raise OutputMismatch.nested(self.path, nested)
+        files, own = Files(self.path), {"checkpoint": identity, "output": output.name}
+        content = files.read(_OWNER)
+        owner = None if content is None else files.parsed(_OWNER, content)
+        if owner == own:
+            files.tidy(".")
+            return
+        names = files.names(".")
+        if owner is None and (others := [name for name in names if not name.startswith("_")]):
+            raise OutputMismatch.occupied(self.path, others)
+        if owner is not None and owner["checkpoint"] == identity:
+            raise OutputMismatch.shared(self.path, owner["output"], output.name)
+        if owner is not None and not self.overwrite:
+            raise TableTaken.by(self.path, found=owner["checkpoint"], mine=identity)
+        for name in names:  # before the owner changes, so that the next start repeats an interrupted removal
+            if re.fullmatch(r"epoch-\d{20}\.\w+", name):
+                files.remove(name)
+        files.write(_OWNER, json.dumps(own).encode())
+
+    def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
+        """Write a file for each epoch, also an empty one, so that readers see which epochs are complete."""
+        for part in parts:
+            name = f"epoch-{part.epoch:020d}.{self.format}"
+            schema = arrow_schema(part.vertex.schema)
+            write = _Writer(Files(self.path), name, self.format, part.epoch, schema)
+            if part.is_large:
+                numbered(part.frame(session)).coalesce(1).mapInArrow(write.as_task, "rows long").collect()
+            else:
+                write([part.table])
+
+    def complete(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Writes the file of one epoch."""
+
+    files: Files
+    name: str
+    format: Format
+    epoch: int
+    schema: pa.Schema
+
+    def __call__(self, tables: Iterable[pa.Table]) -> int:
+        """Write the records in Spark's types; returns the number of rows."""
+        schema = stamped(self.schema.empty_table(), self.epoch, EPOCH).schema
+        sink, rows = pa.BufferOutputStream(), 0
+        with _open(self.format, sink, schema) as writer:
+            for table in tables:
+                writer.write_table(stamped(table.cast(self.schema), self.epoch, EPOCH))
+                rows += table.num_rows
+        self.files.write(self.name, sink.getvalue(), durable=True)
+        return rows
+
+    def as_task(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the records in a Spark task, from batches with `numbered` columns."""
+        tables = portions(batches, _GROUP, lambda batch: batch.num_rows)
+        rows = self(table.rename_columns(self.schema.names) for table in tables)
+        yield pa.RecordBatch.from_pydict({"rows": [rows]})
+
+
+def _open(format: Format, sink: Any, schema: pa.Schema) -> Any:
+    match format:
+        case "parquet":
+            import pyarrow.parquet as pq
+
+            return pq.ParquetWriter(sink, schema)
+        case "arrow":
+            return pa.ipc.new_file(sink, schema)
+        case "csv":
+            from pyarrow import csv
+
+            return csv.CSVWriter(sink, schema)

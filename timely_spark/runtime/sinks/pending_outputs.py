@@ -1,0 +1,114 @@
+"""Pending outputs: records of epochs that are not complete, stored in the log until their release."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.runtime.sinks.delivery import Delivery
+from timely_spark.runtime.sinks.sink import Output
+from timely_spark.runtime.storage.blobs import Blobs, files_of
+from timely_spark.runtime.storage.log import RoundLog, rows_of
+from timely_spark.runtime.storage.manifest import Manifest
+
+
+class PendingOutputs:
+    """The pending outputs before a batch, those that the batch adds, and those that the batch releases."""
+
+    def __init__(
+        self, log: RoundLog, before: Manifest, outputs: pa.Table, batch: int, wanted: set[str]
+    ) -> None:
+        self.log, self.before, self.batch = log, before, batch
+        self.blobs = Blobs(log.files, log.term)
+        outputs = outputs.filter(pc.is_in(outputs["sink"], pa.array(sorted(wanted), pa.string())))
+        # A stable order by worker: Spark's order of rows depends on its partitions.
+        self.now = outputs.take(pc.sort_indices(outputs, [("worker", "ascending")]))
+        self.unreleased = {
+            sink: {epoch: list(files) for epoch, files in epochs.items()}
+            for sink, epochs in before.unreleased.items()
+            if sink in wanted
+        }
+        #: (output, epoch) released by this batch, or discarded.
+        self.taken: set[tuple[str, int]] = set()
+        self._files: dict[str, pa.Table] = {}
+
+    def arrived(self, output: Output) -> list[Delivery]:
+        """Per epoch, the records of this batch, after pending ones if the output waited for epochs before."""
+        epochs = {epoch for sink, epoch in _names(self.now) if sink == output.name}
+        epochs.update(map(int, self.unreleased.get(output.name, ())))
+        return [self.take(output, epoch) for epoch in sorted(epochs)]
+
+    def take(self, output: Output, epoch: int) -> Delivery:
+        """All records of an epoch: those of earlier batches, then those of this one."""
+        payloads = []
+        for file in self.unreleased.get(output.name, {}).pop(str(epoch), ()):
+            payloads += _parts(self._file(file), output.name, epoch)
+        payloads += _parts(self.now, output.name, epoch)
+        self.taken.add((output.name, epoch))
+        return Delivery(epoch, payloads, self.blobs, output.vertex)
+
+    def _file(self, name: str) -> pa.Table:
+        if name not in self._files:
+            self._files[name] = self.log.outputs(name)
+        return self._files[name]
+
+    def into(self, manifest: Manifest) -> Manifest:
+        """Write the outputs that stay pending, and add their files to the batch's manifest."""
+        names = _names(self.now)
+        pending = self.now.filter(pa.array([name not in self.taken for name in names], pa.bool_()))
+        pending = self._by_reference(self._merged(pending)) if pending.num_rows else pending
+        if pending.num_rows:
+            file = self.log.write_outputs(self.batch, pending)
+            for sink, epoch in sorted(set(_names(pending))):
+                self.unreleased.setdefault(sink, {}).setdefault(str(epoch), []).append(file)
+        gone = _files_in(self.before.unreleased) - _files_in(self.unreleased)
+        blobs = files_of(self.now).union(*(files_of(self._file(file)) for file in gone)) - files_of(pending)
+        return replace(
+            manifest,
+            batch=self.batch,
+            unreleased={sink: epochs for sink, epochs in self.unreleased.items() if epochs},
+            gone=[*manifest.gone, *sorted(gone | blobs)],
+            kept_from=self.before.kept_from,
+            rounds=self.before.rounds + manifest.rounds,
+        )
+
+    def _merged(self, pending: pa.Table) -> pa.Table:
+        """Merge `kept` with files that are no larger, so that an open epoch has few files."""
+        waiting = sorted(_files_in(self.unreleased), key=rows_of, reverse=True)
+        while waiting and rows_of(waiting[-1]) < 2 * pending.num_rows:
+            file = waiting.pop()
+            names = {
+                (sink, int(epoch))
+                for sink, epochs in self.unreleased.items()
+                for epoch, files in epochs.items()
+                if file in files
+            }
+            for sink, epoch in names:
+                self.unreleased[sink][str(epoch)].remove(file)
+            older = self._file(file)
+            older = older.filter(pa.array([name in names for name in _names(older)], pa.bool_()))
+            pending = pa.concat_tables([older, pending])
+        return pending
+
+    def _by_reference(self, pending: pa.Table) -> pa.Table:
+        """Store the payloads as blobs: an epoch of many small parts can be too large for the driver."""
+        rows = pending.append_column("kind", pa.repeat(pa.scalar("output"), pending.num_rows))
+        return self.blobs.refer(f"waiting-{self.batch}", rows).select(pending.schema.names)
+
+
+def _files_in(unreleased: dict[str, dict[str, list[str]]]) -> set[str]:
+    return {file for epochs in unreleased.values() for files in epochs.values() for file in files}
+
+
+def _names(table: pa.Table) -> list[tuple[str, int]]:
+    sinks: list[str] = table["sink"].to_pylist()
+    epochs: list[int] = table["epoch"].to_pylist()
+    return list(zip(sinks, epochs, strict=True))
+
+
+def _parts(table: pa.Table, sink: str, epoch: int) -> list[bytes]:
+    wanted = (pc.field("sink") == sink) & (pc.field("epoch") == epoch)
+    parts: list[bytes] = table.filter(wanted)["payload"].to_pylist()
+    return parts

@@ -1,0 +1,186 @@
+"""Sinks: the driver delivers each epoch to them when it is complete, or each batch's records on arrival.
+
+A sink is a picklable object, because under Connect the driver has a copy. After a crash `deliver` may be
+called again with the same version; sinks that detect this (Delta, folders, captures) write each epoch once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import pyarrow as pa
+
+from timely_spark.operators import output_vertex as vertices
+from timely_spark.operators.exactly_once import ExactlyOnce
+from timely_spark.runtime.errors import OutputMismatch
+from timely_spark.runtime.session import register
+from timely_spark.runtime.sinks.delivery import Delivery, spark_schema
+from timely_spark.runtime.storage.captured import Deliveries
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+Parts = Sequence[Delivery]
+"""One call's deliveries: one epoch, or with release="arrival" a batch's records by epoch."""
+EPOCH = "epoch"
+#: The epoch column in files of captured deliveries: a stream may have a column `epoch` of its own.
+STAMP = "__timely_epoch"
+
+
+class Sink(Protocol):
+    """The interface of a sink."""
+
+    def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
+        """Prepare the sink, in the user's process at the start, for example create a table.
+
+        Args:
+            session: the user's session.
+            output: the output's name and schema.
+            checkpoint: the checkpoint's path.
+            identity: the checkpoint's id, which is the same after a restart.
+        """
+
+    def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
+        """Write deliveries; `version` increases, and is the same when a batch runs again."""
+
+    def complete(self) -> None:
+        """All epochs are delivered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """An output of the flow with its sink."""
+
+    name: str
+    #: The output's vertex, which has the schema and combines the parts of an epoch.
+    vertex: vertices.Output
+    sink: Sink
+    release: Literal["epoch", "arrival"] = "epoch"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the delivered records."""
+        return self.vertex.schema
+
+
+@dataclass
+class SubscribeSink:
+    """Calls the user's functions with each epoch's table, at least once: after a crash perhaps again."""
+
+    on_epoch: Callable[[int, pa.Table], object]
+    on_complete: Callable[[], object] | None = None
+
+    def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
+        """Give an `ExactlyOnce` function the checkpoint's id."""
+        if isinstance(self.on_epoch, ExactlyOnce):
+            self.on_epoch = self.on_epoch.of(identity)
+
+    def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
+        """Call `on_epoch` with each epoch."""
+        for part in parts:
+            self.on_epoch(part.epoch, part.table)
+
+    def complete(self) -> None:
+        """Call `on_complete`."""
+        if self.on_complete is not None:
+            self.on_complete()
+
+
+@dataclass
+class ForeachEpochSink:
+    """Calls the user's function with each epoch as a Spark DataFrame, at least once."""
+
+    function: Callable[[DataFrame, int], object]
+
+    def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
+        """Do nothing."""
+
+    def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
+        """Call the function with each epoch."""
+        for part in parts:
+            self.function(part.frame(session), part.epoch)
+
+    def complete(self) -> None:
+        """Do nothing."""
+
+
+@dataclass
+class InspectSink:
+    """Prints records on the driver, at most `limit` per epoch."""
+
+    name: str
+    limit: int = 20
+
+    def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
+        """Do nothing."""
+
+    def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
+        """Print the records."""
+        for part in parts:
+            for record in part.table.slice(0, self.limit).to_pylist():
+                print(f"{self.name} @ {part.epoch}: {record}", flush=True)  # noqa: T201
+            if (more := part.table.num_rows - self.limit) > 0:
+                print(f"{self.name} @ {part.epoch}: ... and {more} more")  # noqa: T201
+
+    def complete(self) -> None:
+        """Do nothing."""
+
+
+@dataclass
+class CaptureSink:
+    """Writes each delivery to an Arrow file in the checkpoint, for `Query.captured` and for views."""
+
+    deliveries: Deliveries | None = None
+
+    def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
+        """Set the folder of the files."""
+        self.deliveries = Deliveries(checkpoint, output.name)
+
+    def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
+        """Write one file, also for an epoch without records; a repeated delivery writes the same file."""
+        tables = [stamped(part.table, part.epoch, STAMP) for part in parts]
+        assert self.deliveries is not None
+        self.deliveries.write(version, pa.concat_tables(tables))
+
+    def complete(self) -> None:
+        """Do nothing."""
+
+
+@dataclass
+class MemorySink(CaptureSink):
+    """A temporary view of all deliveries so far.
+
+    The view lists the files at each read. So it is up to date, and works with the driver in another process
+    and after the query has stopped. Meant for small results.
+
+    Columns:
+        epoch long, then the stream's own
+    """
+
+    view: str = ""
+
+    def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
+        """Create the view."""
+        from timely_spark.runtime.sinks.memory import MemorySource
+
+        super().prepare(session, output, checkpoint, identity)
+        schema, _ = with_epoch(f"view {self.view!r}", output.schema)
+        register(session, MemorySource)
+        options = {"checkpoint": checkpoint, "output": output.name}
+        view = session.read.format(MemorySource.name()).schema(schema).options(**options).load()
+        view.createOrReplaceTempView(self.view)
+
+
+def stamped(table: pa.Table, epoch: int, column: str = EPOCH) -> pa.Table:
+    """The table with the epoch as its first column."""
+    return table.add_column(0, column, pa.repeat(pa.scalar(epoch, pa.int64()), table.num_rows))
+
+
+def with_epoch(where: str, schema: pa.Schema) -> tuple[StructType, list[str]]:
+    """Spark's schema of an output with a first column of epochs, and the names of the stream's columns."""
+    if EPOCH in schema.names:
+        raise OutputMismatch.reserved(where, EPOCH)
+    return spark_schema(schema.insert(0, pa.field(EPOCH, pa.int64()))), list(schema.names)

@@ -1,0 +1,44 @@
+"""Requests to cancel an epoch: files, so that a batch that runs again takes the same path.
+
+`Query.cancel` writes `cancels/<k>.json`. The driver adds the batch in which the request takes effect, before
+that batch is committed. From then on the manifests have the bounds of the canceled loops.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from timely_spark.runtime.storage.log import RoundLog
+
+
+def ask(log: RoundLog, epoch: int) -> None:
+    """Request to cancel an epoch; durable when this returns."""
+    for number in itertools.count(max(log.files.numbers("cancels"), default=-1) + 1):
+        try:
+            request = {"epoch": epoch, "batch": None}
+            log.files.write_json(f"cancels/{number}.json", request, durable=True, new=True)
+        except FileExistsError:  # another request at the same moment
+            continue
+        return
+
+
+def due(log: RoundLog, batch: int, kept_from: int) -> list[int]:
+    """The epochs to cancel in a batch: new requests, and those of this batch if it runs again.
+
+    Raises:
+        LostOwnership: another run has claimed the checkpoint.
+    """
+    epochs = []
+    for number in log.files.numbers("cancels"):
+        name = f"cancels/{number}.json"
+        if (request := log.files.json(name)) is None:
+            continue
+        if request["batch"] is None:
+            log.check_owner()
+            request["batch"] = batch
+            log.files.write_json(name, request, durable=True)
+        if request["batch"] == batch:
+            epochs.append(int(request["epoch"]))
+        elif request["batch"] < kept_from:
+            log.files.remove(name)
+    return epochs

@@ -1,0 +1,78 @@
+"""The deliveries of `capture` and `to_memory` in the checkpoint: one file each, in a chain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from timely_spark.errors import LogDamaged
+from timely_spark.runtime.storage.files import HEAD, Files, quoted
+from timely_spark.runtime.storage.log import captured_file
+
+
+@dataclass
+class Deliveries:
+    """The deliveries of one output. Each names the one before it, so a missing delivery is noticed.
+
+    >>> import tempfile
+    >>> deliveries = Deliveries(tempfile.mkdtemp(), "out")
+    >>> for version in (0, 3):
+    ...     deliveries.write(version, pa.table({"n": [version]}))
+    >>> [(version, table["n"].to_pylist()) for version, table in deliveries.read()]
+    [(0, [0]), (3, [3])]
+
+    Args:
+        checkpoint: the path or URI of the checkpoint.
+        output: the output's name.
+    """
+
+    checkpoint: str
+    output: str
+    #: The newest delivery that this object wrote.
+    _last: int | None = field(default=None, repr=False)
+
+    @property
+    def files(self) -> Files:
+        """The files of the round log."""
+        return Files(self.checkpoint).below("timely")
+
+    def name(self, version: int) -> str:
+        """The file of a delivery."""
+        return captured_file(self.output, version)
+
+    def write(self, version: int, table: pa.Table) -> None:
+        """Write a delivery; a repeated delivery writes the same file."""
+        files = self.files
+        before = self._last
+        if before is None or before >= version:
+            before = max((each for each in self._versions(files) if each < version), default=None)
+        head = {HEAD: json.dumps({"after": before}).encode()}
+        metadata = {**(table.schema.metadata or {}), **head}
+        files.write_table(self.name(version), table.replace_schema_metadata(metadata))
+        self._last = version
+
+    def read(self, last: int | None = None) -> Iterator[tuple[int, pa.Table]]:
+        """All deliveries, in order; `last` is a version that must exist.
+
+        Raises:
+            LogDamaged: a delivery is damaged or missing.
+        """
+        files = self.files
+        self._check(files, last)
+        for version in self._versions(files):
+            name = self.name(version)
+            if (table := files.table(name)) is None:
+                raise LogDamaged.no_file(files.root, name)
+            self._check(files, files.head(name, table.schema).get("after"))
+            metadata = {key: value for key, value in table.schema.metadata.items() if key != HEAD}
+            yield version, table.replace_schema_metadata(metadata or None)
+
+    def _versions(self, files: Files) -> list[int]:
+        return files.numbers(f"captured/{quoted(self.output)}")
+
+    def _check(self, files: Files, version: int | None) -> None:
+        if version is not None and not files.exists(self.name(version)):
+            raise LogDamaged.no_file(files.root, self.name(version))

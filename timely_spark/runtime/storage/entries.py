@@ -1,0 +1,230 @@
+"""Entries: the calls of an input handle, in memory (`Buffer`) or as files in the round log (`Journal`).
+
+Before a start a handle appends to a `Buffer`. A start makes a `Journal` in the log of its checkpoint, writes
+the buffered entries there, and gives the journal to the handle once Spark has accepted the query. So a start
+that fails leaves the handle unchanged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+import pyarrow as pa
+
+from timely_spark.errors import LogDamaged
+from timely_spark.runtime.errors import EpochClosed, SentElsewhere
+from timely_spark.runtime.storage.files import HEAD, quoted
+from timely_spark.runtime.storage.log import RoundLog
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One call of a handle. `epoch`: the epoch sent to or advanced to; None with clock epochs."""
+
+    kind: Literal["send", "advance", "close"]
+    epoch: int | None
+    table: pa.Table
+    #: Identifies the entry, so that an interrupted handle recognises its own entry in the log.
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The position of a handle."""
+
+    #: The earliest epoch that a send can join (manual epochs).
+    epoch: int = 0
+    closed: bool = False
+    #: The number of durable entries, which is the number of the next one.
+    sent: int = 0
+
+    def after(self, entry: Entry) -> Position:
+        """The position after an entry."""
+        epoch = entry.epoch if entry.kind == "advance" and entry.epoch is not None else self.epoch
+        return Position(epoch, self.closed or entry.kind == "close", self.sent + 1)
+
+
+class Running(Protocol):
+    """A query, as a handle sees it."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the query is running."""
+
+    @property
+    def name(self) -> str | None:
+        """The query's name in Spark."""
+
+    @property
+    def checkpoint(self) -> str:
+        """The query's checkpoint."""
+
+    def stop(self) -> None:
+        """Stop the query."""
+
+
+class Buffer:
+    """The entries of a handle that no query reads yet, in memory."""
+
+    log: RoundLog | None = None
+    query: Running | None = None
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self._position = Position()
+        #: By checkpoint where a start began to write the entries, the number of the first one.
+        self.begun: dict[str, int] = {}
+
+    @property
+    def position(self) -> Position:
+        """The position of the handle; no entry is durable."""
+        return replace(self._position, sent=0)
+
+    def append(self, entry: Entry) -> None:
+        """Append an entry."""
+        self.entries.append(entry)
+        self._position = self._position.after(entry)
+
+    def recover(self) -> None:
+        """Do nothing: an interrupt does no harm here."""
+
+
+class Journal:
+    """The entries of a handle in the log of a checkpoint: an entry is durable when `append` returns.
+
+    Args:
+        name: the input's name.
+        log: the flow's log.
+        epochs: the kind of the input's epochs.
+        epoch: the epoch of the input in the flow; None: closed.
+        buffer: the entries from before the start.
+
+    Raises:
+        EpochClosed: an entry is for an epoch that is closed in the flow.
+    """
+
+    def __init__(self, name: str, log: RoundLog, *, epochs: str, epoch: int | None, buffer: Buffer) -> None:
+        self.name, self.log, self.epochs = name, log, epochs
+        self.query: Running | None = None
+        #: Whether the checkpoint is deleted when the query ends.
+        self.forgotten = False
+        #: The entry whose write has begun, and was perhaps interrupted.
+        self._interrupted: Entry | None = None
+        numbers = log.entries(name)
+        self.first = numbers[-1] + 1 if numbers else 0
+        # from this log only: the handle may have been used with another checkpoint before
+        self.position = Position(sent=self.first)
+        if epochs == "manual":
+            head = self._head(numbers[-1]) if numbers else {"stands": 0, "closed": epoch is None}
+            self.position = Position(max(int(head["stands"]), epoch or 0), bool(head["closed"]), self.first)
+        self._buffer = buffer
+        written = {self._head(number)["id"] for number in range(self._begun(), self.first)}
+        self._unwritten = [entry for entry in buffer.entries if entry.id not in written]
+        self._check(self._unwritten)
+
+    def _begun(self) -> int:
+        return self._buffer.begun.get(self.log.checkpoint, self.first)
+
+    def _check(self, entries: Sequence[Entry]) -> None:
+        early = [e.epoch for e in entries if e.epoch is not None and e.epoch < self.position.epoch]
+        if entries and self.position.closed:
+            raise EpochClosed.entirely(self.name)
+        if early:
+            raise EpochClosed.on_input(self.name, asked=early[0], epoch=self.position.epoch)
+
+    def write(self) -> None:
+        """Write the buffered entries; the handle keeps its buffer until it gets this journal."""
+        if self._unwritten:
+            self._buffer.begun.setdefault(self.log.checkpoint, self.first)
+        for entry in self._unwritten:
+            self.append(entry)
+
+    def undo(self) -> None:
+        """After a failed start: remove the buffered entries from the log, if no batch has read them."""
+        first = self._begun()
+        offset = self.log.spark_offset(self.log.spark_batch())
+        if offset is not None and offset[1].get(self.name, -1) >= first:
+            return  # a query has run; another start on this checkpoint recognises the entries by their ids
+        self.recover()
+        for number in reversed(range(first, self.position.sent)):
+            remove_entry(self.log, self.name, number)
+        self._buffer.begun.pop(self.log.checkpoint, None)
+
+    def append(self, entry: Entry) -> None:
+        """Write an entry; call `recover` first if the last write was interrupted.
+
+        Raises:
+            SentElsewhere: another process has written an entry of the same number.
+        """
+        position = self.position.after(entry)
+        # Every entry has the handle's position, so a restart reads the newest entry only.
+        head = {"kind": entry.kind, "epoch": entry.epoch, "stands": position.epoch, "closed": position.closed}
+        table = entry.table.replace_schema_metadata({HEAD: json.dumps(head | {"id": entry.id}).encode()})
+        self._interrupted = entry
+        # `new`: a second process that sends into the same input gets an error, and overwrites nothing
+        try:
+            self.log.files.write_table(self._file(position.sent - 1), table, durable=True, new=True)
+        except FileExistsError:  # some network file systems raise this after creating the link
+            if not self._is_written(entry):
+                self._interrupted = None
+                raise SentElsewhere.entry(self.name, position.sent - 1) from None
+        self.position = position
+        self._interrupted = None
+
+    def recover(self) -> None:
+        """After an interrupted `append`: find out whether the entry was written."""
+        if self._interrupted is not None and self._is_written(self._interrupted):
+            self.position = self.position.after(self._interrupted)
+        self._interrupted = None
+
+    def _is_written(self, entry: Entry) -> bool:
+        number = self.position.sent
+        exists = entry_size(self.log, self.name, number) is not None
+        return exists and bool(self._head(number)["id"] == entry.id)
+
+    def _head(self, number: int) -> dict[str, Any]:
+        schema = self.log.files.schema(self._file(number))
+        if schema is None:
+            raise LogDamaged.no_file(self.log.files.root, self._file(number))
+        return {"id": None} | self.log.files.head(self._file(number), schema)
+
+    def _file(self, number: int) -> str:
+        return _file(self.name, number)
+
+
+def close_source(log: RoundLog, name: str) -> None:
+    """Close a source with an epoch column, durably, from any process; closing again does nothing."""
+    if log.files.numbers(f"inputs/{quoted(name)}"):
+        return
+    head = {"kind": "close", "epoch": None, "stands": 0, "closed": True, "id": uuid.uuid4().hex}
+    table = pa.schema([]).with_metadata({HEAD: json.dumps(head).encode()}).empty_table()
+    with contextlib.suppress(FileExistsError):  # another process has closed the source just now
+        log.files.write_table(_file(name, 0), table, durable=True, new=True)
+
+
+def read_entry(log: RoundLog, name: str, number: int) -> Entry:
+    """Read an entry."""
+    table = log.files.table(_file(name, number))
+    if table is None:
+        raise LogDamaged.no_file(log.files.root, _file(name, number))
+    head = log.files.head(_file(name, number), table.schema)
+    return Entry(head["kind"], head["epoch"], table.replace_schema_metadata(None), head.get("id", ""))
+
+
+def entry_size(log: RoundLog, name: str, number: int) -> int | None:
+    """The size of an entry in bytes; None: there is no such entry."""
+    return log.files.size(_file(name, number))
+
+
+def remove_entry(log: RoundLog, name: str, number: int) -> None:
+    """Remove an entry that no batch will read again."""
+    log.files.remove(_file(name, number))
+
+
+def _file(name: str, number: int) -> str:
+    return f"inputs/{quoted(name)}/{number}.arrow"

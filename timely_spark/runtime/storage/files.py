@@ -1,0 +1,379 @@
+"""`Files`: the files of a checkpoint by relative names, on local and remote file systems."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import pyarrow as pa
+
+from timely_spark.errors import LogDamaged
+from timely_spark.runtime.errors import BadLocation
+from timely_spark.runtime.storage.cache import Cache, Stamp, stamp
+from timely_spark.runtime.storage.checksums import Intact, checksum, sealed, unsealed
+from timely_spark.runtime.storage.stores import SCHEMES, Local, connect, shown
+
+#: The longest result of `quoted`; file systems allow 255 bytes, and callers add some.
+_LONGEST = 150
+#: The key of the JSON head in the metadata of an Arrow file's schema.
+HEAD = b"timely"
+_intact = Intact()
+
+
+def location(text: str | os.PathLike[str]) -> str:
+    """The canonical text of a path or URI: equal for equal locations.
+
+    Plain paths, `file:` URIs and Databricks mounts (`dbfs:`, `/Volumes/...`) are local. pyarrow reads and
+    writes `s3://` (or `s3a`, `s3n`), `gs://`, `abfss://` and `hdfs://`, with credentials from the environment
+    and options from the query. The path of a URI is literal, as in Spark.
+
+    >>> location("file:/tmp/a%20b"), location("dbfs:/x"), location("s3a://bucket//x/")
+    ('/tmp/a b', '/dbfs/x', 's3://bucket/x')
+    >>> location("s3://bucket/x?region=eu-west-1")
+    's3://bucket/x?region=eu-west-1'
+
+    Raises:
+        BadLocation: another scheme, no bucket, a password, or a path that leaves its root.
+    """
+    text = os.fspath(text)
+    scheme, mark, rest = text.partition("://")
+    if not mark or scheme not in SCHEMES:
+        return local_path(text)
+    place, mark, query = rest.partition("?")
+    authority, _, path = place.partition("/")
+    parts = [part for part in path.split("/") if part]
+    if ":" in authority.rpartition("@")[0] or (authority.count("@") and SCHEMES[scheme] == "s3"):
+        raise BadLocation.credentials(scheme)
+    if (not authority and scheme != "hdfs") or {".", ".."} & set(parts):
+        raise BadLocation.incomplete(shown(text))
+    return f"{SCHEMES[scheme]}://{'/'.join([authority, *parts])}{mark}{query}"
+
+
+def local_path(location: str) -> str:
+    """The local path of a plain path, a `file:` URI or a mounted `dbfs:` URI.
+
+    >>> local_path("file:/tmp/a%20b"), local_path("/tmp/x/"), local_path("dbfs:/x")
+    ('/tmp/a b', '/tmp/x', '/dbfs/x')
+
+    Raises:
+        BadLocation: the location is not local.
+    """
+    parts = urlsplit(location)
+    if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
+        location = unquote(parts.path)
+    elif parts.scheme == "dbfs":
+        location = "/dbfs/" + unquote(parts.path).lstrip("/")
+    elif len(parts.scheme) > 1:  # one letter is a drive
+        raise BadLocation.scheme(shown(location), sorted(SCHEMES))
+    if not location or "\0" in location:
+        raise BadLocation.incomplete(location)
+    return os.path.abspath(location)
+
+
+def quoted(name: str) -> str:
+    """A component of a path for any name: different for different names, and never `.` or `..`.
+
+    >>> quoted("words"), quoted("../a b"), quoted(".."), quoted("")
+    ('words', '%2E.%2Fa%20b', '%2E.', '%')
+    >>> len(quoted("long" * 100))
+    150
+    """
+    text = quote(name, safe="", errors="surrogatepass") or "%"  # `quote` never gives a single %
+    if text.startswith("."):  # a hidden file
+        text = f"%2E{text[1:]}"
+    if len(text) <= _LONGEST:
+        return text
+    end = f"%-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+    return text[: _LONGEST - len(end)] + end
+
+
+class Files:
+    """The files below a root, addressed by relative names, which cannot leave the root.
+
+    A file appears whole or not at all:
+
+    * locally, and on abfss with a hierarchical namespace, by a temporary file and a rename. On hdfs an
+      *overwritten* file is missing for a moment, because a rename on hdfs does not replace a file;
+    * on s3 and gs by the upload, whose object appears when all of it has arrived. An interrupted upload is
+      invisible; a lifecycle rule of the bucket removes it.
+
+    With `new`, an existing file is never overwritten if `exclusive` is true: locally, on a file system with
+    hard links. Elsewhere (object stores, hdfs, mounts of Databricks) a check precedes the write, so two
+    processes at the same instant may both succeed.
+
+    Files are readable by their owner and group at most, as the umask allows. A root may be a symbolic link;
+    writing and removing never follow a symbolic link at the end of a name.
+
+    Args:
+        root: a path or URI, see `location`.
+
+    >>> import tempfile
+    >>> files = Files(tempfile.mkdtemp())
+    >>> files.write("a/1.json", b"{}")
+    >>> files.read("a/1.json"), files.numbers("a"), files.read("a/2.json")
+    (b'{}', [1], None)
+    >>> files.read("../x")
+    Traceback (most recent call last):
+    timely_spark.errors.LogDamaged: ...
+
+    Raises:
+        BadLocation: the root cannot be reached.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        #: The root with its options, from which another process makes an equal object.
+        self.location = location(root)
+        #: The root without options, for messages.
+        self.root = shown(self.location)
+        self._store, self._top = connect(self.location)
+
+    def __reduce__(self) -> tuple[type[Files], tuple[str]]:
+        return Files, (self.location,)
+
+    @property
+    def local(self) -> bool:
+        """Whether `path` is a path of the operating system."""
+        return isinstance(self._store, Local)
+
+    @cached_property
+    def exclusive(self) -> bool:
+        """Whether `new` is atomic; on local file systems by a trial, once."""
+        return self._store.exclusive(self._top)
+
+    @property
+    def for_spark(self) -> str:
+        """The root as a URI for Spark and Hadoop, without pyarrow's options.
+
+        >>> Files("/tmp/x").for_spark, Files("dbfs:/x").for_spark, Files("/Volumes/a/b/c").for_spark
+        ('file:/tmp/x', 'dbfs:/x', '/Volumes/a/b/c')
+        """
+        if not self.local:
+            return f"s3a{self.root[2:]}" if self.root.startswith("s3:") else self.root
+        if self.root.startswith("/dbfs/"):
+            return f"dbfs:{self.root[5:]}"
+        return self.root if self.root.startswith("/Volumes/") else f"file:{self.root}"
+
+    def below(self, folder: str) -> Files:
+        """The files of a folder.
+
+        >>> Files("/tmp/x").below("a/b").root
+        '/tmp/x/a/b'
+        """
+        self.path(folder)
+        return Files(f"{self.root}/{folder}{self.location[len(self.root) :]}")
+
+    def path(self, name: str) -> str:
+        """The path of a file.
+
+        Raises:
+            LogDamaged: the name leads out of the root.
+        """
+        if {"", ".", ".."} & set(name.split("/")) or "\\" in name or "\0" in name:
+            raise LogDamaged.escapes(self.root, name)
+        return f"{self._top}/{name}"
+
+    def _folder(self, folder: str) -> str:
+        return self._top if folder == "." else self.path(folder)
+
+    def write(
+        self, name: str, content: bytes | pa.Buffer, *, durable: bool = False, new: bool = False
+    ) -> None:
+        """Write a file atomically; `durable`: sync it to disk; `new`: refuse an existing file.
+
+        Raises:
+            FileExistsError: the file exists, and `new` is true.
+        """
+        self._store.write(self.path(name), pa.py_buffer(content), durable=durable, new=new)
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file; None: there is no such file."""
+        content = self._content(name)
+        return None if content is None else content.to_pybytes()
+
+    def _content(self, name: str) -> pa.Buffer | None:
+        path = self.path(name)
+        try:
+            return self._store.read(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise LogDamaged.unreadable(self.root, name, error) from error
+
+    def buffer(self, name: str) -> pa.Buffer | None:
+        """The content of an immutable file, memory-mapped; None: there is no such file.
+
+        A remote file is fetched once per machine (see `cache.Cache`), and not checked for existence again.
+        """
+        path = self.path(name)
+        if self.local:
+            try:
+                with self._store.opened(path) as file:
+                    return file.read_buffer()
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                raise LogDamaged.unreadable(self.root, name, error) from error
+        key, cache = self._key(path), Cache.of_this_user()
+        if (copy := cache.get(key)) is not None:
+            return copy
+        content = self._content(name)
+        return None if content is None else cache.put(key, content)
+
+    def part(self, name: str, *, of: int, start: int, size: int, crc32: int) -> pa.Buffer:
+        """A part of an immutable file of `of` bytes, memory-mapped, whose checksum is `crc32`.
+
+        A process verifies the checksum once, and again if the file was replaced.
+
+        Raises:
+            LogDamaged: the file is missing, of another size, or damaged.
+        """
+        path = self.path(name)
+        stamp = self._stamp(path)
+        buffer = self.buffer(name)
+        if buffer is None:
+            raise LogDamaged.no_file(self.root, name)
+        if buffer.size != of or start + size > of:
+            reason = f"it has {buffer.size} bytes, expected were {max(of, start + size)}"
+            raise LogDamaged.unreadable(self.root, name, reason)
+        part, key = buffer.slice(start, size), (path, stamp, start, size, crc32)
+        if stamp is not None and key in _intact:
+            return part
+        if (computed := checksum(part)) == crc32:
+            if stamp is not None:
+                _intact.add(key)
+            return part
+        if self.local or stamp is None:
+            raise LogDamaged.altered(self.root, name, expected=f"{crc32:08x}", found=f"{computed:08x}")
+        Cache.of_this_user().drop(self._key(path))  # perhaps only this machine's copy is damaged
+        return self.part(name, of=of, start=start, size=size, crc32=crc32)
+
+    def _key(self, path: str) -> str:
+        return f"{self.location}\0{path}"
+
+    def _stamp(self, path: str) -> Stamp | None:
+        """The stamp of the file that `buffer` maps."""
+        return stamp(path) if self.local else Cache.of_this_user().stamp(self._key(path))
+
+    def exists(self, name: str) -> bool:
+        """Whether the file exists."""
+        return self.size(name) is not None
+
+    def size(self, name: str) -> int | None:
+        """The size in bytes; None: there is no such file."""
+        return self._store.size(self.path(name))
+
+    # -- files with a checksum -------------------------------------------------------------------------------
+    def write_json(
+        self, name: str, content: Mapping[str, Any], *, durable: bool = False, new: bool = False
+    ) -> None:
+        """Write a small JSON file; see `write`."""
+        self.write(name, sealed(name, json.dumps(content, indent=1).encode()), durable=durable, new=new)
+
+    def json(self, name: str) -> dict[str, Any] | None:
+        """The content of a file of `write_json`; None: there is no such file.
+
+        Raises:
+            LogDamaged: the file is damaged.
+        """
+        content = self._unsealed(name)
+        return None if content is None else self.parsed(name, content.to_pybytes())
+
+    def write_table(self, name: str, table: pa.Table, *, durable: bool = False, new: bool = False) -> None:
+        """Write a table as an Arrow IPC stream; see `write`."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        self.write(name, sealed(name, sink.getvalue()), durable=durable, new=new)
+
+    def schema(self, name: str) -> pa.Schema | None:
+        """The schema of an Arrow file with its metadata; None: there is no such file.
+
+        Raises:
+            LogDamaged: the file is damaged.
+        """
+        reader = self._arrow(name, rows=False)
+        return None if reader is None else reader.schema
+
+    def table(self, name: str) -> pa.Table | None:
+        """The table in a file of `write_table`; None: there is no such file.
+
+        Raises:
+            LogDamaged: the file is damaged.
+        """
+        return self._arrow(name, rows=True)
+
+    def head(self, name: str, schema: pa.Schema) -> dict[str, Any]:
+        """The JSON head in the metadata of an Arrow file's schema.
+
+        Raises:
+            LogDamaged: there is no head.
+        """
+        return self.parsed(name, (schema.metadata or {}).get(HEAD, b""))
+
+    def _arrow(self, name: str, *, rows: bool) -> Any:
+        content = self._unsealed(name)
+        if content is None:
+            return None
+        try:
+            with pa.ipc.open_stream(content) as reader:
+                if not rows:
+                    return reader
+                table = reader.read_all()
+            table.validate(full=True)
+        except (pa.ArrowException, OSError) as error:
+            raise LogDamaged.unreadable(self.root, name, error) from error
+        return table
+
+    def _unsealed(self, name: str) -> pa.Buffer | None:
+        content = self._content(name)
+        return None if content is None else unsealed(self.root, name, content)
+
+    def parsed(self, name: str, text: bytes) -> dict[str, Any]:
+        """A text in a file as JSON.
+
+        Raises:
+            LogDamaged: the text is not JSON.
+        """
+        try:
+            return dict(json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise LogDamaged.unreadable(self.root, name, error) from error
+
+    def numbers(self, folder: str) -> list[int]:
+        """The numbers among the names in a folder (`7`, `7.arrow`), ascending; lists the folder once."""
+        return sorted(self._numbers(folder))
+
+    def _numbers(self, folder: str) -> Iterator[int]:
+        for name in self._store.names(self._folder(folder)):
+            stem = name.partition(".")[0]
+            if stem.removeprefix("-").isdecimal():
+                yield int(stem)
+
+    def names(self, folder: str) -> list[str]:
+        """The names of the complete files in a folder (`.` is the root); lists the folder once."""
+        above = "" if folder == "." else f"{folder}/"
+        names = self._store.names(self._folder(folder))
+        return sorted(above + name for name in names if not name.startswith("."))
+
+    def tidy(self, folder: str) -> None:
+        """Remove unfinished files of killed processes in a folder (`.` is the root), also of Spark.
+
+        No other process may write to the folder meanwhile.
+        """
+        above = "" if folder == "." else f"{folder}/"
+        for name in self._store.names(self._folder(folder)):
+            if name.startswith(".") and ".tmp" in name:
+                self.remove(above + name)
+
+    def drop(self, folder: str) -> None:
+        """Remove an empty folder, on file systems that have empty folders."""
+        self._store.drop(self.path(folder))
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it exists."""
+        self._store.remove(self.path(name))

@@ -1,0 +1,421 @@
+"""The round log: one manifest per micro-batch, read by the next batch, by restarts and by watchers.
+
+Under `<checkpoint>/timely/`, in Arrow and JSON; nothing here is ever unpickled:
+    flow.json                the identity of the checkpoint; written once
+    lock                     held by the running driver, on a local file system
+    terms/<t>.json           one for each start; the highest term owns the checkpoint
+    flows/<fingerprint>.json the flows that wrote manifests, one for each form and number of workers
+    rounds/<t>/<N>.arrow     manifest N, by the run of term t: rows = the input of batch N+1, and references
+                             of states; schema metadata = everything else
+    outputs/<t>-<N>-<rows>.arrow  output records after batch N whose epoch is not complete
+    blobs/<t>-...            large states, messages and outputs
+    inputs/<name>/<k>.arrow  entries of input handles, in order
+    captured/<name>/<v>.arrow deliveries of `capture` and `to_memory`
+    cancels/<k>.json         canceled epochs, and the batch in which each takes effect
+    failures/<t>.json        the error that ended the run of term t
+
+The last line of each file is a checksum of its name and content; a blob has its checksum in its name.
+
+Manifest N is overwritten when batch N runs again. No batch has read it then, because its offset is in no
+offset log entry before commit N. A run writes manifests under its own term only, so a run that was presumed
+dead cannot overwrite manifests of its successor. Manifests have no gaps (`align`), so the newest one is found
+by looking for the next number, without listing.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.errors import LogDamaged
+from timely_spark.runtime.errors import LostOwnership, OtherFlow
+from timely_spark.runtime.storage.blobs import files_of
+from timely_spark.runtime.storage.files import HEAD, Files, quoted
+from timely_spark.runtime.storage.manifest import FORMAT, Manifest
+from timely_spark.runtime.storage.states import KEPT, State, States
+
+#: The manifest that exists before any batch has run.
+FIRST = -1
+_NESTED = ("captured", "inputs", "rounds")
+_FOLDERS = ("blobs", "cancels", "failures", "flows", "outputs", "terms", *_NESTED)
+
+
+class RoundLog:
+    """The round log of one checkpoint. All state is in files, so every process has an object of its own.
+
+    Args:
+        checkpoint: the path or URI of the checkpoint.
+        term: the term of the run that reads and writes; None: a watcher, which only reads.
+        first: the first batch whose manifest the run writes.
+    """
+
+    def __init__(self, checkpoint: str, term: int | None = None, first: int = FIRST) -> None:
+        self.term, self.first = term, first
+        self._spark = Files(checkpoint)
+        self.checkpoint = self._spark.location
+        self.files = self._spark.below("timely")
+
+    # -- the identity of the checkpoint ----------------------------------------------------------------------
+    def identity(self) -> dict[str, Any] | None:
+        """The identity of the checkpoint: format, id, name, partitions. None: a new checkpoint.
+
+        Raises:
+            OtherFlow: the format is that of another version.
+            LogDamaged: `flow.json` is missing, damaged, or of another checkpoint.
+        """
+        name, root = "flow.json", self.files.root
+        try:
+            content = self.files.json(name)
+        except LogDamaged:
+            self._check_unsealed(self.files.read(name))
+            raise
+        if content is None:
+            if self.files.numbers("terms") or self.files.numbers("rounds"):
+                raise LogDamaged.no_file(root, name)
+            return None
+        if content.get("format") != FORMAT:
+            raise OtherFlow.format_is(content.get("format"), FORMAT)
+        kinds = {"id": str, "name": str, "partitions": int}
+        if any(not isinstance(content.get(key), kind) for key, kind in kinds.items()):
+            raise LogDamaged.unreadable(
+                root, name, f"it has {sorted(content)}, expected were {sorted(kinds)}"
+            )
+        if not _is_uuid(content["id"]):  # the id is written into table properties and SQL
+            raise LogDamaged.unreadable(root, name, f"its id {content['id']!r} is no UUID")
+        owner = self.owner()
+        if owner.get("checkpoint", content["id"]) != content["id"]:
+            reason = f"it is of checkpoint {content['id']}, and the runs here are of {owner['checkpoint']}"
+            raise LogDamaged.unreadable(root, name, reason)
+        return content
+
+    @staticmethod
+    def _check_unsealed(text: bytes | None) -> None:
+        """Check whether a file without a checksum is of a format before 4."""
+        try:
+            version = json.loads(text or b"").get("format")
+        except (ValueError, AttributeError):
+            return
+        if version != FORMAT:
+            raise OtherFlow.format_is(version, FORMAT)
+
+    # -- terms -----------------------------------------------------------------------------------------------
+    def claim(self, run: dict[str, Any]) -> RoundLog:
+        """The log for a new run, which owns the checkpoint from now on; `run` describes the run.
+
+        Raises:
+            FileExistsError: another run claimed the checkpoint at the same moment.
+            LogDamaged: the term of a run that wrote manifests is missing.
+        """
+        terms, written = self.files.numbers("terms"), self.files.numbers("rounds")
+        if written and written[-1] > max(terms, default=-1):
+            raise LogDamaged.no_file(self.files.root, f"terms/{written[-1]}.json")
+        term = terms[-1] + 1 if terms else 0
+        identity = self.files.json("flow.json") or {}
+        run = run | ({"checkpoint": identity["id"]} if "id" in identity else {})
+        self.files.write_json(f"terms/{term}.json", run, durable=True, new=True)
+        for old in terms[:-1]:
+            self.files.remove(f"terms/{old}.json")
+        return RoundLog(self.checkpoint, term)
+
+    def owner(self) -> dict[str, Any]:
+        """The run that claimed the checkpoint last."""
+        terms = self.files.numbers("terms")
+        return (self.read_json(f"terms/{terms[-1]}.json") if terms else None) or {}
+
+    def check_owner(self) -> None:
+        """Check that no later run has claimed the checkpoint.
+
+        Raises:
+            LostOwnership: a later run has.
+        """
+        if self.term is not None and max(self.files.numbers("terms"), default=self.term) > self.term:
+            raise LostOwnership.to(self.checkpoint, term=self.term, owner=self.owner())
+
+    @cached_property
+    def _earlier(self) -> dict[int, int]:
+        """The manifests of earlier terms: for each batch the last term that wrote one."""
+        return {batch: term for term, batches in self._by_term().items() for batch in batches}
+
+    def _by_term(self) -> dict[int, list[int]]:
+        terms = [t for t in self.files.numbers("rounds") if self.term is None or t < self.term]
+        return {term: self.files.numbers(f"rounds/{term}") for term in terms}
+
+    def _names(self, batch: int) -> Iterator[str]:
+        """The files that may have manifest `batch`, in order of preference."""
+        if self.term is not None and batch >= self.first:
+            yield f"rounds/{self.term}/{batch}.arrow"
+        if batch in self._earlier and (
+            self.term is None or batch < self.first or self._spark.exists(f"commits/{batch}")
+        ):  # Spark may have committed the batch of a killed driver a moment later
+            yield f"rounds/{self._earlier[batch]}/{batch}.arrow"
+
+    # -- manifests -------------------------------------------------------------------------------------------
+    def write(self, manifest: Manifest, rows: pa.Table) -> None:
+        """Write a manifest and its rows, atomically."""
+        schema = rows.schema.with_metadata({HEAD: manifest.encode()})
+        self.files.write_table(f"rounds/{self.term}/{manifest.batch}.arrow", rows.cast(schema))
+
+    def has(self, batch: int) -> bool:
+        """Whether manifest `batch` exists."""
+        return any(map(self.files.exists, self._names(batch)))
+
+    def read(self, batch: int) -> Manifest | None:
+        """Manifest `batch`, without its rows."""
+        for name in self._names(batch):
+            if (schema := self.files.schema(name)) is not None:
+                return Manifest.of(self.files, name, schema)
+        return None
+
+    def read_whole(self, batch: int) -> tuple[Manifest, pa.Table] | None:
+        """Manifest `batch` and all its rows: those for batch + 1, and states of workers that do not run."""
+        for name in self._names(batch):
+            if (table := self.files.table(name)) is not None:
+                return Manifest.of(self.files, name, table.schema), table.replace_schema_metadata(None)
+        return None
+
+    def feedback(self, batch: int) -> pa.Table | None:
+        """The rows of manifest `batch` for batch + 1."""
+        whole = self.read_whole(batch)
+        return None if whole is None else whole[1].filter(pc.not_equal(whole[1].column("kind"), KEPT))
+
+    def newest_before(self, batch: int) -> tuple[Manifest, pa.Table]:
+        """The manifest of batch - 1 and its rows, also for a replay, whose own manifest may exist.
+
+        Raises:
+            LogDamaged: the manifest is missing.
+        """
+        if (whole := self.read_whole(batch - 1)) is None:
+            raise LogDamaged.no_manifest(self.files.root, batch - 1)
+        return whole
+
+    def _batches(self) -> list[int]:
+        if self.term is None:  # a watcher sees the manifests of the last run
+            return next(filter(None, reversed(self._by_term().values())), [])
+        own = self.files.numbers(f"rounds/{self.term}")
+        return [batch for batch in {*own, *self._earlier} if self.has(batch)]
+
+    def header_and_state(self, batch: int, worker: int) -> tuple[str, State | None]:
+        """The header, and the state if there is one, for a worker without a header row."""
+        manifest, rows = self.newest_before(batch)
+        own = rows.filter(pc.equal(rows.column("worker"), worker))
+        return manifest.header, States.of(own).by_worker.get(worker)
+
+    def newest(self, hint: int | None = None) -> int | None:
+        """The id of the newest manifest; with `hint`, a manifest that exists, found without listing."""
+        if hint is None or not self.has(hint):
+            return max(self._batches(), default=None)
+        while self.has(hint + 1):
+            hint += 1
+        return hint
+
+    def chosen(self) -> tuple[Manifest, pa.Table] | None:
+        """Before a start: the manifest to continue from, by Spark's own log, and its rows.
+
+        None: a new checkpoint.
+
+        Raises:
+            LogDamaged: the manifest is missing.
+        """
+        offsets, commits = self._spark.numbers("offsets"), self._spark.numbers("commits")
+        last = offsets[-1] if offsets else FIRST
+        needed = last if not offsets or (commits and commits[-1] >= last) else last - 1
+        newest = max((batch for batch in self._earlier if batch <= needed), default=None)
+        if newest is None and not offsets and not self._earlier:
+            return None
+        # batches that Spark ran without this package (an offline repartition) must have read no input
+        no_input = newest is not None and all(
+            self._read_by(batch) == self._read_by(batch - 1) for batch in range(newest + 1, needed + 1)
+        )
+        if newest is None or not no_input:
+            raise LogDamaged.no_manifest(self.files.root, needed)
+        name = f"rounds/{self._earlier[newest]}/{newest}.arrow"
+        if (table := self.files.table(name)) is None:
+            raise LogDamaged.no_file(self.files.root, name)
+        manifest = Manifest.of(self.files, name, table.schema)
+        self._check_gaps(manifest.kept_from, newest)
+        for output, version in manifest.captured.items():
+            if not self.files.exists(file := captured_file(output, version)):
+                raise LogDamaged.no_file(self.files.root, file)
+        if newest < needed:
+            manifest = replace(manifest, batch=needed, gone=[])
+        return manifest, table.replace_schema_metadata(None)
+
+    def _check_gaps(self, first: int, last: int) -> None:
+        """Check that no manifest is missing between others: manifests are removed in order."""
+        existing = [batch for batch in self._earlier if first <= batch <= last]
+        for batch in range(min(existing), last):
+            if batch not in self._earlier:
+                raise LogDamaged.no_manifest(self.files.root, batch)
+
+    def align(self) -> int | None:
+        """Before a start: fit the manifests to Spark's own log; returns the batch to continue from, if any.
+
+        Manifests of batches that are not in Spark's log (rolled back by hand) are removed. Batches that Spark
+        ran without this package get a copy of the newest manifest. The run writes all later manifests.
+
+        Raises:
+            LogDamaged: the manifest to continue from is missing.
+        """
+        if (chosen := self.chosen()) is None:
+            self.first = FIRST
+            return None
+        manifest, rows = chosen
+        last = max(self._spark.numbers("offsets"), default=FIRST)
+        for term, batches in self._by_term().items():
+            if not batches:
+                self.files.drop(f"rounds/{term}")
+            for batch in batches:
+                if not manifest.kept_from <= batch <= last or term < self._earlier[batch]:
+                    self.files.remove(f"rounds/{term}/{batch}.arrow")
+        self._earlier = {b: term for b, term in self._earlier.items() if manifest.kept_from <= b <= last}
+        self.first = manifest.batch + 1
+        if manifest.batch not in self._earlier:
+            self.first = max(self._earlier) + 1
+            for batch in range(self.first, manifest.batch + 1):
+                self.write(replace(manifest, batch=batch), rows)
+        return manifest.batch
+
+    def spark_batch(self) -> int:
+        """The batch that Spark is running: Spark writes offset N before it runs batch N."""
+        return max(self._spark.numbers("offsets"), default=0)
+
+    def spark_offset(self, batch: int) -> tuple[int, dict[str, int]] | None:
+        """(batch, last entry of each input that was read up to that batch), by Spark's own log; or None."""
+        for line in self._read_by(batch):
+            offset = json.loads(line) if line.startswith(b'{"') else {}
+            if "round" in offset and "inputs" in offset:
+                return batch, offset["inputs"]
+        return None
+
+    def taken(self, name: str) -> int:
+        """The last entry of an input that the flow has read, by Spark's own log; -1: none."""
+        offsets = self._spark.numbers("offsets")
+        offset = self.spark_offset(offsets[-1]) if offsets else None
+        return -1 if offset is None else offset[1].get(name, -1)
+
+    def entries(self, name: str) -> list[int]:
+        """The numbers of an input's entries.
+
+        Raises:
+            LogDamaged: an entry is missing. Entries have no gaps, and the last one that was read is kept.
+        """
+        folder = f"inputs/{quoted(name)}"
+        numbers, taken = self.files.numbers(folder), self.taken(name)
+        needed = {*range(numbers[0], numbers[-1])} if numbers else set()
+        if missing := (needed | ({taken} - {-1})).difference(numbers):
+            raise LogDamaged.no_file(self.files.root, f"{folder}/{min(missing)}.arrow")
+        return numbers
+
+    def at_the_end(self, batch: int) -> bool:
+        """Whether the feedback source's question began this batch, and no other source has new rows in it."""
+        now, before = self._read_by(batch), self._read_by(batch - 1)
+        if len(now) != len(before):
+            return False
+        changed = [(a, b) for a, b in zip(before, now, strict=True) if a != b]
+        if len(changed) != 1 or not all(line.startswith(b'{"') for line in changed[0]):
+            return False
+        old, new = map(json.loads, changed[0])
+        return "asked" in new and old.get("asked") != new["asked"]
+
+    def _read_by(self, batch: int) -> list[bytes]:
+        """The end offset of each source in a batch, as lines of Spark's offset log."""
+        return (self._spark.read(f"offsets/{batch}") or b"").splitlines()[2:]
+
+    def used_by_spark(self) -> bool:
+        """Whether some streaming query has already run on this checkpoint."""
+        return bool(self._spark.numbers("offsets"))
+
+    # -- outputs of open epochs ------------------------------------------------------------------------------
+    def write_outputs(self, batch: int, table: pa.Table) -> str:
+        """Write output records of epochs that are not complete after `batch`; returns the file's name."""
+        name = f"outputs/{self.term}-{batch}-{table.num_rows}.arrow"
+        self.files.write_table(name, table)
+        return name
+
+    def outputs(self, name: str) -> pa.Table:
+        """Read a file of `write_outputs`."""
+        if (table := self.files.table(name)) is None:
+            raise LogDamaged.no_file(self.files.root, name)
+        return table
+
+    # -- removal ---------------------------------------------------------------------------------------------
+    def prune(self, manifest: Manifest, *, keep: int) -> Manifest:
+        """Remove manifests before `manifest.batch - keep`, and their `gone` files; a few per call."""
+        until = min(max(manifest.batch - keep, manifest.kept_from), manifest.kept_from + 4)
+        for batch in range(manifest.kept_from, until):
+            gone = old.gone if (old := self.read(batch)) is not None else []
+            terms = {self.term, self._earlier.get(batch, self.term)}
+            # if the process stops here, the next run repeats the removal
+            for name in (*gone, *(f"rounds/{term}/{batch}.arrow" for term in terms)):
+                self.files.remove(name)
+        return replace(manifest, kept_from=until)
+
+    def sweep(self) -> None:
+        """Before a start: remove files of killed processes that are half written, or in no manifest."""
+        nested = [name for folder in _NESTED for name in self.files.names(folder)]
+        for folder in (".", *_FOLDERS, *nested):
+            self.files.tidy(folder)
+        for folder in ("offsets", "commits"):  # Spark refuses to start with an unfinished offsets/0
+            self._spark.tidy(folder)
+        needed = self._needed()
+        for name in (*self.files.names("outputs"), *self.files.names("blobs")):
+            term = name.partition("/")[2].partition("-")[0]
+            # files of later terms are of a newer start, if this one was suspended
+            if name not in needed and term.isdecimal() and int(term) < (self.term or 0):
+                self.files.remove(name)
+
+    def _needed(self) -> set[str]:
+        """The files that manifests refer to."""
+        needed: set[str] = set()
+        for batch, term in self._earlier.items():  # including a batch that Spark may commit a moment later
+            name = f"rounds/{term}/{batch}.arrow"
+            if (rows := self.files.table(name)) is not None:
+                manifest = Manifest.of(self.files, name, rows.schema)
+                needed.update(manifest.gone)
+                needed |= files_of(rows.filter(pc.equal(rows.column("kind"), "message")))
+                needed.update(file for state in States.of(rows).by_worker.values() for file in state.files)
+                for epochs in manifest.unreleased.values():
+                    needed.update(name for files in epochs.values() for name in files)
+        for name in self.files.names("outputs"):
+            if name in needed:
+                needed |= files_of(self.outputs(name))
+        return needed
+
+    # -- small files -----------------------------------------------------------------------------------------
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """Read a small JSON file; None: there is no such file."""
+        return self.files.json(name)
+
+    def require_json(self, name: str) -> dict[str, Any]:
+        """Read a small JSON file that must exist."""
+        if (content := self.read_json(name)) is None:
+            raise LogDamaged.no_file(self.files.root, name)
+        return content
+
+    def write_json(self, name: str, content: dict[str, Any]) -> None:
+        """Write a small JSON file."""
+        self.files.write_json(name, content)
+
+
+def captured_file(output: str, version: int) -> str:
+    """The file of a delivery of a captured output."""
+    return f"captured/{quoted(output)}/{version}.arrow"
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text
+    except ValueError:
+        return False
+
+
+def rows_of(outputs_file: str) -> int:
+    """The number of rows in a file of `write_outputs`."""
+    return int(outputs_file.rpartition("-")[2].partition(".")[0])

@@ -1,0 +1,78 @@
+"""`Manifest`: the state of a flow after a micro-batch, as the round log stores it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import pyarrow as pa
+
+from timely_spark.errors import LogDamaged
+from timely_spark.runtime.errors import OtherFlow
+from timely_spark.runtime.storage.files import Files
+
+#: The version of the round log's format.
+FORMAT = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The state of a flow after micro-batch `batch`; the same file has the rows of the next round."""
+
+    batch: int
+    #: The fingerprint of the plan that wrote the manifest.
+    plan: str
+    #: The id of the run (one start) that wrote the manifest.
+    run: str
+    #: The encoded coordinator.
+    coordinator: dict[str, Any]
+    #: The round header of batch + 1, for workers that get rows but no header row.
+    header: str
+    #: Whether the next round has rows; if not, this manifest never becomes an offset.
+    runnable: bool
+    #: (output, epoch) delivered by this batch, in order.
+    released: list[tuple[str, int]]
+    #: The frontier of each probe and output.
+    frontier: dict[str, list[Any]]
+    #: Whether all inputs are closed and all work is done.
+    complete: bool
+    #: captured output -> the version of its last delivery.
+    captured: dict[str, int]
+    #: output -> epoch -> files in `outputs/` with records of the epoch.
+    unreleased: dict[str, dict[str, list[str]]]
+    #: Files that no later manifest refers to; they are removed with this manifest.
+    gone: list[str]
+    #: The oldest manifest that may still exist.
+    kept_from: int
+    #: Rounds run since the checkpoint was made.
+    rounds: int
+    #: How many rounds batch + 1 may take; written before, so that a replay takes the same path.
+    rounds_ahead: int
+    late: dict[str, int] = field(default_factory=dict)
+    #: Records that the limits of loops have dropped, by loop, since the flow began.
+    cut_off: dict[str, int] = field(default_factory=dict)
+    stats: dict[str, Any] = field(default_factory=dict)
+    format: int = FORMAT
+
+    def encode(self) -> bytes:
+        """The manifest as JSON."""
+        content = {field.name: getattr(self, field.name) for field in fields(self)}
+        return json.dumps(content, separators=(",", ":")).encode()
+
+    @classmethod
+    def of(cls, files: Files, name: str, schema: pa.Schema) -> Manifest:
+        """The manifest in a file.
+
+        Raises:
+            OtherFlow: the format is that of another version.
+            LogDamaged: the file has no manifest.
+        """
+        content = files.head(name, schema)
+        if content.get("format") != FORMAT:
+            raise OtherFlow.format_is(content.get("format"), FORMAT)
+        try:
+            content["released"] = [(name, epoch) for name, epoch in content["released"]]
+            return cls(**content)
+        except (TypeError, ValueError, KeyError) as error:
+            raise LogDamaged.unreadable(files.root, name, error) from error

@@ -1,0 +1,293 @@
+"""Keyed state as a few immutable batches sorted by H, merged geometrically (differential's spines).
+
+Recent rows are in a list of batches, each more than twice as large as the next. A batch that has grown beyond
+a size is split by H into lanes, each again such a list. No batch is larger than a limit, unless its rows have
+one hash. So an insertion merges a bounded number of rows, however large the state is; further merges are
+left to later insertions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from timely_spark.state.keys import Hashes, Indices, exact, flat, hashes, in_order, same
+
+_HASH = "__timely_hash"
+EPOCH = "__timely_epoch"
+"""The column of rows that expire: the epoch at which their time begins."""
+LIMIT = 1 << 21
+"""Rows of the largest batch; an insertion merges at most twice as many, and its own a few times."""
+_LARGE = LIMIT >> 4
+_LEVELS = 16
+_U = np.uint64
+_HALF = _U(32)
+_REST = _U((1 << 32) - 1)
+Compact = Callable[[Hashes, pa.Table], tuple[Hashes, pa.Table]]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Rows sorted by H, at least one; they are never changed, so they are written only once."""
+
+    hashes: Hashes
+    table: pa.Table
+    #: whether all hashes differ
+    distinct: bool
+
+    @classmethod
+    def of(cls, hashed: Hashes, table: pa.Table) -> Batch:
+        """A batch of rows that are sorted."""
+        return cls(hashed, table, bool((hashed[1:] != hashed[:-1]).all()))
+
+    def stored(self) -> pa.Table:
+        """The rows with their H, which need not be computed, nor read, whole again."""
+        return self.table.append_column(_HASH, pa.array(self.hashes))
+
+    def between(self, low: int, high: int) -> Batch:
+        """Some of its rows."""
+        return self.of(self.hashes[low:high], self.table.slice(low, high - low))
+
+    @classmethod
+    def restored(cls, table: pa.Table, *, distinct: bool) -> Batch:
+        """The batch of what `stored` gave."""
+        hashed = flat(table.column(_HASH)).to_numpy()
+        return cls(hashed, table.drop_columns([_HASH]), distinct)
+
+    @cached_property
+    def half_past(self) -> int:
+        """The median epoch: if it has expired, so have half of the rows."""
+        epochs = flat(self.table.column(EPOCH)).to_numpy()
+        middle = (len(epochs) - 1) // 2
+        return int(np.partition(epochs, middle)[middle])
+
+
+class Arrangement:
+    """Rows indexed by key. The cost of an insertion is that of its rows (amortised), of a look-up its result.
+
+    There are logarithmically many batches (per `LIMIT` rows). A batch is never changed, so a checkpoint may
+    keep it by reference. Rows that are equal in the keys, and in `within`, stay in the order of insertion.
+
+    Example:
+        >>> state = Arrangement(("id",))
+        >>> state.insert(pa.table({"id": [1, 2, 2], "name": ["a", "b", "c"]}))
+        >>> probe, found = state.lookup(pa.table({"id": [2, 3]}), ["id"])
+        >>> probe.tolist(), sorted(found["name"].to_pylist())
+        ([0, 0], ['b', 'c'])
+
+    Args:
+        keys: columns by which rows are found.
+        tables: rows, in the order of their hashes.
+        within: columns by which, with the keys, single rows are found among those of one key.
+    """
+
+    def __init__(
+        self, keys: Sequence[str], tables: Sequence[pa.Table] = (), *, within: Sequence[str] = ()
+    ) -> None:
+        self.keys, self.within = tuple(keys), tuple(within)
+        #: recent rows; each batch more than twice as large as the next
+        self.recent = [Batch.of(self.hashes(table), table) for table in tables if table.num_rows]
+        #: older rows: in each lane those with hashes from one of the cuts (or 0) to below the next
+        self.lanes: list[list[Batch]] = [[]]
+        self.cuts: list[int] = []
+
+    @property
+    def parts(self) -> list[Batch]:
+        """All batches, in the order of insertion as far as one key is concerned."""
+        return [*chain.from_iterable(self.lanes), *self.recent]
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return sum(part.table.num_rows for part in self.parts)
+
+    def batches(self) -> list[pa.Table]:
+        """The rows, as sorted batches."""
+        return [part.table for part in self.parts]
+
+    def hashes(self, table: pa.Table) -> Hashes:
+        """The hashes by which rows are sorted: H of the keys, or with `within` of both (see `paired`)."""
+        return self._hashes(table, (*self.keys, *self.within))
+
+    def _hashes(self, table: pa.Table, on: Sequence[str]) -> Hashes:
+        h, within = hashes(table, on[: len(self.keys)]), on[len(self.keys) :]
+        return paired(h, hashes(table, within)) if within else h
+
+    def insert(self, table: pa.Table, hashed: Hashes | None = None, compact: Compact | None = None) -> None:
+        """Add rows. `compact` may drop or combine rows whenever batches are merged.
+
+        Batches are merged here only, so the batches depend on the insertions, not on checkpoints or look-ups.
+        """
+        if not table.num_rows:
+            return
+        h = self.hashes(table) if hashed is None else hashed
+        if (h[1:] < h[:-1]).any():
+            order = in_order(h)
+            h, table = h[order], table.take(pa.array(order))
+        self.recent.append(Batch.of(h, table.combine_chunks()))
+        left = _merged(self.recent, compact, 2 * LIMIT + _LEVELS * len(h))
+        while self.recent and len(self.recent[0].hashes) >= _LARGE:
+            self._split(self.recent.pop(0))
+        for lane in self.lanes:
+            left = _merged(lane, compact, left)
+        self._cut()
+
+    def _split(self, batch: Batch) -> None:
+        """Split a batch into the lanes."""
+        ends = np.searchsorted(batch.hashes, np.array(self.cuts, np.uint64))
+        for lane, (low, high) in zip(
+            self.lanes, pairwise([0, *ends.tolist(), len(batch.hashes)]), strict=True
+        ):
+            if low < high:
+                lane.append(batch.between(low, high))
+
+    def _cut(self) -> None:
+        """Cut lanes with a batch above the limit in two, unless the rows of the batch have one hash."""
+        at = 0
+        while at < len(self.lanes):
+            lane = self.lanes[at]
+            largest = max((part.hashes for part in lane), key=len, default=np.zeros(0, np.uint64))
+            if len(largest) <= LIMIT or largest[0] == largest[-1]:
+                at += 1
+                continue
+            middle = largest[len(largest) // 2]
+            cut = middle if middle > largest[0] else largest[np.searchsorted(largest, middle, "right")]
+            self.cuts.insert(at, int(cut))
+            self.lanes[at : at + 1] = [[], []]
+            for part in lane:
+                end = int(np.searchsorted(part.hashes, cut))
+                for side, (low, high) in enumerate(pairwise((0, end, len(part.hashes)))):
+                    if low < high:
+                        self.lanes[at + side].append(part.between(low, high))
+
+    def expire(self, before: int) -> None:
+        """Drop rows whose `EPOCH` is before an epoch: all of them where they are half of a batch.
+
+        What lies in the rest is dropped in its turn, so no more than half of the rows have ended; and to drop
+        a row costs what it cost to insert it (amortised), however large the state is.
+        """
+        self.recent = list(_unended(self.recent, before))
+        self.lanes = [list(_unended(lane, before)) for lane in self.lanes]
+
+    def lookup(
+        self, probe: pa.Table, on: Sequence[str], hashed: Hashes | None = None
+    ) -> tuple[Indices, pa.Table]:
+        """All rows whose key equals a probe row's; and for each the index of that probe row (ascending).
+
+        Args:
+            probe: what to look for.
+            on: its columns: for the keys alone, or also for those within.
+            hashed: of each probe row, as `hashes` has it; of keys alone H.
+        """
+        at, rows = self.matches(probe, on, hashed)
+        order = in_order(at.view(np.uint64) << np.uint64(64 - probe.num_rows.bit_length()))
+        return at[order], rows.take(pa.array(order))
+
+    def matches(
+        self,
+        probe: pa.Table,
+        on: Sequence[str],
+        hashed: Hashes | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+    ) -> tuple[Indices, pa.Table]:
+        """As `lookup`, in an arbitrary order, in which rows of one key are in the order of insertion.
+
+        Args:
+            probe: what to look for.
+            on: its columns.
+            hashed: of each probe row.
+            columns: which are wanted, by default all.
+        """
+        keys = (*self.keys, *self.within)[: len(on)]
+        rest = _REST if self.within and len(on) == len(self.keys) else _U(0)
+        h = (self._hashes(probe, on) if hashed is None else hashed) & ~rest
+        # searching in sorted order walks each batch once, from end to end
+        by_hash = in_order(h)
+        ordered = h[by_hash]
+        found: list[tuple[Indices, pa.Table]] = []
+        empty = pa.table({})
+        for part in self.parts:
+            table = part.table if columns is None else part.table.select(list(columns))
+            empty = table.slice(0, 0)
+            low, who = _runs(part, ordered, by_hash, rest)
+            if not len(low):
+                continue
+            rows, at = table.take(pa.array(low)), who
+            if self.within or not (exact(probe, on) and exact(part.table, keys)):
+                known = part.table.select(list(keys)).take(pa.array(low))
+                equal = same(known, probe.select(list(dict.fromkeys(on))).take(pa.array(at)), keys, on)
+                if not equal.all():
+                    rows, at = rows.filter(pa.array(equal)), at[equal]
+            found.append((at, rows))
+        if len(found) <= 1:
+            return found[0] if found else (np.zeros(0, np.int64), empty)
+        return np.concatenate([at for at, _ in found]), _concat(rows for _, rows in found)
+
+
+def _runs(part: Batch, ordered: Hashes, by_hash: Indices, rest: np.uint64) -> tuple[Indices, Indices]:
+    """The rows of a batch that have one of some hashes, and which of these it is."""
+    first = np.searchsorted(ordered, part.hashes[0] & ~rest, "left")
+    asked = ordered[first : np.searchsorted(ordered, part.hashes[-1], "right")]
+    who = by_hash[first : first + len(asked)]
+    low = np.searchsorted(part.hashes, asked, "left")
+    if part.distinct and not rest:  # none or one for each: half the work
+        hit = part.hashes[low] == asked
+        return low[hit], who[hit]
+    counts = np.searchsorted(part.hashes, asked | rest, "right") - low
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(low, counts) + within, np.repeat(who, counts)
+
+
+def paired(keys: Hashes, within: Hashes) -> Hashes:
+    """A hash of two values, from H of each, by which those of one first value lie together.
+
+    Example:
+        >>> [hex(h) for h in paired(np.array([7 << 60], np.uint64), np.array([5 << 60], np.uint64)).tolist()]
+        ['0x7000000050000000']
+    """
+    return keys & ~_REST | within >> _HALF
+
+
+def _merged(parts: list[Batch], compact: Compact | None, rows: int) -> int:
+    """Merge neighbours until each batch is more than twice as large as the next; so many rows, and no more.
+
+    Returns:
+        How many rows might still have been merged.
+    """
+    # all pairs: a batch that rows were dropped from, or that had to wait, may be anywhere
+    for at in range(len(parts) - 1, 0, -1):
+        if at >= len(parts):  # nothing was left of the pair behind
+            continue
+        one, two = parts[at - 1 : at + 1]
+        both = len(one.hashes) + len(two.hashes)
+        if len(one.hashes) >= 2 * len(two.hashes) or both > rows:
+            continue
+        rows -= both
+        h, table = np.concatenate([one.hashes, two.hashes]), _concat([one.table, two.table])
+        order = np.argsort(h, kind="stable")  # two sorted runs: linear
+        h, table = h[order], table.take(order)
+        if compact is not None:
+            h, table = compact(h, table)
+        parts[at - 1 : at + 1] = [Batch.of(h, table.combine_chunks())] if len(h) else []
+    return rows
+
+
+def _concat(tables: Iterable[pa.Table]) -> pa.Table:
+    """The rows of all; where a column's numbers are of several widths, the widest."""
+    return pa.concat_tables(tables, promote_options="permissive")
+
+
+def _unended(parts: Sequence[Batch], before: int) -> Iterator[Batch]:
+    """The batches, without those of their rows that have ended where they are half of one."""
+    for part in parts:
+        if part.half_past >= before:
+            yield part
+            continue
+        keep = flat(part.table.column(EPOCH)).to_numpy() >= before
+        if keep.any():
+            yield Batch.of(part.hashes[keep], part.table.filter(pa.array(keep)).combine_chunks())

@@ -1,0 +1,430 @@
+"""State as bytes: plain values as tagged JSON, followed by tables as Arrow and arrays as plain bytes.
+
+Values are pickled only for vertices that opt in with a reason (`Vertex.pickles`).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Any, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+
+from timely_spark.errors import LogDamaged, StateError
+from timely_spark.state.arrangement import Arrangement, Batch
+from timely_spark.state.frozen import fields_of, is_frozen, qualified, reachable, restored
+from timely_spark.state.keys import from_bytes, to_bytes
+from timely_spark.times import Times
+
+#: the default factories that a defaultdict may have
+_FACTORIES: dict[str, Any] = {
+    kind.__name__: kind for kind in (int, float, str, list, dict, set, tuple, Counter)
+}
+_PLAIN = (str, int, float, bool, type(None))
+
+
+class Blobs(Protocol):
+    """A store of large parts of states. A reference is bytes."""
+
+    def put(self, prefix: str, data: bytes) -> bytes:
+        """Store `data`, perhaps with `prefix` in a file's name; returns the reference."""
+        ...
+
+    def get(self, reference: bytes) -> Any:
+        """The stored bytes, as a buffer."""
+        ...
+
+
+def as_text(references: Iterable[bytes]) -> list[str]:
+    """References as texts for JSON."""
+    return [reference.decode("latin-1") for reference in references]
+
+
+def from_text(texts: Iterable[str]) -> list[bytes]:
+    """The references that `as_text` encoded."""
+    return [text.encode("latin-1") for text in texts]
+
+
+#: parts of a state from this size on are written to blobs
+BLOB_BYTES = 64 << 10
+#: references of batches that this process has validated: they are large, and read again in every round
+_validated: dict[bytes, None] = {}
+_MOST = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class BlobRef:
+    """A blob's reference and size."""
+
+    reference: bytes
+    size: int
+
+    def encode(self) -> list[Any]:
+        """The reference as plain JSON."""
+        return [*as_text([self.reference]), self.size]
+
+    @classmethod
+    def decode(cls, encoded: Sequence[Any]) -> BlobRef:
+        """The reference that `encode` gave."""
+        text, size = encoded
+        (reference,) = from_text([text])
+        return cls(reference, size)
+
+
+Chunk: TypeAlias = bytes | memoryview | BlobRef
+"""Bytes of a state, in memory or in a blob."""
+
+
+def size_of(chunk: Chunk) -> int:
+    """The size of a chunk in bytes."""
+    return chunk.size if isinstance(chunk, BlobRef) else len(chunk)
+
+
+class Codec:
+    """Encode and decode values of a flow's state.
+
+    Types: None, bool, int, float, str, bytes, list, tuple, set, frozenset, dict (with keys of these types),
+    Counter, defaultdict, deque, datetime, date, time, timedelta, Decimal, the flow's times, numpy arrays and
+    scalars, Arrow tables and record batches, pandas frames and series, `Arrangement`s, and the frozen
+    dataclasses to which a vertex's class refers (see `frozen`).
+
+    With `blobs`, each large batch of an arrangement is written once, and later states refer to its blob. So
+    a round writes the changed batches only. `kept` has the references of the last `write`, and their sizes.
+
+    Other values are refused, or pickled if the vertex has a reason in `pickles`. Unpickling runs code that
+    the bytes name, so reading needs the reason, too.
+
+    Example:
+        >>> from timely_spark.times import PRODUCT, Time
+        >>> codec = Codec(PRODUCT)
+        >>> codec.read(codec.write({"seen": {(1, "a"), (2, "b")}, "at": Time(3, 0)}))["at"]
+        Time(3, 0)
+
+    Raises:
+        StateError: a value is of another type.
+    """
+
+    def __init__(self, times: Times, blobs: Blobs | None = None) -> None:
+        self.times, self.blobs = times, blobs
+        self.kept: dict[bytes, int] = {}
+        #: the blobs of batches that this codec has written or read
+        self._references: WeakKeyDictionary[Batch, BlobRef] = WeakKeyDictionary()
+        #: the prefix of the names of new blobs, and the number of blobs with it
+        self._prefix, self._number = "", 0
+        #: whether to write without blobs
+        self.whole = False
+        self.time_type = type(times.epoch(0))
+        #: the reason to pickle, and the class of the vertex, of the value that is being written or read
+        self._pickles = ""
+        self._vertex: type = object
+
+    def name_blobs(self, prefix: str) -> None:
+        """Name new blobs `prefix` and a number from now on."""
+        self._prefix, self._number = prefix, 0
+
+    def write(self, value: Any, *, pickles: str = "", vertex: type = object) -> bytes:
+        """Encode a value.
+
+        Args:
+            value: the value.
+            pickles: why values of other types may be pickled; empty: they may not.
+            vertex: the class of the vertex that has the value in its state.
+
+        Raises:
+            StateError: a part is of another type and may not or cannot be pickled.
+        """
+        self._pickles, self._vertex = pickles, vertex
+        blobs: list[bytes] = []
+        self.kept = {}
+        head = json.dumps(self._encode(value, blobs), separators=(",", ":"))
+        return pack_parts([head.encode(), *blobs])
+
+    def read(self, data: Any, *, pickles: str = "", vertex: type = object) -> Any:
+        """Decode bytes that `write` gave.
+
+        Raises:
+            StateError: a part is pickled, and `pickles` is empty.
+        """
+        self._pickles, self._vertex = pickles, vertex
+        head, *blobs = unpack_parts(data)
+        return self._decode(json.loads(bytes(head)), blobs)
+
+    def put(self, chunk: Chunk) -> Chunk:
+        """Write a large chunk to a blob, if blobs are allowed."""
+        if isinstance(chunk, BlobRef) or self.blobs is None or self.whole or len(chunk) < BLOB_BYTES:
+            return chunk
+        return self._put(self.blobs, bytes(chunk))
+
+    def get(self, chunk: Chunk) -> Any:
+        """The bytes of a chunk, as a buffer.
+
+        Raises:
+            StateError: the chunk is in a blob, and there is no store.
+        """
+        if not isinstance(chunk, BlobRef):
+            return chunk
+        if self.blobs is None:
+            msg = "state refers to blobs, and none are at hand. Hint: read it where it was written."
+            raise StateError(msg)
+        return self.blobs.get(chunk.reference)
+
+    def _put(self, blobs: Blobs, data: bytes) -> BlobRef:
+        self._number += 1
+        return BlobRef(blobs.put(f"{self._prefix}-{self._number}", data), len(data))
+
+    def _encode(self, value: Any, blobs: list[bytes]) -> Any:  # noqa: C901, PLR0911, PLR0912 - a case per type
+        if isinstance(value, self.time_type):
+            return {"time": value.encode()}
+        if isinstance(value, _PLAIN) and not isinstance(value, tuple):
+            return value
+        if isinstance(value, list):
+            return [self._encode(item, blobs) for item in value]
+        if isinstance(value, pa.Table | pa.RecordBatch):
+            table = pa.Table.from_batches([value]) if isinstance(value, pa.RecordBatch) else value
+            return {"table": self._blob(to_bytes(table), blobs)}
+        if isinstance(value, Arrangement):
+            rows = [[self._part(part, blobs) for part in row] for row in (value.recent, *value.lanes)]
+            return {"arrangement": [list(value.keys), list(value.within), value.cuts, rows]}
+        if type(value) in (np.ndarray, np.memmap) and value.dtype.kind != "V":
+            if value.dtype.hasobject:
+                return {
+                    "array": [
+                        list(value.shape),
+                        "O",
+                        [self._encode(item, blobs) for item in value.ravel().tolist()],
+                    ]
+                }
+            return {
+                "array": [
+                    list(value.shape),
+                    value.dtype.str,
+                    self._blob(np.ascontiguousarray(value).tobytes(), blobs),
+                ]
+            }
+        if isinstance(value, np.datetime64 | np.timedelta64):
+            return {"moment": [value.dtype.str, int(value.astype(np.int64))]}
+        if isinstance(value, np.generic) and type(value.item()) in (*_PLAIN, bytes):
+            return self._encode(value.item(), blobs)
+        if isinstance(value, bytes):
+            return {"bytes": base64.b64encode(value).decode()}
+        if type(value) is tuple:
+            return {"tuple": [self._encode(item, blobs) for item in value]}
+        if is_frozen(type(value)) and reachable(self._vertex).get(qualified(type(value))) is type(value):
+            fields = {name: self._encode(part, blobs) for name, part in fields_of(value).items()}
+            return {"dataclass": [qualified(type(value)), fields]}
+        if isinstance(value, deque):
+            return {"deque": [value.maxlen, [self._encode(item, blobs) for item in value]]}
+        if (encoded := _encode_moment(value)) is not None:
+            return encoded
+        if isinstance(value, set | frozenset):
+            # sorted by text, so that equal sets have equal bytes
+            items = sorted((self._encode(item, blobs) for item in value), key=json.dumps)
+            return {type(value).__name__: items}
+        if isinstance(value, Mapping):
+            items = [[self._encode(key, blobs), self._encode(item, blobs)] for key, item in value.items()]
+            if isinstance(value, Counter):
+                return {"counter": items}
+            factory: Any = value.default_factory if isinstance(value, defaultdict) else None
+            if factory in _FACTORIES.values():
+                return {"defaultdict": [factory.__name__, items]}
+            return {"dict": items}
+        if (
+            type(value).__module__.startswith("pandas.")
+            and hasattr(value, "to_numpy")
+            and hasattr(value, "iloc")
+        ):
+            if hasattr(value, "columns"):
+                return {"frame": self._blob(to_bytes(pa.Table.from_pandas(value)), blobs)}
+            table = pa.Table.from_pandas(value.to_frame(name="value"))
+            return {"series": [self._encode(value.name, blobs), self._blob(to_bytes(table), blobs)]}
+        return {"pickle": self._blob(self._pickled(value), blobs)}
+
+    def _pickled(self, value: Any) -> bytes:
+        kind = type(value).__name__
+        if not self._pickles:
+            plain = "plain values, times, numpy arrays, Arrow tables, or a frozen dataclass of them"
+            if isinstance(value, tuple):
+                plain = "tuple(value)"
+            elif is_frozen(type(value)):
+                plain = f"it with a type hint of {self._vertex.__name__} that names the class {kind}"
+            elif is_dataclass(value):
+                plain = f"a frozen dataclass: write @dataclass(frozen=True) for {kind}"
+            msg = (
+                f"a value of type {kind} cannot be kept as state. "
+                f"Hint: keep {plain}, or write checkpoint() and restore() for the vertex; or say in its "
+                "attribute `pickles` why it must be pickled."
+            )
+            raise StateError(msg)
+        try:
+            return pickle.dumps(value, protocol=5)
+        except Exception as error:
+            msg = (
+                f"a value of type {kind} cannot be pickled: {error}. "
+                "Hint: leave it out of what checkpoint() gives, and make it anew in restore()."
+            )
+            raise StateError(msg) from error
+
+    def _unpickled(self, data: Any) -> Any:
+        if not self._pickles:
+            msg = (
+                "the state holds something pickled, and the vertex does not say why it might. "
+                "Hint: unpickling runs the code that the bytes name; if you trust whoever can write to the "
+                "checkpoint, say why you need it in the vertex's attribute `pickles`."
+            )
+            raise StateError(msg)
+        return pickle.loads(data)
+
+    def _part(self, part: Batch, blobs: list[bytes]) -> Any:
+        if self.blobs is None or self.whole or part.table.nbytes < BLOB_BYTES:
+            return {"table": self._blob(to_bytes(part.table), blobs)}
+        if (blob := self._references.get(part)) is None:
+            blob = self._references[part] = self._put(self.blobs, to_bytes(part.stored()))
+        self.kept[blob.reference] = blob.size
+        return {"kept": blob.encode(), "distinct": part.distinct}
+
+    def _read_part(self, of: Arrangement, value: Any, blobs: list[memoryview]) -> Batch:
+        if "kept" not in value:
+            table = self._decode(value, blobs)
+            return Batch.of(of.hashes(table), table)
+        blob = BlobRef.decode(value["kept"])
+        try:
+            table = from_bytes(self.get(blob), validate=blob.reference not in _validated)
+        except (pa.ArrowException, OSError) as error:
+            where = "a worker's state"
+            raise LogDamaged.unreadable(where, blob.reference.decode(errors="replace"), error) from error
+        _validated[blob.reference] = None
+        if len(_validated) > _MOST:
+            _validated.pop(next(iter(_validated)), None)
+        part = Batch.restored(table, distinct=value["distinct"])
+        self._references[part] = blob
+        return part
+
+    def _items(self, pairs: Any, blobs: list[memoryview]) -> dict[Any, Any]:
+        return {self._decode(key, blobs): self._decode(item, blobs) for key, item in pairs}
+
+    @staticmethod
+    def _blob(data: bytes, blobs: list[bytes]) -> int:
+        blobs.append(data)
+        return len(blobs) - 1
+
+    def _decode(self, value: Any, blobs: list[memoryview]) -> Any:  # noqa: C901, PLR0911, PLR0912
+        if isinstance(value, list):
+            return [self._decode(item, blobs) for item in value]
+        if not isinstance(value, dict):
+            return value
+        ((tag, content),) = value.items()
+        match tag:
+            case "time":
+                return self.times.decode(content)
+            case "moment":
+                return np.array(content[1], np.int64).view(content[0])[()]
+            case "deque":
+                return deque((self._decode(item, blobs) for item in content[1]), content[0])
+            case "datetime" | "timeofday":
+                kind = datetime if tag == "datetime" else time
+                moment = kind.fromisoformat(content[0]).replace(fold=content[2])
+                return moment if content[1] is None else moment.replace(tzinfo=ZoneInfo(content[1]))
+            case "date":
+                return date.fromisoformat(content)
+            case "timedelta":
+                return timedelta(*content)
+            case "decimal":
+                return Decimal(content)
+            case "table":
+                return from_bytes(blobs[content])
+            case "arrangement":
+                keys, within, cuts, rows = content
+                arrangement = Arrangement(keys, within=within)
+                arrangement.cuts = cuts
+                arrangement.recent, *arrangement.lanes = (
+                    [self._read_part(arrangement, part, blobs) for part in row] for row in rows
+                )
+                return arrangement
+            case "array":
+                shape, kind, data = content
+                if kind == "O":
+                    array = np.empty(len(data), object)
+                    array[:] = [self._decode(item, blobs) for item in data]
+                    return array.reshape(shape)
+                return np.frombuffer(blobs[data], np.dtype(kind)).reshape(shape).copy()
+            case "bytes":
+                return base64.b64decode(content)
+            case "tuple":
+                return tuple(self._decode(item, blobs) for item in content)
+            case "set":
+                return {self._decode(item, blobs) for item in content}
+            case "frozenset":
+                return frozenset(self._decode(item, blobs) for item in content)
+            case "dict":
+                return self._items(content, blobs)
+            case "counter":
+                return Counter(self._items(content, blobs))
+            case "defaultdict":
+                return defaultdict(_FACTORIES[content[0]], self._items(content[1], blobs))
+            case "dataclass":
+                fields = {name: self._decode(part, blobs) for name, part in content[1].items()}
+                return restored(self._vertex, content[0], fields)
+            case "frame":
+                return from_bytes(blobs[content]).to_pandas()
+            case "series":
+                series = from_bytes(blobs[content[1]]).to_pandas()["value"]
+                return series.rename(self._decode(content[0], blobs))
+            case "pickle":
+                return self._unpickled(blobs[content])
+        msg = f"state holds an unknown form {tag!r}. Hint: the checkpoint was written by a newer version."
+        raise StateError(msg)
+
+
+def _encode_moment(value: Any) -> Any:
+    """A date, time, timedelta or Decimal as tagged JSON; None for other values and for subclasses."""
+    if type(value) is datetime or type(value) is time:
+        zone = getattr(value.tzinfo, "key", None)
+        if value.tzinfo is not None and zone is None and type(value.tzinfo) is not timezone:
+            return None
+        plain = value if zone is None else value.replace(tzinfo=None)
+        tag = "datetime" if type(value) is datetime else "timeofday"
+        return {tag: [plain.isoformat(), zone, value.fold]}
+    if type(value) is date:
+        return {"date": value.isoformat()}
+    if type(value) is timedelta:
+        return {"timedelta": [value.days, value.seconds, value.microseconds]}
+    return {"decimal": str(value)} if type(value) is Decimal else None
+
+
+def pack_parts(parts: Sequence[bytes | memoryview]) -> bytes:
+    """Several byte strings as one, each on an 8-byte boundary, so that Arrow can read them in place."""
+    sizes = [len(part) for part in parts]
+    head = len(parts).to_bytes(8, "little") + b"".join(size.to_bytes(8, "little") for size in sizes)
+    return b"".join([head, *(chunk for part in parts for chunk in (part, b"\0" * (-len(part) % 8)))])
+
+
+def unpack_parts(data: Any) -> list[memoryview]:
+    """The byte strings of `pack_parts`, without copying.
+
+    Raises:
+        ValueError: the data is shorter than its head says.
+    """
+    view = memoryview(data)
+    count = int.from_bytes(view[:8], "little")
+    parts, at = [], 8 + 8 * count
+    if at > len(view):
+        msg = f"{len(view)} bytes are no head of {count} parts"
+        raise ValueError(msg)
+    for i in range(count):
+        size = int.from_bytes(view[8 + 8 * i : 16 + 8 * i], "little")
+        if at + size > len(view):
+            msg = f"part {i} ends at {at + size} of {len(view)} bytes"
+            raise ValueError(msg)
+        parts.append(view[at : at + size])
+        at += size + (-size % 8)
+    return parts

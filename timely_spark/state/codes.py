@@ -1,0 +1,150 @@
+"""Dictionary codes: integers for the values of columns, packed into one, so that one sort groups the rows.
+
+Equal values of a column have equal codes, within one table only. As in `keys`, null equals null, NaN equals
+NaN, and -0.0 equals 0.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.state.keys import Indices, flat, words
+
+Codes = npt.NDArray[np.uint64]
+
+_U = np.uint64
+_WIDTH = 64
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Rows sorted by code. A run is a group of rows with equal codes, in their original order."""
+
+    #: the rows, sorted
+    order: Indices
+    #: the position in `order` of the first row of each run
+    starts: Indices
+
+    @cached_property
+    def sizes(self) -> Indices:
+        """The number of rows of each run."""
+        return np.diff(self.starts, append=len(self.order))
+
+    @cached_property
+    def ids(self) -> Indices:
+        """The run of each row of `order`."""
+        return np.repeat(np.arange(len(self.starts)), self.sizes)
+
+    @property
+    def firsts(self) -> Indices:
+        """The first row of each run."""
+        return self.order[self.starts]
+
+    def totals(self, weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The sum of each run's weights."""
+        made: npt.NDArray[np.int64] = (
+            np.add.reduceat(weights[self.order], self.starts) if len(self.starts) else weights[:0]
+        )
+        return made
+
+
+def numbers_of(table: pa.Table, columns: Sequence[str]) -> list[Indices]:
+    """Arrays of whole numbers that are equal in two rows where the rows' values in these columns are.
+
+    Example:
+        >>> [each.tolist() for each in numbers_of(pa.table({"a": ["x", None, "x"]}), ["a"])]
+        [[1, 0, 1], [0, 0, 0]]
+    """
+    found: list[Indices] = []
+    for column in columns:
+        values = flat(table.column(column))
+        if values.null_count:
+            found.append(pc.is_valid(values).cast(pa.int64()).to_numpy(zero_copy_only=False))
+        if not pa.types.is_null(values.type):
+            found.append(_numbers(values))
+    return found
+
+
+def _numbers(values: pa.Array) -> Indices:
+    kind = values.type
+    if pa.types.is_floating(kind):
+        return words(values).view(np.int64)
+    if pa.types.is_boolean(kind):
+        values = values.cast(pa.int8())
+    elif pa.types.is_temporal(kind):
+        values = values.view(pa.int64() if kind.bit_width == _WIDTH else pa.int32())
+    elif not pa.types.is_integer(kind):
+        values = values.dictionary_encode().indices
+    found: npt.NDArray[np.integer] = (values.fill_null(0) if values.null_count else values).to_numpy(
+        zero_copy_only=False
+    )
+    return found.view(np.int64) if found.dtype == np.uint64 else found.astype(np.int64, copy=False)
+
+
+def runs(numbers: Sequence[Indices], rows: int) -> Runs:
+    """The rows sorted by several numbers, the first of them first.
+
+    Example:
+        >>> a, b = np.array([1, 0, 1, 0]), np.array([7, 8, 7, 2])
+        >>> found = runs([a, b], 4)
+        >>> found.order.tolist(), found.starts.tolist()
+        ([3, 1, 0, 2], [0, 1, 2])
+    """
+    if not rows:
+        return Runs(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    codes, bits = _packed(numbers, rows)
+    return _sorted(codes, bits)
+
+
+def _packed(numbers: Sequence[Indices], rows: int) -> tuple[Codes, int]:
+    """One number for each row, in the order of several; and how many bits it has.
+
+    Each takes as many bits as it is wide. What does not fit is replaced by its rank.
+    """
+    codes, bits = np.zeros(rows, _U), 0
+    for each in numbers:
+        low, high = int(each.min()), int(each.max())
+        more = (high - low).bit_length()
+        if not more:
+            continue
+        part = each.view(_U) - _U(low % (1 << _WIDTH))  # also right where the difference wraps around
+        if bits + more > _WIDTH and more >= bits:
+            part, more = _ranks(part)
+        if bits + more > _WIDTH:
+            codes, bits = _ranks(codes)
+        if bits + more > _WIDTH:  # the narrower of the two alone was too wide beside ranks
+            part, more = _ranks(part)
+        codes = codes << _U(more) | part if bits else part
+        bits += more
+    return codes, bits
+
+
+def _ranks(codes: Codes) -> tuple[Codes, int]:
+    found = _sorted(codes, _WIDTH)
+    ranks = np.empty(len(codes), _U)
+    ranks[found.order] = found.ids.astype(_U)
+    return ranks, len(found.starts).bit_length()
+
+
+def _sorted(codes: Codes, bits: int) -> Runs:
+    n = len(codes)
+    if not bits:
+        return Runs(np.arange(n), np.zeros(1, np.int64))
+    low = (n - 1).bit_length()
+    if bits + low <= _WIDTH:  # sorting values is five times as fast as sorting rows by value
+        ordered = codes << _U(low) | np.arange(n, dtype=_U)
+        ordered.sort()
+        order = (ordered & _U((1 << low) - 1)).view(np.int64)
+        ordered >>= _U(low)
+    else:
+        order = np.argsort(codes, kind="stable")
+        ordered = codes[order]
+    new = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    return Runs(order, np.flatnonzero(new))
