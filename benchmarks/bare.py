@@ -161,9 +161,9 @@ class BareLoop:
         writer = worked.writeStream.outputMode("append").foreachBatch(self)
         return writer.option("checkpointLocation", str(self.root / "checkpoint")).start()
 
-    def spin(self, laps: int, timeout: float) -> bool:
+    def spin(self, iterations: int, timeout: float) -> bool:
         """Sends one message round per worker for so many batches; whether it came to rest in time."""
-        self.until = self.last + laps
+        self.until = self.last + iterations
         self.idle.clear()
         rows = pa.concat_tables([self._rows("message", MESSAGE, PAYLOAD), self.headers])
         self.markers.write(self.last, rows)
@@ -181,7 +181,7 @@ class BareLoop:
 
 
 def operator(labels: tuple[int, ...]) -> Callable[[Any, Iterator[pd.DataFrame], Any], Iterator[pd.DataFrame]]:
-    onward = dict(zip(labels, [*labels[1:], labels[0]], strict=True))
+    successor = dict(zip(labels, [*labels[1:], labels[0]], strict=True))
 
     def empty(key: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
         for _ in frames:
@@ -190,7 +190,7 @@ def operator(labels: tuple[int, ...]) -> Callable[[Any, Iterator[pd.DataFrame], 
             state.update((1, STATE))
         out = [(key[0], "report", REPORT, None), (key[0], "state", "{}", STATE)]
         if len(labels) > 1:
-            out.append((onward[key[0]], "message", MESSAGE, PAYLOAD))
+            out.append((successor[key[0]], "message", MESSAGE, PAYLOAD))
         yield pd.DataFrame(out, columns=ROWS.names)
 
     return empty

@@ -113,13 +113,16 @@ def run(quick: bool) -> Report:
         msg = f"{DISK} is {on[DISK]} and {MEMORY} is {on[MEMORY]}: there is nothing to compare"
         raise RuntimeError(msg)
     spark = harness.spark("durable")
-    keys, laps, length, epochs = (100_000, 10, 8, 4) if quick else (1_000_000, 100, 60, 40)
+    keys, iterations, length, epochs = (100_000, 10, 8, 4) if quick else (1_000_000, 100, 60, 40)
     cases: list[tuple[str, Callable[[], ts.Dataflow], Callable[[int], pa.Table], int, dict[str, int]]] = [
         (f"{CHANGES:,} changes of {keys:,} counts", counts, partial(changes, keys), epochs, {}),
         (f"{length} hops of an asynchronous loop", hops, partial(path, length), epochs, {}),
-        (f"{laps} laps with a barrier", partial(barriers, laps), vector, epochs, {}),
+        (f"{iterations} iterations with a barrier", partial(barriers, iterations), vector, epochs, {}),
         (
-            "10 laps with a barrier, a micro-batch each", partial(barriers, 10), vector, max(2, epochs // 4),
+            "10 iterations with a barrier, a micro-batch each",
+            partial(barriers, 10),
+            vector,
+            max(2, epochs // 4),
             {"rounds_per_batch": 1},
         ),
     ]  # fmt: skip

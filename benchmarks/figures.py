@@ -59,6 +59,15 @@ LINES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
             ("one edge comes", "one insert"),
         )
     ),
+    *(
+        (
+            f"{name} of 100 k nodes, 500 k edges, the engine alone: 1,000 come, 1,000 go",
+            "engine",
+            f"{name} 100,000 / 500,000, 1 w, 1,000 inserts + 1,000 deletes",
+            {"scipy": "scipy or numpy, anew"},
+        )
+        for name in ("bfs", "sssp", "pagerank")
+    ),
     (
         "from arrival to the Delta commit, median",
         "latency",

@@ -1,19 +1,19 @@
 """Loops: what an iteration costs, against the same loop written by hand with DataFrames.
 
 Three loops, all of them small, so that what is measured is the price of an iteration and not of its data:
-"barriers", bulk-synchronous: a vector is dealt and summed again, each lap waits for the one before by
-notification (Naiad Fig. 6b), one round per lap; "hops", asynchronous: which nodes of a path can be reached,
-the path dealt over workers, an iteration is a hop, and a round is spent only on hops that change workers;
-"nested": barriers inside barriers, K(K+1) of them.
+"barriers", bulk-synchronous: a vector is split and summed again, each iteration waits for the one before by
+notification (Naiad Fig. 6b), one round per iteration; "hops", asynchronous: which nodes of a path can be
+reached, the path partitioned over workers: an iteration is a hop, and a round is spent only on hops that
+change workers; "nested": barriers inside barriers, K(K+1) of them.
 
 Each runs as a flow, with many rounds in a micro-batch (the default) and with one (`rounds_per_batch=1`); as
 a loop in foreachBatch, with joins and aggregates whose result localCheckpoint pins in each iteration, until
-nothing changes or the laps are over; as a chain of batch jobs, the same loop on a static DataFrame; and,
-where the number of laps is known beforehand, as one plan of all laps. One session, the same data, results
-compared before any time counts. Times are from sending an epoch to having its result, the micro-batch that
-brings it included, divided by the loop's iterations, whose number is the same for all; first epochs are
-dropped. By hand only the new epoch is looked at, while the flow keeps what it knows of all: that favours
-the baselines.
+nothing changes or the iterations are over; as a chain of batch jobs, the same loop on a static DataFrame;
+and, where the number of iterations is known beforehand, as one plan of all iterations. One session, the same
+data, results compared before any time counts. Times are from sending an epoch to having its result, the
+micro-batch that brings it included, divided by the loop's iterations, whose number is the same for all; first
+epochs are dropped. By hand only the new epoch is looked at, while the flow keeps the state of all: that
+favours the baselines.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ APART = 1_000_000
 
 
 class Superstep(ts.Vertex):
-    """Sums what came for each key in a lap, when the lap is complete; deals it again, or lets it out."""
+    """Sums each key's values of an iteration when it is complete; sends shares on, or the sum out."""
 
-    def __init__(self, laps: int, factor: int) -> None:
-        self.laps, self.factor, self.held = laps, factor, {}
+    def __init__(self, iterations: int, factor: int) -> None:
+        self.iterations, self.factor, self.held = iterations, factor, {}
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
         self.held.setdefault(time, []).append(batch)
@@ -61,36 +61,36 @@ class Superstep(ts.Vertex):
     def on_notify(self, time: Any) -> None:
         summed = pa.concat_tables(self.held.pop(time)).group_by("to").aggregate([("value", "sum")])
         to, value = summed["to"].to_numpy(), summed["value_sum"].to_numpy() % PRIME
-        if time[-1] < self.laps - 1:
+        if time[-1] < self.iterations - 1:
             to = np.concatenate([(self.factor * to + 1) % KEYS, (self.factor * to + 6) % KEYS])
             self.send_by(0, time, pa.table({"to": to, "value": np.tile(value, 2)}))
         else:
             self.send_by(1, time, pa.table({"to": to, "value": value}))
 
 
-def barriers(laps: int) -> ts.Dataflow:
-    """A bulk-synchronous loop: one round per lap."""
+def barriers(iterations: int) -> ts.Dataflow:
+    """A bulk-synchronous loop: one round per iteration."""
     flow = ts.Dataflow("barriers")
     scope = flow.scope.inner(name="loop")
     variable = scope.variable(flow.input("x", "to long, value long"))
     back, out = flow.vertex(
-        Superstep(laps, 3), variable, [variable.schema] * 2, by=[["to"]], name="superstep"
+        Superstep(iterations, 3), variable, [variable.schema] * 2, by=[["to"]], name="superstep"
     )
     variable.feed(back)
     out.leave().capture("out")
     return flow
 
 
-def nested(laps: int) -> ts.Dataflow:
+def nested(iterations: int) -> ts.Dataflow:
     """The same inside another such loop."""
     flow = ts.Dataflow("nested")
     outer = flow.scope.inner(name="outer")
     entered = outer.variable(flow.input("x", "to long, value long"))
     variable = outer.inner(name="inner").variable(entered)
     both = [variable.schema] * 2
-    back, out = flow.vertex(Superstep(laps, 3), variable, both, by=[["to"]], name="inner_step")
+    back, out = flow.vertex(Superstep(iterations, 3), variable, both, by=[["to"]], name="inner_step")
     variable.feed(back)
-    again, leaves = flow.vertex(Superstep(laps, 5), out.leave(), both, by=[["to"]], name="outer_step")
+    again, leaves = flow.vertex(Superstep(iterations, 5), out.leave(), both, by=[["to"]], name="outer_step")
     entered.feed(again)
     leaves.leave().capture("out")
     return flow
@@ -102,8 +102,8 @@ def hops() -> ts.Dataflow:
     edges = flow.input("x", "src long, dst long, first long")
 
     def hop(near: ts.Stream) -> ts.Stream:
-        onward = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
-        return onward.concat(near).distinct(name="near")
+        targets = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
+        return targets.concat(near).distinct(name="near")
 
     edges.where(pc.field("src") == pc.field("first")).select(node="src").loop(hop).capture("out")
     return flow
@@ -131,17 +131,17 @@ def dealt(frame: DataFrame, factor: int) -> DataFrame:
     return frame.selectExpr(f"explode({to}) AS to", "value")
 
 
-def barriers_by_hand(frame: DataFrame, laps: int, *, pinned: bool = True) -> DataFrame:
-    for lap in range(laps):
-        frame = summed(frame if lap == 0 else dealt(frame, 3))
+def barriers_by_hand(frame: DataFrame, iterations: int, *, pinned: bool = True) -> DataFrame:
+    for iteration in range(iterations):
+        frame = summed(frame if iteration == 0 else dealt(frame, 3))
         if pinned:
             frame = frame.localCheckpoint()
     return frame
 
 
-def nested_by_hand(frame: DataFrame, laps: int) -> DataFrame:
-    for outer in range(laps):
-        frame = barriers_by_hand(frame if outer == 0 else dealt(frame, 5), laps)
+def nested_by_hand(frame: DataFrame, iterations: int) -> DataFrame:
+    for outer in range(iterations):
+        frame = barriers_by_hand(frame if outer == 0 else dealt(frame, 5), iterations)
         frame = summed(frame).localCheckpoint()
     return frame
 
@@ -150,8 +150,8 @@ def hops_by_hand(edges: DataFrame) -> DataFrame:
     edges = edges.localCheckpoint()
     near = reached = edges.where("src = first").selectExpr("src AS node").distinct().localCheckpoint()
     while not near.isEmpty():
-        onward = near.join(edges, near.node == edges.src).selectExpr("dst AS node").distinct()
-        near = onward.join(reached, "node", "left_anti").localCheckpoint()
+        targets = near.join(edges, near.node == edges.src).selectExpr("dst AS node").distinct()
+        near = targets.join(reached, "node", "left_anti").localCheckpoint()
         reached = reached.union(near).localCheckpoint()
     return reached
 
@@ -261,18 +261,18 @@ Loops = dict[
 ]
 
 
-def loops(laps: tuple[int, ...], length: int, deep: int) -> Loops:
+def loops(iterations: tuple[int, ...], length: int, deep: int) -> Loops:
     def both(loop: Callable[..., Any], **more: Callable[..., Any]) -> dict[str, Any]:
         return {"foreachBatch": loop, "batch jobs": loop, **more}
 
     found: Loops = {}
-    for count in laps:
-        by_hand = both(partial(barriers_by_hand, laps=count))
+    for count in iterations:
+        by_hand = both(partial(barriers_by_hand, iterations=count))
         if count <= 20:  # as far as anybody would write them as one
-            by_hand["one plan"] = partial(barriers_by_hand, laps=count, pinned=False)
+            by_hand["one plan"] = partial(barriers_by_hand, iterations=count, pinned=False)
         found[f"{count} barriers"] = count, partial(barriers, count), vector, by_hand
     found[f"{length} hops"] = length, hops, partial(path, length), both(hops_by_hand)
-    nest = both(partial(nested_by_hand, laps=deep))
+    nest = both(partial(nested_by_hand, iterations=deep))
     found[f"nested, {deep} x {deep + 1}"] = deep * (deep + 1), partial(nested, deep), vector, nest
     return found
 
@@ -311,7 +311,7 @@ def rows(report: Report, name: str, iterations: int, runs: dict[str, Run]) -> No
 def run(quick: bool) -> Report:
     report = Report("loops", "Loops: the price of an iteration", quick=quick)
     session = harness.spark("loops")
-    as_jobs(session, [vector(0)], partial(barriers_by_hand, laps=3))  # warm
+    as_jobs(session, [vector(0)], partial(barriers_by_hand, iterations=3))  # warm
     bars: dict[str, dict[str, float]] = {}
     cases = loops(*(((20,), 8, 2) if quick else ((20, 100), 60, 4)))
     if quick:  # by hand these take longest

@@ -34,10 +34,10 @@ from benchmarks.harness import BASELINE, OURS, Report, median, slope
 from benchmarks.loops import barriers, vector
 from benchmarks.scaling import components, random_edges
 from timely_spark import testing
+from timely_spark.coordinator import Coordinator
 from timely_spark.progress import Tracker
 from timely_spark.testing import Simulation
 from timely_spark.times import Antichain
-from timely_spark.worker import Coordinator
 
 WARM = 3
 
@@ -92,11 +92,11 @@ def word_count() -> ts.Dataflow:
 def flows(*, quick: bool) -> dict[str, tuple[Callable[[], ts.Dataflow], str, Any]]:
     edges = random_edges(*((5000, 10_000) if quick else (20_000, 40_000)))
     words = pa.table({"word": random_edges(1000, 20_000)["src"]})
-    laps = 20 if quick else 100
+    iterations = 20 if quick else 100
     return {
         "word count": (word_count, "words", words),
         "components": (components, "edges", edges),
-        f"{laps} barriers": (lambda: barriers(laps), "x", vector(0)),
+        f"{iterations} barriers": (lambda: barriers(iterations), "x", vector(0)),
     }
 
 
@@ -146,7 +146,7 @@ def traffic(report: Report, *, quick: bool) -> None:
 
 
 class Token(ts.Vertex):
-    """One record, which goes to another worker in each lap."""
+    """One record, which goes to another worker in each iteration."""
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
         self.notify_at(time)
@@ -224,20 +224,20 @@ def token(steps: int, workers: int, epochs: int, rounds: int) -> dict[str, float
 
 
 def tracker_time(coordinator: Coordinator, rounds: int) -> float:
-    """The token's next lap: two counts that change, and the frontiers that change by them."""
+    """The token's next iteration: two counts that change, and the frontiers that change by them."""
     tracker, plan = coordinator.tracker, coordinator.plan
     found, time = next(stamp for stamp in tracker.active if stamp[1].counters)
     location = next(node.arrives for node in plan.nodes if isinstance(node.template, Token))
     tracker.update([(found, time, -1), (location, time, +1)])
-    lap = plan.times.feedback(1)
+    iteration = plan.times.feedback(1)
 
     def advance() -> None:
         nonlocal time
-        onward = lap.results_in(time)
-        tracker.update([(location, onward, +1), (location, time, -1)])
+        next_time = iteration.results_in(time)
+        tracker.update([(location, next_time, +1), (location, time, -1)])
         assert tracker.propagate()
         tracker.frontier(location)
-        time = onward
+        time = next_time
 
     return median(_time(advance) for _ in range(10 * rounds))
 
@@ -246,14 +246,14 @@ def recomputed(coordinator: Coordinator) -> float:
     """All frontiers anew, from all pointstamps."""
     tracker, reach = coordinator.tracker, coordinator.plan.reach
     stamps = [*tracker.active, *tracker.inputs]
-    paths = {location: reach.onward(location)[0] for location, _ in stamps}
+    paths = {location: reach.paths_from(location)[0] for location, _ in stamps}
 
     def find() -> dict[int, Antichain[Any]]:
         frontiers: dict[int, Antichain[Any]] = {}
         for location, time in stamps:
             for target, summaries in paths[location].items():
                 at = frontiers.setdefault(target, Antichain())
-                at.extend(onward for s in summaries if (onward := s.results_in(time)) is not None)
+                at.extend(next_time for s in summaries if (next_time := s.results_in(time)) is not None)
         return frontiers
 
     if sum(len(paths[location]) for location, _ in stamps) < 1_000_000:

@@ -1,10 +1,11 @@
 """The price of a round: a loop of ours with a trivial vertex against the bare loop of the same shape.
 
-With several workers one small record per worker goes round a ring of them, so every lap crosses workers and
-takes a round. With one worker no lap would; there both are driven by Spark's `rate-micro-batch` source, a row
-per micro-batch. The bare loop (bare.py) is what a round costs without us. Both queries live in one session
-and spin in turns, a few laps each, with the same confs, partitions and rows per round; a round lasts from the
-end of one batch's marker to the end of the next. 0.91x means: ours takes 1.1 times as long as the bare loop.
+With several workers one small record per worker goes round a ring of them, so every iteration crosses workers
+and takes a round. With one worker no iteration would; there both are driven by Spark's `rate-micro-batch`
+source, a row per micro-batch. The bare loop (bare.py) is what a round costs without us. Both queries live in
+one session and spin in turns, a few iterations each, with the same confs, partitions and rows per round; a
+round lasts from the end of one batch's marker to the end of the next. 0.91x means: ours takes 1.1 times as
+long as the bare loop.
 
 The default session and the tuned one have a JVM each, in turns; their rounds are those of young JVMs.
 "within a micro-batch" is the time of a whole run divided by its rounds, where several rounds share a batch.
@@ -61,28 +62,30 @@ def middle(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
 def run(quick: bool) -> Report:
     """Measure, and write the report."""
     report = Report("round", "The price of a round", quick=quick)
-    turns, laps = (3, 6) if quick else (4, 10)
+    turns, iterations = (3, 6) if quick else (4, 10)
     places = [(2, 2)] if quick else [(w, p) for p in (2, 1) for w in (2, 4, 8, 1)]
     bars: dict[str, dict[str, float]] = {}
     session = harness.spark("round")
     if not quick:  # the JVM compiles for its first hundred rounds
-        measure(session, 2, 2, turns=turns, laps=laps, kinds=[Ours, Bare])
+        measure(session, 2, 2, turns=turns, iterations=iterations, kinds=[Ours, Bare])
     for workers, partitions in places:
         case = f"{_count(workers, 'worker')}, {_count(partitions, 'partition')}"
-        ours, theirs = measure(session, workers, partitions, turns=turns, laps=laps, kinds=[Ours, Bare])
+        ours, theirs = measure(
+            session, workers, partitions, turns=turns, iterations=iterations, kinds=[Ours, Bare]
+        )
         _row(report, case, (ours, theirs), aim=AIM)
         bars[f"{workers}w {partitions}p\nours"] = middle(ours)
         bars[f"{workers}w {partitions}p\nbare"] = middle(theirs)
         if workers > 1:
-            shared = within(session, workers, partitions, laps=2 * laps, turns=1 if quick else 2)
+            shared = within(session, workers, partitions, iterations=2 * iterations, turns=1 if quick else 2)
             note = "" if one_round_each() else "each round is a micro-batch still"
             report.add(
                 f"{case}, within a micro-batch", ours=median(wholes(shared)), baseline=median(wholes(theirs)),
-                against="bare loop", note=note, **_spread(shared * 2 * laps, theirs),
+                against="bare loop", note=note, **_spread(shared * 2 * iterations, theirs),
             )  # fmt: skip
     session.stop()
     if not quick:
-        bars |= _sessions(report, turns, laps)
+        bars |= _sessions(report, turns, iterations)
     for name, spent in list(bars.items())[:2]:
         line = ", ".join(f"{part} {spent[part]:.1f}" for part in (*PARTS, "operator cpu", "driver cpu"))
         report.note(f"{' '.join(name.split())}, ms of {spent['whole']:.0f}: {line}.")
@@ -136,11 +139,11 @@ def _draw(axes: Any, bars: dict[str, dict[str, float]]) -> None:
     axes.legend(handles[::-1], names[::-1], fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
 
 
-def _sessions(report: Report, turns: int, laps: int) -> dict[str, dict[str, float]]:
+def _sessions(report: Report, turns: int, iterations: int) -> dict[str, dict[str, float]]:
     """Rows of the default session, and of the tuned against it: JVMs of their own, in turns."""
     found: dict[str, list[dict[str, float]]] = defaultdict(list)
     for kind in ("tuned", "default") * 2:
-        for name, rounds in _apart(kind, turns // 2, laps).items():
+        for name, rounds in _apart(kind, turns // 2, iterations).items():
             found[f"{kind} {name}"] += rounds
     ours = found["default Ours"]
     _row(report, "default session, 2 workers, 2 partitions", (ours, found["default Bare"]))
@@ -153,19 +156,19 @@ def _sessions(report: Report, turns: int, laps: int) -> dict[str, dict[str, floa
     return {name.lower().replace(" ", "\n"): middle(rounds) for name, rounds in found.items()}
 
 
-def _apart(kind: str, turns: int, laps: int) -> dict[str, list[dict[str, float]]]:
+def _apart(kind: str, turns: int, iterations: int) -> dict[str, list[dict[str, float]]]:
     """The rounds of each kind of loop, in a JVM of its own."""
     path = harness.folder() / f"{kind}.json"
-    command = [sys.executable, "-m", "benchmarks.round", kind, str(path), str(turns), str(laps)]
+    command = [sys.executable, "-m", "benchmarks.round", kind, str(path), str(turns), str(iterations)]
     subprocess.run(command, cwd=harness.ROOT, check=True, timeout=300)
     found: dict[str, list[dict[str, float]]] = json.loads(path.read_text(encoding="utf-8"))
     return found
 
 
-def _main(kind: str, path: str, turns: str, laps: str) -> None:
+def _main(kind: str, path: str, turns: str, iterations: str) -> None:
     session = harness.spark(f"round, {kind}", tuned=kind == "tuned")
     kinds = [Ours, Bare] if kind == "tuned" else [Ours, Bare, Plain]
-    found = measure(session, 2, 2, turns=int(turns), laps=int(laps), kinds=kinds)
+    found = measure(session, 2, 2, turns=int(turns), iterations=int(iterations), kinds=kinds)
     rounds = {one.__name__: each for one, each in zip(kinds, found, strict=True)}
     Path(path).write_text(json.dumps(rounds), encoding="utf-8")
 

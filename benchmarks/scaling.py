@@ -34,8 +34,8 @@ from benchmarks import harness
 from benchmarks.harness import BASELINE, OURS, Report, median, slope
 from benchmarks.loops import as_flow, barriers, one_round_each, vector
 from timely_spark import testing
+from timely_spark.coordinator import Coordinator
 from timely_spark.testing import Simulation
-from timely_spark.worker import Coordinator
 
 CORES_PER_NODE = 4
 
@@ -48,8 +48,8 @@ def components() -> ts.Dataflow:
 
     def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
         least = proposed.min("component", keys=["node"], name="least")
-        onward = least.join(proposed.scope.enter(both), left=["node"], right=["src"])
-        return onward.select(node="dst", component="component"), least
+        targets = least.join(proposed.scope.enter(both), left=["node"], right=["src"])
+        return targets.select(node="dst", component="component"), least
 
     first = both.select(node="src", component=pc.min_element_wise(pc.field("src"), pc.field("dst")))
     first.loop(spread).capture("out")
@@ -123,7 +123,7 @@ class Path:
 
 @contextmanager
 def watching(path: Path) -> Iterator[None]:
-    pack, step, turn = testing.pack, testing.step, Coordinator.turn
+    pack, step, turn = testing.pack, testing.step, Coordinator.apply_round
     times: list[float] = []
 
     def timed_pack(*args: Any) -> Any:
@@ -153,7 +153,7 @@ def watching(path: Path) -> Iterator[None]:
     with (
         mock.patch.object(testing, "pack", timed_pack),
         mock.patch.object(testing, "step", timed_step),
-        mock.patch.object(Coordinator, "turn", timed_turn),
+        mock.patch.object(Coordinator, "apply_round", timed_turn),
     ):
         yield
 
@@ -272,12 +272,15 @@ def on_spark(report: Report, *, quick: bool) -> float:
                 against="1 worker",
                 rounds=found.rounds,
             )
-    laps = 8 if quick else 20
+    iterations = 8 if quick else 20
     few, many = (
-        as_flow(session, barriers(n), [vector(0), vector(1)], **one_round_each()).times[-1] for n in (2, laps)
+        as_flow(session, barriers(n), [vector(0), vector(1)], **one_round_each()).times[-1]
+        for n in (2, iterations)
     )
-    price = (many - few) / (laps - 2) / 1000
-    report.add("price of a round", ours=1000 * price, note="a micro-batch each, next to no data", rounds=laps)
+    price = (many - few) / (iterations - 2) / 1000
+    report.add(
+        "price of a round", ours=1000 * price, note="a micro-batch each, next to no data", rounds=iterations
+    )
     session.stop()
     return price
 

@@ -15,9 +15,9 @@ import timely_spark as ts
 from benchmarks import bare, harness
 from benchmarks.resources import processor
 from benchmarks.timed import Timed, timed
-from timely_spark.runtime.run_context import labels
+from timely_spark.runtime.query.run_context import labels
 from timely_spark.runtime.session import FILE_MANAGER, PARTITIONS, applied
-from timely_spark.worker.keys import deal
+from timely_spark.state.keys import partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,13 +27,13 @@ WARM = 3
 SCHEMA = pa.schema([("key", pa.int64()), ("left", pa.int64())])
 
 
-def lap(ring: dict[int, int]) -> Callable[[Any, pa.Table], pa.Table]:
-    """The vertex: sends a record on to the next worker as long as it has laps left."""
+def iteration(ring: dict[int, int]) -> Callable[[Any, pa.Table], pa.Table]:
+    """The vertex: sends a record on to the next worker as long as it has iterations left."""
 
     def step(time: Any, batch: pa.Table) -> pa.Table:
         rows = zip(batch["key"].to_pylist(), batch["left"].to_pylist(), strict=True)
-        onward = [(ring[key], left - 1) for key, left in rows if left > 1]
-        keys, left = zip(*onward, strict=True) if onward else ((), ())
+        forwarded = [(ring[key], left - 1) for key, left in rows if left > 1]
+        keys, left = zip(*forwarded, strict=True) if forwarded else ((), ())
         return pa.table([pa.array(keys, pa.int64()), pa.array(left, pa.int64())], schema=SCHEMA)
 
     return step
@@ -42,8 +42,8 @@ def lap(ring: dict[int, int]) -> Callable[[Any, pa.Table], pa.Table]:
 def ring_keys(workers: int) -> list[int]:
     """For each worker a key that lies with it."""
     table = pa.table({"key": pa.array(range(64 * workers), pa.int64())})
-    dealt = deal(table, ["key"], workers)
-    return [dealt[worker]["key"][0].as_py() for worker in range(workers)]
+    partitioned = partition(table, ["key"], workers)
+    return [partitioned[worker]["key"][0].as_py() for worker in range(workers)]
 
 
 def ring_flow(workers: int) -> ts.Dataflow:
@@ -51,7 +51,7 @@ def ring_flow(workers: int) -> ts.Dataflow:
     ring = dict(zip(keys, [*keys[1:], keys[0]], strict=True))
     flow = ts.Dataflow("ring")
     tokens = flow.input("tokens", "key long, left long")
-    tokens.loop(lambda token: token.unary(lap(ring), SCHEMA, by="key", name="lap")).probe("done")
+    tokens.loop(lambda token: token.unary(iteration(ring), SCHEMA, by="key", name="iteration")).probe("done")
     return flow
 
 
@@ -85,7 +85,7 @@ class Side:
         self.progress: list[Any] = []
         self.query: Any = None
 
-    def spin(self, laps: int) -> None:
+    def spin(self, iterations: int) -> None:
         """So many rounds, back to back."""
         with self.seen.watching():
             if self.query is None:
@@ -94,9 +94,9 @@ class Side:
             first, cpu = max(self.seen.ends), processor()
             self.seen.breaks.add(first)
             if self.workers == 1:
-                self.until(len(self.seen.ends) + laps)
+                self.until(len(self.seen.ends) + iterations)
             else:
-                self.turn(laps)
+                self.turn(iterations)
             last, cpu = max(self.seen.ends), processor() - cpu
             self.seen.breaks.add(last)
             self.seen.cpu |= dict.fromkeys(range(first + 1, last + 1), 1000 * cpu / (last - first))
@@ -129,7 +129,7 @@ class Side:
     def start(self) -> Any:
         raise NotImplementedError
 
-    def turn(self, laps: int) -> None:
+    def turn(self, iterations: int) -> None:
         raise NotImplementedError
 
 
@@ -139,9 +139,9 @@ class Ours(Side):
         places = {"workers": self.workers, "partitions": self.partitions}
         return self.flow.start(self.session, checkpoint=str(self.root / "c"), **places, **one_round_each())
 
-    def turn(self, laps: int) -> None:
-        self.flow.handle("tokens").send([(key, laps) for key in ring_keys(self.workers)])
-        if not self.query.wait_for("done", timeout=60 + 2 * laps):
+    def turn(self, iterations: int) -> None:
+        self.flow.handle("tokens").send([(key, iterations) for key in ring_keys(self.workers)])
+        if not self.query.wait_for("done", timeout=60 + 2 * iterations):
             raise TimeoutError
 
     @property
@@ -163,8 +163,8 @@ class Bare(Side):
         ):
             return self.loop.start(self.session)
 
-    def turn(self, laps: int) -> None:
-        if not self.loop.spin(laps, timeout=60 + 2 * laps):
+    def turn(self, iterations: int) -> None:
+        if not self.loop.spin(iterations, timeout=60 + 2 * iterations):
             raise TimeoutError
 
 
@@ -180,7 +180,7 @@ def measure(
     partitions: int,
     *,
     turns: int,
-    laps: int,
+    iterations: int,
     kinds: Sequence[type[Side]],
 ) -> list[list[dict[str, float]]]:
     """The rounds of each kind of loop, which took turns."""
@@ -190,7 +190,7 @@ def measure(
             side.spin(WARM)
         for number in range(turns):
             for side in sides if number % 2 else sides[::-1]:
-                side.spin(laps)
+                side.spin(iterations)
     finally:
         for side in sides:
             side.stop()
@@ -198,14 +198,14 @@ def measure(
 
 
 def within(
-    session: SparkSession, workers: int, partitions: int, *, laps: int, turns: int
+    session: SparkSession, workers: int, partitions: int, *, iterations: int, turns: int
 ) -> list[dict[str, float]]:
     """Ms and processor ms per round where a micro-batch may hold several, one pair per epoch."""
     flow = ring_flow(workers)
     checkpoint = str(harness.folder() / "checkpoint")
     found = []
     with flow.start(session, checkpoint=checkpoint, workers=workers, partitions=partitions) as query:
-        for count in [WARM] + [laps] * turns:
+        for count in [WARM] + [iterations] * turns:
             began, cpu = time.perf_counter(), processor()
             flow.handle("tokens").send([(key, count) for key in ring_keys(workers)])
             if not query.wait_for("done", timeout=60 + 2 * count):

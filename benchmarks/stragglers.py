@@ -4,11 +4,11 @@
    law (the most frequent key has 18 % of the records); Spark's own count reads the same files. "Uncombined"
    is a vertex that takes each record as it is: nothing can be added up before the exchange, and the worker
    of the hot key does three quarters of the work; with more workers it would still do half of it. In a loop:
-   a sum per key and lap; half of what is dealt on goes to one key.
-2. A pausing worker: in one lap of 20 the worker of one key sleeps. A micro-batch waits for its slowest task,
-   and the next one begins after it, in asynchronous loops, too: no worker runs ahead of another. So a pause
-   costs what it lasts, once for all workers that pause in the same round; Naiad's workers, which do not wait
-   for each other, lose it only where others need the result. `recent_progress` names the worker.
+   a sum per key and iteration; half of what is dealt on goes to one key.
+2. A pausing worker: in one iteration of 20 the worker of one key sleeps. A micro-batch waits for its slowest
+   task, and the next one begins after it, in asynchronous loops, too: no worker runs ahead of another. So a
+   pause costs what it lasts, once for all workers that pause in the same round; Naiad's workers, which do not
+   wait for each other, lose it only where others need the result. `recent_progress` names the worker.
 3. Speculation, on a standalone cluster of two workers with addresses of their own (Spark starts no second
    attempt on the address of the first, so never in local-cluster mode): the first attempt of one task hangs.
    The second one runs beside it on the other worker; whichever Spark takes, the answer is checked.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PRIME, FAN = 1_000_003, 4
-#: A pause of so many seconds, in one lap of so many.
+#: A pause of so many seconds, in one iteration of so many.
 PAUSE, OFTEN = 0.2, 20
 VALUES = "key long, value long"
 
@@ -103,19 +103,19 @@ def skew(report: Report, spark: SparkSession, *, quick: bool) -> None:
                 )
 
 
-# -- laps ----------------------------------------------------------------------------------------------------
+# -- iterations ----------------------------------------------------------------------------------------------
 
 
-def laps(count: int, keys: int, *, hot: bool = False, pause: float = 0.0) -> ts.Dataflow:
-    """A sum per key in each lap, dealt to other keys in the next. Columns: key long, value long."""
-    flow = ts.Dataflow("laps")
+def iterations(count: int, keys: int, *, hot: bool = False, pause: float = 0.0) -> ts.Dataflow:
+    """A sum per key in each iteration, dealt to other keys in the next. Columns: key long, value long."""
+    flow = ts.Dataflow("iterations")
 
-    def lap(dealt: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
+    def iteration(dealt: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
         summed = dealt.group_by("key").aggregate(value=("sum", "value"), per="time", name="summed")
-        onward = summed.unary(partial(deal, keys=keys, hot=hot, pause=pause), VALUES, name="deal")
-        return onward, summed.unary(partial(last, count=count), VALUES, name="last")
+        shares = summed.unary(partial(deal, keys=keys, hot=hot, pause=pause), VALUES, name="deal")
+        return shares, summed.unary(partial(last, count=count), VALUES, name="last")
 
-    flow.input("x", VALUES).loop(lap, max_iterations=count).capture("out")
+    flow.input("x", VALUES).loop(iteration, max_iterations=count).capture("out")
     return flow
 
 
@@ -134,7 +134,7 @@ def targets(key: np.ndarray, keys: int, *, hot: bool) -> np.ndarray:
 
 
 def last(time: Any, batch: pa.Table, *, count: int) -> pa.Table | None:
-    """What the last lap has summed."""
+    """What the last iteration has summed."""
     return batch if time[-1] == count - 1 else None
 
 
@@ -160,11 +160,11 @@ def skewed_loop(report: Report, spark: SparkSession, *, quick: bool) -> None:
     took: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(1 if quick else 3):
         for hot in took:
-            run = as_flow(spark, laps(count, keys, hot=hot), [start_values(keys, e) for e in range(3)])
+            run = as_flow(spark, iterations(count, keys, hot=hot), [start_values(keys, e) for e in range(3)])
             assert run.results == [expected(count, keys, e, hot=hot) for e in range(3)]
             took[hot] += run.times[1:]
     report.add(
-        f"a loop of {count} laps, {FAN * keys:,} records each, half on one key",
+        f"a loop of {count} iterations, {FAN * keys:,} records each, half on one key",
         ours=median(took[True]),
         baseline=median(took[False]),
         against="ours, even",
@@ -194,7 +194,9 @@ def pauses(report: Report, spark: SparkSession, *, quick: bool) -> None:
         f"a worker took as long, and names {sorted(set(slow))} for them."
     )
     data = [start_values(64, epoch) for epoch in range(2 if quick else 4)]
-    ours, theirs = (as_flow(spark, laps(count, 64, pause=pause), data).times[1:] for pause in (PAUSE, 0.0))
+    ours, theirs = (
+        as_flow(spark, iterations(count, 64, pause=pause), data).times[1:] for pause in (PAUSE, 0.0)
+    )
     report.add(
         f"the same, {count} rounds in a micro-batch, all",
         ours=median(ours),
@@ -206,7 +208,7 @@ def pauses(report: Report, spark: SparkSession, *, quick: bool) -> None:
 
 def rounds(spark: SparkSession, count: int, turns: int) -> tuple[list[Any], list[Any]]:
     """The progress of each round of some epochs, with pauses and without, in turns; the first ones warm."""
-    sides = [(laps(count, 64, pause=pause), list[Any]()) for pause in (PAUSE, 0.0)]
+    sides = [(iterations(count, 64, pause=pause), list[Any]()) for pause in (PAUSE, 0.0)]
     with ExitStack() as running:
         queries = [
             running.enter_context(
@@ -214,7 +216,7 @@ def rounds(spark: SparkSession, count: int, turns: int) -> tuple[list[Any], list
                     spark,
                     checkpoint=str(harness.folder()),
                     workers=2,
-                    name=f"laps-{number}",
+                    name=f"iterations-{number}",
                     rounds_per_batch=1,
                 )
             )

@@ -15,7 +15,7 @@ from unittest import mock
 import pyarrow as pa
 
 from benchmarks import harness
-from timely_spark.runtime.log import RoundLog
+from timely_spark.runtime.storage.log import RoundLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,7 +51,7 @@ class Timed:
         """Times the action of each batch, and a flow's manifests and operator; the same for both loops."""
         from pyspark.sql.classic.dataframe import DataFrame
 
-        import timely_spark.runtime.query as ours
+        import timely_spark.runtime.query.streaming as ours
 
         to_arrow, manifest, operator = DataFrame.toArrow, RoundLog.write, ours._operator  # noqa: SLF001
 
@@ -67,7 +67,7 @@ class Timed:
         with (
             mock.patch.object(DataFrame, "toArrow", timed_action),
             mock.patch.object(RoundLog, "write", timed_manifest),
-            mock.patch.object(ours, "_operator", lambda site: timed(operator(site), str(self.calls))),
+            mock.patch.object(ours, "_operator", lambda context: timed(operator(context), str(self.calls))),
         ):
             yield
 
