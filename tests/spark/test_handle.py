@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -150,7 +152,10 @@ def test_without_a_checkpoint_what_is_sent_after_the_end_is_for_the_next_start(s
     x.send([3])
     assert x.handle.sent == 0, "it has ended by itself"
     del ended
-    gc.collect()
+    deadline = time.monotonic() + 60
+    while Path(place).exists() and time.monotonic() < deadline:  # a thread lets go of it when it has ended
+        gc.collect()
+        time.sleep(0.05)
     assert not Path(place).exists(), "nobody can ask it any more"
 
 
@@ -193,10 +198,12 @@ def test_a_healthy_script_prints_nothing_of_ours_and_leaves_nothing(tmp_path: Pa
         [sys.executable, str(script)], check=True, capture_output=True, text=True, env=os.environ | place
     )
 
-    said = [line for line in done.stderr.splitlines() if "WARN" not in line and "[Stage" not in line]
-    said = [line for line in said if "no micro-batch had read" not in line]  # it may, or may not, have
-    said = said[next(line for line, text in enumerate(said) if "BEGIN" in text) + 1 :]
-    assert [line for line in said if line.strip()] == []
+    printed = done.stderr[done.stderr.index("BEGIN") :]
+    # A Python worker that Spark has hung up on in the middle of a task says so, now and then.
+    printed = re.sub(r"Traceback .*\n(  File .*/pyspark/daemon\.py.*\n(    .*\n)*)+BrokenPipeError.*\n", "", printed)
+    lines = [line for line in printed.splitlines()[1:] if "WARN" not in line and "[Stage" not in line]
+    lines = [line for line in lines if "no micro-batch had read" not in line]  # it may, or may not, have
+    assert [line for line in lines if line.strip()] == []
     assert list((tmp_path / "tmp").glob("timely-*")) == []
 
 
