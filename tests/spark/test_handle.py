@@ -200,7 +200,9 @@ def test_a_healthy_script_prints_nothing_of_ours_and_leaves_nothing(tmp_path: Pa
 
     printed = done.stderr[done.stderr.index("BEGIN") :]
     # A Python worker that Spark has hung up on in the middle of a task says so, now and then.
-    printed = re.sub(r"Traceback .*\n(  File .*/pyspark/daemon\.py.*\n(    .*\n)*)+BrokenPipeError.*\n", "", printed)
+    printed = re.sub(
+        r"Traceback .*\n(  File .*/pyspark/daemon\.py.*\n(    .*\n)*)+BrokenPipeError.*\n", "", printed
+    )
     lines = [line for line in printed.splitlines()[1:] if "WARN" not in line and "[Stage" not in line]
     lines = [line for line in lines if "no micro-batch had read" not in line]  # it may, or may not, have
     assert [line for line in lines if line.strip()] == []
