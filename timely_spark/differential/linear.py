@@ -20,7 +20,6 @@ from timely_spark.graph import (
     SchemaLike,
     Stage,
     Stateless,
-    Vertex,
     as_schema,
     as_table,
     caller,
@@ -28,7 +27,7 @@ from timely_spark.graph import (
     composed,
 )
 from timely_spark.operators.rows import Expression, check_function, computed, map_records
-from timely_spark.state.partitioning import repartition
+from timely_spark.state.buffering import BufferingVertex
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,27 +83,17 @@ class _Many(Stateless):
         return (table.append_column(DIFF, batch.column(DIFF).take(pa.array(sources))),)
 
 
-class Consolidate(Vertex):
+class Consolidate(BufferingVertex):
     """Send each time's changes consolidated, when the time is complete."""
-
-    repartition = repartition
-
-    def __init__(self) -> None:
-        self.waiting: dict[Any, list[pa.Table]] = {}
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Consolidate before the exchange."""
         return trace.consolidate(batch)
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Buffer the changes."""
-        self.waiting.setdefault(time, []).append(batch)
-        self.notify_at(time)
-
-    def on_notify(self, time: Any) -> None:
+    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
         """Send the consolidated changes."""
-        if buffered := self.waiting.pop(time, None):
-            self.send_by(0, time, trace.consolidate(pa.concat_tables(buffered)))
+        if batches[0]:
+            self.send_by(0, time, trace.consolidate(pa.concat_tables(batches[0])))
 
 
 def changed_by(stream: Stream, diff: str | None, *, name: str | None = None) -> Stream:

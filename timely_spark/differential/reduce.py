@@ -12,12 +12,11 @@ from timely_spark.differential.arranged import index_of
 from timely_spark.differential.reducers import Logic
 from timely_spark.differential.trace import compact, consolidate, stamped
 from timely_spark.differential.working import HasNulls, Side, Values, WorkingSet
-from timely_spark.graph import Vertex
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.partitioning import repartition
+from timely_spark.state.buffering import BufferingVertex
 
 
-class Reduce(Vertex):
+class Reduce(BufferingVertex):
     """When a time is complete, send the changes of the results of the keys to which it is interesting.
 
     The interesting times of a key are the times of its changes, and all joins of these. At the join of two
@@ -25,14 +24,11 @@ class Reduce(Vertex):
     although no change has that time.
     """
 
-    repartition = repartition
-
     def __init__(self, logic: Logic, *, shared: bool) -> None:
+        super().__init__()
         self.logic, self.shared = logic, shared
         #: the traces; the changes of the present loop context are in the working set only
         self.input, self.output = Arrangement(logic.keys), Arrangement(logic.keys)
-        #: by time, the changes that arrived
-        self.waiting: dict[Any, list[pa.Table]] = {}
         #: by time, keys to which it is interesting as a join of times; without those of the working set
         self.interesting: dict[Any, list[pa.Table]] = {}
         #: of the loop context of the last notification
@@ -54,17 +50,12 @@ class Reduce(Vertex):
         """Consolidate the changes."""
         return consolidate(batch)
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Buffer the changes until the time is complete."""
-        self.waiting.setdefault(time, []).append(batch)
-        self.notify_at(time)
-
-    def on_notify(self, time: Any) -> None:
+    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
         """Send the changes of the results at a complete time."""
         self._since = self._context.since_here()
         if self.shared or self._work is None or self._work.context != time.encode()[:-1]:
             self._leave_context()
-        arrived = self.waiting.pop(time, [])
+        (arrived,) = batches
         keys = [table.select(list(self.logic.keys)) for table in arrived] + self.interesting.pop(time, [])
         added = pa.concat_tables(arrived) if arrived and not self.shared else None
         try:
@@ -113,5 +104,5 @@ class Reduce(Vertex):
     def checkpoint(self) -> Mapping[str, Any]:
         """The traces, the buffered changes and the interesting times."""
         self._leave_context()
-        named = ("input", "output", "waiting", "interesting")
+        named = ("input", "output", "buffered", "interesting")
         return {name: value for name in named if len(value := getattr(self, name))}

@@ -15,13 +15,14 @@ import pyarrow.compute as pc
 
 from timely_spark.differential.trace import DIFF, consolidate, numbers
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Partition, Vertex, caller, check_columns, composed, describe
+from timely_spark.graph import Partition, caller, check_columns, composed, describe
 from timely_spark.graphs.affected import NO_NODE, Affected, ordered, summed, unique
 from timely_spark.graphs.pairs import insert_pairs, narrowed, pairs_of
 from timely_spark.graphs.spanning import Rooted, along_paths, breadth_first, rooted_forest
 from timely_spark.operators.aggregate import ALL
 from timely_spark.operators.rows import computed
 from timely_spark.state.arrangement import Arrangement, paired
+from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.keys import Hashes, Indices, Mask, exact, flat, same
 from timely_spark.state.partitioning import repartition
 
@@ -37,7 +38,7 @@ _FEW = 4096
 _REMOVED = -1
 
 
-class _Forest(Vertex):
+class _Forest(BufferingVertex):
     """A rooted spanning forest of the present edges; an update writes only the affected nodes.
 
     Invariant: the root of each tree is its least node, and the label of all its nodes; every other node has
@@ -45,9 +46,8 @@ class _Forest(Vertex):
     """
 
     def __init__(self, ends: tuple[str, str], kind: pa.DataType) -> None:
+        super().__init__()
         self.ends, self.kind = ends, kind
-        #: by time, the changes that arrived
-        self.waiting: dict[Any, list[pa.Table]] = {}
         #: the multiplicity of each edge, from either end; of a self-loop once
         self.edges = Arrangement(("node",), within=("other",))
         #: rows of nodes, of which the last one counts. DIFF: 1 if the node is added, -1 if removed, else 0
@@ -63,11 +63,6 @@ class _Forest(Vertex):
             a, b = pc.add(a, zero), pc.add(b, zero)
         ends = dict(zip(self.ends, ordered(a, b), strict=True))
         return pa.table({**ends, **{name: batch.column(name) for name in batch.schema.names[2:]}})
-
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Buffer the changes until the time is complete."""
-        self.waiting.setdefault(time, []).append(batch)
-        self.notify_at(time)
 
     def update(self, changes: pa.Table) -> tuple[Affected, pa.Table]:
         """Apply changes of edges. Returns the affected nodes, and the self-loops added or removed."""
@@ -254,9 +249,9 @@ class _SpanningForest(_Forest):
         #: and the forest edges that those workers had sent of them
         self.sent: list[pa.Table] = []
 
-    def on_notify(self, time: Any) -> None:
+    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
         """Send the forest's changes at `time`."""
-        edges = [*self.moved, *self.waiting.pop(time, [])]
+        edges = [*self.moved, *batches[0]]
         if not edges:
             return
         nodes, loops = self.update(pa.concat_tables(edges))
@@ -287,7 +282,7 @@ class _SpanningForest(_Forest):
         """Let each new worker insert its edges again, and subtract the forest edges that were sent before."""
         parts = [
             {
-                "waiting": state["waiting"],
+                "buffered": state["buffered"],
                 "moved": [*state["moved"], *map(self._undirected, state["edges"].batches())],
                 "sent": [*state["sent"], *self._forest(state["nodes"], state["edges"])],
             }
@@ -320,11 +315,11 @@ class _SpanningForest(_Forest):
 class _Components(_Forest):
     """Send the changes of each node's component. All edges are on one worker."""
 
-    def on_notify(self, time: Any) -> None:
+    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
         """Send the components' changes at `time`."""
-        if not (edges := self.waiting.pop(time, [])):
+        if not batches[0]:
             return
-        nodes, _ = self.update(pa.concat_tables(edges))
+        nodes, _ = self.update(pa.concat_tables(batches[0]))
         moved = np.flatnonzero(nodes.label != nodes.old_label)
         leave, join = moved[nodes.old_label[moved] != NO_NODE], moved[nodes.label[moved] != NO_NODE]
         if len(moved):

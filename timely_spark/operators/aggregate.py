@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Partition, Vertex, caller, check_columns, check_given, composed
+from timely_spark.graph import Partition, caller, check_columns, check_given, composed
 from timely_spark.operators.expire import Sessions, check_expire
 from timely_spark.operators.rows import check_name, computed
 from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.keys import Groups, Hashes, Indices, flat, group
-from timely_spark.state.partitioning import repartition
 from timely_spark.state.stamps import AT, settle_times, stamp, stamps
 from timely_spark.times import only_epochs
 
@@ -104,16 +104,13 @@ def _sum_type(kind: pa.DataType) -> pa.DataType:
     return pa.float64() if pa.types.is_floating(kind) else kind
 
 
-class Aggregate(Vertex):
+class Aggregate(BufferingVertex):
     """Accumulate per key; when a time is complete, send the values of the keys that changed."""
 
-    repartition = repartition
-
     def __init__(self, aggregates: Aggregates, *, accumulate: bool) -> None:
+        super().__init__()
         self.aggregates, self.accumulate = aggregates, accumulate
         self.state = Arrangement(aggregates.keys)
-        #: by time, the partial aggregates that arrived
-        self.waiting: dict[Any, list[pa.Table]] = {}
         #: interesting times (joins of times with records), and the keys whose value changes there
         self.interesting: dict[Any, list[pa.Table]] = {}
 
@@ -125,15 +122,9 @@ class Aggregate(Vertex):
         """Combine partial aggregates before the exchange."""
         return self.aggregates.combine(batch, group(batch, self.aggregates.keys))
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Buffer the partial aggregates."""
-        self.waiting.setdefault(time, []).append(batch)
-        self.notify_at(time)
-
-    def on_notify(self, time: Any) -> None:
+    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
         """Send the values that changed at `time`."""
-        buffered = self.waiting.pop(time, [])
-        batch = self.combine(0, pa.concat_tables(buffered)) if buffered else None
+        batch = self.combine(0, pa.concat_tables(batches[0])) if batches[0] else None
         if not self.accumulate:
             if batch is not None:
                 self.send_by(0, time, batch)

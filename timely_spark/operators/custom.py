@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from timely_spark.errors import GraphError
 from timely_spark.graph import Partition, SchemaLike, Vertex, as_schema, caller, names
-from timely_spark.state.partitioning import repartition
+from timely_spark.state.buffering import BufferingVertex
 
 if TYPE_CHECKING:
     from timely_spark.streams import Stream
@@ -30,28 +30,19 @@ class _OnRecv(Vertex):
             self.send_by(0, time, result)
 
 
-class _OnNotify(Vertex):
+class _OnNotify(BufferingVertex):
     """Buffer by time; apply the function when the time is complete (Naiad section 4.1)."""
 
-    repartition = repartition
-
     def __init__(self, function: Callable[..., Any], schemas: tuple[pa.Schema, ...]) -> None:
+        super().__init__(inputs=len(schemas))
         self.function, self.schemas = function, schemas
-        self.buffers: dict[Any, list[list[pa.Table]]] = {}
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        self.buffers.setdefault(time, [[] for _ in self.schemas])[edge].append(batch)
-        self.notify_at(time)
-
-    def on_notify(self, time: Any) -> None:
-        if (sides := self.buffers.pop(time, None)) is None:
+    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+        if not any(batches):
             return
+        sides = zip(batches, self.schemas, strict=True)
         result = self.function(
-            time,
-            *(
-                pa.concat_tables(side or [schema.empty_table()])
-                for side, schema in zip(sides, self.schemas, strict=True)
-            ),
+            time, *(pa.concat_tables(side or [schema.empty_table()]) for side, schema in sides)
         )
         if result is not None:
             self.send_by(0, time, result)

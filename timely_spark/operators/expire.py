@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Vertex, caller
 from timely_spark.state.arrangement import EPOCH, Arrangement
+from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.keys import Hashes, Indices, flat, group
 from timely_spark.state.partitioning import Partitioner, repartition
 from timely_spark.times import is_whole, only_epochs
@@ -75,21 +76,18 @@ class Expire(Vertex):
         return repartition(self, kept, workers, partition)
 
 
-class Sessions(Vertex):
+class Sessions(BufferingVertex):
     """Aggregate each key's records per session, as in a session window with a gap of `expire` epochs.
 
     A key's session ends when more than `expire` epochs pass without a record of the key. Epochs are processed
     whole and in order, so sessions depend on times alone.
     """
 
-    repartition = repartition
-
     def __init__(self, keys: Sequence[str], expire: int) -> None:
+        super().__init__()
         self.keys, self.expire = tuple(keys), expire
         #: per key its session's aggregate and last epoch; of several rows of a key the latest counts
         self.state = Arrangement(self.keys)
-        #: by time, the batches that arrived
-        self.waiting: dict[Any, list[pa.Table]] = {}
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Combine records, or partial aggregates, to one row per key."""
@@ -107,15 +105,14 @@ class Sessions(Vertex):
         raise NotImplementedError
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Buffer until the epoch is complete."""
-        self.waiting.setdefault(time, []).append(self.combine(0, batch))
-        self.notify_at(time)
+        """Buffer one row per key."""
+        super().on_recv(edge, time, self.combine(0, batch))
 
-    def on_notify(self, time: Any) -> None:
+    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
         """Continue, or begin, the session of each key in the epoch."""
-        if not (buffered := self.waiting.pop(time, None)):
+        if not batches[0]:
             return
-        batch = buffered[0] if len(buffered) == 1 else self.combine(0, pa.concat_tables(buffered))
+        batch = batches[0][0] if len(batches[0]) == 1 else self.combine(0, pa.concat_tables(batches[0]))
         if not batch.num_rows:
             return
         probe, stored = self.state.lookup(batch, self.keys)

@@ -6,7 +6,6 @@ ask for no notification, so a loop around them ends as soon as no record improve
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Monotone, Partition, Vertex, caller, check_columns, composed, names
 from timely_spark.operators.expire import Sessions, check_expire
 from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.keys import Hashes, Indices, Mask, group, hashes
 from timely_spark.state.partitioning import repartition
 from timely_spark.state.stamps import settle_times, stamp, where_time
@@ -65,22 +65,21 @@ class Improvements(Vertex):
         return self._context.coarse(time)
 
 
-class Finalise(Improvements):
+class Finalise(BufferingVertex, Improvements):
     """When a time is complete, send each key's best record, if it improves on those of earlier times."""
 
     def __init__(self, monotone: Monotone) -> None:
-        super().__init__(monotone)
-        self.waiting: dict[Any, list[pa.Table]] = defaultdict(list)
+        BufferingVertex.__init__(self)
+        Improvements.__init__(self, monotone)
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Buffer the best records until the time is complete."""
-        self.waiting[time].append(best_per_key(batch, self.monotone))
-        self.notify_at(time)
+        """Buffer the best records."""
+        super().on_recv(edge, time, best_per_key(batch, self.monotone))
 
-    def on_notify(self, time: Any) -> None:
+    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
         """Send the improvements of a complete time."""
-        if buffered := self.waiting.pop(time, None):
-            super().on_recv(0, time, pa.concat_tables(buffered))
+        if batches[0]:
+            Improvements.on_recv(self, 0, time, pa.concat_tables(batches[0]))
 
     def coarse(self, time: Any) -> Any:
         """The time itself: a vertex that waits for iterations keeps every loop counter."""

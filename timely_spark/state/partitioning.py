@@ -17,7 +17,7 @@ Partitioner = Callable[[int, pa.Table], list[pa.Table]]
 
 def repartition(
     _: Vertex, states: Sequence[Mapping[str, Any]], workers: int, partition: Partitioner
-) -> list[dict[str, Any]]:
+) -> Sequence[Mapping[str, Any]]:
     """`Vertex.repartition` of state that is partitioned like the input that it came from.
 
     Such state is made of tables, lists of tables and `Arrangement`s; of lists with one of these for each

@@ -1,0 +1,42 @@
+"""`BufferingVertex`: a vertex that processes each time as a whole, when the time is complete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from timely_spark.graph import Vertex
+from timely_spark.state.partitioning import repartition
+
+
+class BufferingVertex(Vertex):
+    """Buffer the batches of each time by input; process them when the time is complete.
+
+    Source: the buffering vertices of Naiad section 4.1.
+
+    Args:
+        inputs: the number of inputs.
+    """
+
+    repartition = repartition
+
+    def __init__(self, inputs: int = 1) -> None:
+        self._inputs = inputs
+        #: by time and input, the batches that have arrived
+        self.buffered: dict[Any, list[list[pa.Table]]] = {}
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Buffer the batch until the time is complete."""
+        if time not in self.buffered:
+            self.buffered[time] = [[] for _ in range(self._inputs)]
+        self.buffered[time][edge].append(batch)
+        self.notify_at(time)
+
+    def on_notify(self, time: Any) -> None:
+        """Process a complete time."""
+        self.on_complete(time, *self.buffered.pop(time, [[]] * self._inputs))
+
+    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+        """Process the batches of each input at a complete time; there may be none."""
+        raise NotImplementedError
