@@ -42,7 +42,7 @@ import pyarrow as pa
 
 import timely_spark as ts
 from benchmarks import harness
-from benchmarks.baselines import trace
+from benchmarks.baselines import built, trace
 from benchmarks.harness import BASELINE, OURS, Report, median
 from benchmarks.machine import ROOT
 from benchmarks.resources import Resources
@@ -140,16 +140,7 @@ def graphx(folder: Path, count: int) -> list[str]:
 
 
 def differential(folder: Path, count: int) -> list[str]:
-    """Built outside the sources, where it stays for the next time.
-
-    Raises:
-        OSError, subprocess.CalledProcessError: there is no cargo, or it cannot have what it builds with.
-    """
-    place = Path(tempfile.gettempdir()) / "timely-bench-differential"
-    shutil.copytree(BASELINES / "differential", place, dirs_exist_ok=True)
-    build = ["cargo", "build", "--release", "--quiet", "--target-dir", "target"]
-    subprocess.run(build, cwd=place, check=True, capture_output=True)
-    return [str(place / "target" / "release" / "components"), str(folder), str(count), "-w", "2"]
+    return [built.rust("components"), str(folder), str(count), "-w", "2"]
 
 
 SIDES: Mapping[str, Callable[[Path, int], list[str]]] = {

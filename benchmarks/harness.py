@@ -46,6 +46,7 @@ class Report:
         self.rows: list[dict[str, Any]] = []
         self.notes: list[str] = []
         self.plots: list[str] = []
+        self.tables: list[tuple[list[str], list[list[str]]]] = []
         self._machine = machine()
         self._began = time.perf_counter()
 
@@ -70,6 +71,10 @@ class Report:
     def note(self, text: str) -> None:
         """A sentence under the table."""
         self.notes.append(text)
+
+    def table(self, names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """A table of text after the notes."""
+        self.tables.append((list(names), [list(row) for row in rows]))
 
     def plot(self, suffix: str, draw: Callable[[Any], None], *, size: tuple[float, float] = (7, 4)) -> None:
         """A PNG: `draw` gets the axes. Without matplotlib there is a note instead.
@@ -110,6 +115,7 @@ class Report:
             "versions": versions(),
             "rows": self.rows,
             "notes": self.notes,
+            "tables": self.tables,
             "plots": self.plots,
         }
         text_json = json.dumps(_plain(found), indent=1)
@@ -142,11 +148,12 @@ class Report:
             [name for name, _ in columns], [[get(row) for _, get in columns] for row in self.rows]
         )
         notes = "".join(f"- {note}\n" for note in self.notes)
+        tables = "\n".join(markdown_table(names, rows) for names, rows in self.tables)
         plots = "".join(f"![{name}]({name})\n" for name in self.plots)
         m = self._machine
         where = f"{m['cpu']}, {m['cores']} cores, {m['memory_gb']} GB, load {m['load']} at the start"
         quick = " (quick run: indicative only)" if self.quick else ""
-        parts = [f"## {self.title}{quick}\n\n{table}", notes, plots, f"{where}.\n"]
+        parts = [f"## {self.title}{quick}\n\n{table}", notes, tables, plots, f"{where}.\n"]
         return "\n".join(part for part in parts if part)
 
     def _everywhere(self, key: str) -> bool:

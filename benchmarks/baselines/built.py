@@ -1,0 +1,40 @@
+"""Baselines that are no Python of ours, built outside the sources, where they stay for the next time."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+PATHWAY = "pathway==0.33.0"
+_PLACE = Path(tempfile.gettempdir())
+
+
+def rust(program: str) -> str:
+    """The path of a program of the crate of differential-dataflow's.
+
+    Raises:
+        OSError, subprocess.CalledProcessError: there is no cargo, or it cannot have what it builds with.
+    """
+    place = _PLACE / "timely-bench-differential"
+    shutil.copytree(Path(__file__).parent / "differential", place, dirs_exist_ok=True)
+    build = ["cargo", "build", "--release", "--quiet", "--target-dir", "target"]
+    subprocess.run(build, cwd=place, check=True, capture_output=True)
+    return str(place / "target" / "release" / program)
+
+
+def pathway() -> str:
+    """The path of a Python that has Pathway, which needs another pandas than we do: 1.6 GB.
+
+    Raises:
+        subprocess.CalledProcessError: it cannot be installed.
+    """
+    place = _PLACE / "timely-bench-pathway"
+    python, done = str(place / "bin" / "python"), place / "installed"
+    if not done.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(place)], check=True, capture_output=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", PATHWAY], check=True, capture_output=True)
+        done.touch()
+    return python
