@@ -59,12 +59,16 @@ FLOWS: Mapping[str, Callable[[ts.Collection, ts.Collection], ts.Collection]] = {
 }
 
 
-def flow_of(name: str) -> ts.Dataflow:
-    """The program, from changes of edges to changes of the answer."""
+def flow_of(name: str, tell: Callable[[int, pa.Table], None] | None = None) -> ts.Dataflow:
+    """The program, from changes of edges to changes of the answer, which are captured or told."""
     flow = ts.Dataflow(name)
     edges = flow.input("edges", "src long, dst long, weight long, diff long").collection(diff="diff")
     roots = flow.input("roots", "node long").collection()
-    FLOWS[name](edges, roots).changes().capture("out")
+    changes = FLOWS[name](edges, roots).changes()
+    if tell is None:
+        changes.capture("out")
+    else:
+        changes.subscribe(tell)
     return flow
 
 
