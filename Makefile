@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run check test lint campaign mutate simulate chaos bench bench-quick clean check-tools
+.PHONY: help install run check test lint methods campaign mutate simulate chaos bench bench-quick clean check-tools
 
 # The Python that .venv is made from; another one: make install PYTHON=/path/to/python3.12
 PYTHON ?= python3
@@ -34,6 +34,9 @@ lint: install ## ruff (rules and format) and mypy --strict
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+
+methods: install ## tell type checkers of the operators (timely_spark/methods.pyi), after adding one
+	@$(PY) tests/test_methods.py
 
 campaign: install ## the long randomised tests (minutes)
 	@$(PY) -m pytest --campaign -m campaign $(ARGS)

@@ -1,4 +1,4 @@
-"""Imports only point downwards, and nothing but `runtime` needs Spark: read from the sources, never run."""
+"""Imports only point downwards, also lazy ones, and only `runtime` needs Spark: read from the sources."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import networkx as nx
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "timely_spark"
@@ -22,13 +23,13 @@ LAYERS = (
     ("compiler",),
     ("worker",),
     ("coordinator",),
-    ("operators",),
+    ("show",),
     ("streams",),
+    ("operators",),
     ("dataflow",),
     ("captured",),
     ("differential",),
     ("graphs",),
-    ("show",),
     ("runtime",),
     ("crashes",),
     ("testing",),
@@ -44,12 +45,33 @@ PURE = {"errors", "times", "graph", "progress", "state", "compiler", "worker", "
 OPTIONAL = {"delta", "networkx", "scipy", "matplotlib", "graphviz", "IPython", "ipywidgets", "rich"}
 
 
+#: The imports of this package that stand in a function: from which module, which part, and why.
+IN_FUNCTIONS = {
+    ("timely_spark", "runtime"): "the names that need Spark import it on first use",
+    ("timely_spark.dataflow", "runtime"): "a flow is built without Spark, which starting it needs",
+    ("timely_spark.runtime.query.feedback", "runtime"): "the code of a shipped class imports where it runs",
+    ("timely_spark.runtime.query.streaming", "runtime"): "a data source of Spark is a subclass of pyspark's",
+    ("timely_spark.runtime.sinks.sink", "runtime"): "a data source of Spark is a subclass of pyspark's",
+}
+#: The only import upwards, and it is lazy.
+UPWARDS = {("dataflow", "runtime")}
+#: Two modules of a folder that know each other: the first names the second in annotations only.
+PAIRS = {
+    ("timely_spark.compiler.identity", "timely_spark.compiler.plan"),
+    ("timely_spark.worker.context", "timely_spark.worker.round"),
+}
+#: What only type checkers read (methods.pyi): the only place for names of layers above.
+TYPED = "timely_spark.methods."
+
+
 class Import(NamedTuple):
     """One imported name: where it stands, and whether it is needed to load the module."""
 
     name: str
     line: int
+    #: in a function, or under TYPE_CHECKING
     lazy: bool
+    in_function: bool = False
 
 
 def _imports(tree: ast.AST, module: str, *, is_package: bool) -> list[Import]:
@@ -57,23 +79,23 @@ def _imports(tree: ast.AST, module: str, *, is_package: bool) -> list[Import]:
     package = module if is_package else module.rpartition(".")[0]
     found: list[Import] = []
 
-    def visit(node: ast.AST, *, lazy: bool) -> None:
+    def visit(node: ast.AST, *, lazy: bool, inside: bool = False) -> None:
         if isinstance(node, ast.Import):
-            found.extend(Import(alias.name, node.lineno, lazy) for alias in node.names)
+            found.extend(Import(alias.name, node.lineno, lazy, inside) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             origin = ".".join([*base, *([node.module] if node.module else [])])
             # `from timely_spark import times` imports timely_spark.times, as far as layers are concerned
-            found.extend(Import(f"{origin}.{alias.name}", node.lineno, lazy) for alias in node.names)
+            found.extend(Import(f"{origin}.{alias.name}", node.lineno, lazy, inside) for alias in node.names)
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             for child in node.body:
                 visit(child, lazy=True)
             for child in node.orelse:
-                visit(child, lazy=lazy)
+                visit(child, lazy=lazy, inside=inside)
         else:
-            inside = lazy or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            inside = inside or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
             for child in ast.iter_child_nodes(node):
-                visit(child, lazy=inside)
+                visit(child, lazy=lazy or inside, inside=inside)
 
     visit(tree, lazy=False)
     return found
@@ -94,15 +116,16 @@ def _wrong(source: str, module: str, *, is_package: bool = False) -> list[str]:
     layer = _layer(module)
     pure = layer in PURE
     wrong = []
-    for name, line, lazy in _imports(ast.parse(source), module, is_package=is_package):
+    for name, line, lazy, _ in _imports(ast.parse(source), module, is_package=is_package):
         top = name.partition(".")[0]
         if top in OPTIONAL and not lazy:
             wrong.append(f"{line}: optional {top} is imported by loading the module")
         if top in {"pyspark", "py4j"} and layer != "runtime" and (pure or not lazy):
             wrong.append(f"{line}: {layer} imports {top}")
-        if top == "timely_spark" and not (lazy and not pure):
+        if top == "timely_spark" and not (lazy and name.startswith(TYPED)):
             other = _layer(name)
-            if other != layer and RANK[other] >= RANK[layer]:
+            allowed = lazy and (layer, other) in UPWARDS
+            if other != layer and RANK[other] >= RANK[layer] and not allowed:
                 wrong.append(f"{line}: {layer} imports {name}, which is not below it")
     return wrong
 
@@ -110,14 +133,52 @@ def _wrong(source: str, module: str, *, is_package: bool = False) -> list[str]:
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
+def _module(path: Path) -> tuple[str, bool]:
+    """A file's module, and whether that is a package."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    is_package = parts[-1] == "__init__"
+    return ".".join(parts[:-1] if is_package else parts), is_package
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_a_module_imports_only_what_is_below_it(path: Path) -> None:
-    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-    is_package = parts[-1] == "__init__"
-    module = ".".join(parts[:-1] if is_package else parts)
+    module, is_package = _module(path)
 
     assert _wrong(path.read_text(encoding="utf-8"), module, is_package=is_package) == []
+
+
+@pytest.fixture(scope="module")
+def imports() -> dict[str, list[Import]]:
+    """By module its imports of this package, each by the name of the imported module."""
+    modules = dict(map(_module, MODULES))
+    found: dict[str, list[Import]] = {}
+    for path, (module, is_package) in zip(MODULES, map(_module, MODULES), strict=True):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found[module] = []
+        for one in _imports(tree, module, is_package=is_package):
+            name = one.name
+            while name and name not in modules:  # the name of a class or function in a module
+                name = name.rpartition(".")[0]
+            if name and name != module and not one.name.startswith(TYPED):
+                found[module].append(one._replace(name=name))
+    return found
+
+
+def test_no_circle_of_modules_counting_lazy_imports(imports: dict[str, list[Import]]) -> None:
+    edges = {(module, one.name) for module, found in imports.items() for one in found}
+    circles = nx.simple_cycles(nx.DiGraph(sorted(edges - PAIRS)))
+
+    assert next(circles, None) is None
+    assert edges >= PAIRS, "take out of PAIRS what is no longer imported"
+
+
+def test_an_import_inside_a_function_has_its_reason(imports: dict[str, list[Import]]) -> None:
+    inside = {
+        (module, _layer(one.name)) for module, found in imports.items() for one in found if one.in_function
+    }
+
+    assert inside == set(IN_FUNCTIONS), "import it at the top, or give IN_FUNCTIONS the reason"
 
 
 def test_every_part_of_the_package_has_its_layer() -> None:
@@ -141,6 +202,9 @@ def test_every_part_of_the_package_has_its_layer() -> None:
         ("timely_spark.dataflow", "if TYPE_CHECKING:\n    from pyspark.sql import DataFrame", False),
         ("timely_spark.dataflow", "import pyspark", True),
         ("timely_spark.dataflow", "from timely_spark import testing", True),
+        ("timely_spark.streams", "def f():\n    from timely_spark.differential import collection", True),
+        ("timely_spark.streams", "if TYPE_CHECKING:\n    from timely_spark.dataflow import Dataflow", True),
+        ("timely_spark.streams", "if TYPE_CHECKING:\n    from timely_spark.methods import Dataflow", False),
         ("timely_spark.runtime.session", "from pyspark.sql import SparkSession", False),
         ("timely_spark.runtime.session", "from delta import configure_spark_with_delta_pip", True),
     ],

@@ -25,8 +25,8 @@ from timely_spark.dataflow import Dataflow, Input
 from timely_spark.differential import Collection, snapshot
 from timely_spark.errors import TimelyError
 from timely_spark.graph import Vertex
-from timely_spark.operators import Probe
 from timely_spark.operators.exactly_once import once
+from timely_spark.operators.outputs import Probe
 from timely_spark.streams import Scope, Stream, Variable
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Time
 

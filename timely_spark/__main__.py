@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 
 from timely_spark import __version__
+from timely_spark.errors import TimelyError
+from timely_spark.runtime.handle.status import Status
 
 #: Before each answer of `--watch` on a terminal: home, and clear to the end.
 _CLEAR = "\x1b[H\x1b[J"
@@ -63,9 +65,6 @@ def _seconds(text: str) -> float:
 
 
 def _status(given: argparse.Namespace) -> int:
-    from timely_spark.errors import TimelyError
-    from timely_spark.runtime.handle.status import Status
-
     try:
         found = Status.of(given.checkpoint)
     except TimelyError as error:

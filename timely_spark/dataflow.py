@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from timely_spark import operators
+from timely_spark import show
 from timely_spark.compiler import Plan, compile_plan
 from timely_spark.errors import BadArgument, GraphError, InvalidTime
 from timely_spark.graph import (
@@ -24,7 +24,8 @@ from timely_spark.graph import (
     locate_errors,
     whole,
 )
-from timely_spark.operators.custom import By
+from timely_spark.operators.custom import By, add_vertex
+from timely_spark.operators.finalise import finalise_graph
 from timely_spark.operators.outputs import OutputSpec
 from timely_spark.streams import Scope, Stream
 from timely_spark.times import PRODUCT, Times, broken_law
@@ -251,7 +252,7 @@ class Dataflow:
         streams: list[Any] = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
         several = isinstance(outputs, list | tuple)
         schemas: Any = outputs if several else [outputs]
-        results = operators.add_vertex(streams, vertex, schemas, by=by, name=name)
+        results = add_vertex(streams, vertex, schemas, by=by, name=name)
         return results if several else results[0]
 
     @locate_errors
@@ -263,7 +264,7 @@ class Dataflow:
             GraphError: the graph is incomplete.
             CycleError: a cycle does not advance time.
         """
-        return compile_plan(operators.finalise_graph(self.graph), whole("workers", workers))
+        return compile_plan(finalise_graph(self.graph), whole("workers", workers))
 
     def start(
         self,
@@ -340,16 +341,12 @@ class Dataflow:
     @locate_errors
     def explain(self, workers: int = 2) -> None:
         """Print the logical graph, and its physical form for a number of workers."""
-        from timely_spark.show import explain
-
-        print(explain(self, workers))  # noqa: T201
+        print(show.explain(self, workers))  # noqa: T201
 
     @locate_errors
     def to_mermaid(self) -> str:
         """The graph as a Mermaid flowchart."""
-        from timely_spark.show import to_mermaid
-
-        return to_mermaid(self)
+        return show.to_mermaid(self)
 
 
 class Source(Stream):

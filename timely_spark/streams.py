@@ -8,20 +8,30 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from timely_spark import operators
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Kind, SchemaLike, Stage, Suggests, as_schema, caller, describe, locate_errors
+from timely_spark.graph import (
+    Kind,
+    OnLimit,
+    SchemaLike,
+    Stage,
+    Suggests,
+    as_schema,
+    caller,
+    check_limit,
+    describe,
+    locate_errors,
+)
 from timely_spark.graph import Scope as GraphScope
-from timely_spark.operators.loop import OnLimit
 
 if TYPE_CHECKING:
-    from timely_spark.dataflow import Dataflow
-    from timely_spark.differential import Collection
+    from timely_spark.methods import Dataflow, StreamMethods
+else:  # `operator` adds the methods
+    StreamMethods = Suggests
 
 
 @locate_errors
 @dataclass(frozen=True, slots=True, eq=False)
-class Stream(Suggests):
+class Stream(StreamMethods):
     """A stream of records: an output of a stage. The operators are its methods and return new streams.
 
     Example:
@@ -34,64 +44,6 @@ class Stream(Suggests):
     flow: Dataflow
     stage: Stage
     port: int = 0
-
-    map = operators.map
-    select = operators.select
-    where = filter = operators.where
-    flat_map = select_many = operators.flat_map
-    map_batches = operators.map_batches
-    branch = operators.branch
-    exchange = operators.exchange
-    broadcast = operators.broadcast
-    concat = operators.concat
-    delay = operators.delay
-    expire = operators.expire
-    distinct = operators.distinct
-    min = operators.min
-    max = operators.max
-    settle = operators.settle
-    group_by = operators.group_by
-    aggregate = operators.aggregate
-    join = operators.join
-    unary = operators.unary
-    binary = operators.binary
-    unary_notify = operators.unary_notify
-    binary_notify = operators.binary_notify
-
-    enter = operators.enter
-    leave = operators.leave
-    loop = operators.loop
-
-    probe = operators.probe
-    inspect = operators.inspect
-    capture = operators.capture
-    to_memory = operators.to_memory
-    subscribe = operators.subscribe
-    foreach_epoch = operators.foreach_epoch
-    to_delta = operators.to_delta
-    to_files = operators.to_files
-
-    def collection(self, diff: str | None = None, *, name: str | None = None) -> Collection:
-        """The records as changes of an incremental collection: see `Collection`.
-
-        Args:
-            diff: an integer column: the change of the record's multiplicity; by default 1.
-            name: the step's name.
-
-        **Columns:** out: the stream's, without `diff`.
-
-        Example:
-            >>> import timely_spark as ts
-            >>> ts.Dataflow("words").input("x", "word string, diff int").collection(diff="diff")
-            Collection(collection: word string)
-
-        Raises:
-            SchemaError: `diff` is no integer column, or no column is left.
-            GraphError: the flow has times of its own kind.
-        """
-        from timely_spark.differential import collection
-
-        return collection(self, diff, name=name)
 
     @property
     def schema(self) -> pa.Schema:
@@ -267,7 +219,7 @@ class Scope:
         Raises:
             GraphError: `max_iterations` is no whole number of at least 1, or `on_limit` is unknown.
         """
-        limit = operators.check_limit(max_iterations, on_limit)
+        limit = check_limit(max_iterations, on_limit)
         title = self.flow.graph.names.add(self.graph_scope.title, "loop", name, caller())
         return Scope(
             self.flow, GraphScope(title, self.graph_scope, limit, caller(), on_limit=on_limit or "return")

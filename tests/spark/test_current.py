@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import timely_spark as ts
 from timely_spark.errors import SchemaError
-from timely_spark.operators import Output as Vertex
+from timely_spark.operators.output_vertex import Output as Vertex
 from timely_spark.runtime.sinks.delivery import Delivery
 from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.sink import Output

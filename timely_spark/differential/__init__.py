@@ -1,5 +1,8 @@
 """Incremental collections: operators on streams of changes, also in loops (differential dataflow).
 
+A function decorated with `operator(Collection)` is a method of `Collection`; every module of this folder is
+found and imported here.
+
 - `collections`: `Collection`, the user's handle, and loop variables.
 - `linear`: operators that treat each change independently, and `consolidate`.
 - `joins`, `reductions`, `reducers`: operators that keep a trace of changes at partially ordered times.
@@ -12,8 +15,12 @@
 
 from __future__ import annotations
 
-from timely_spark.differential.collections import Collection, Variable, collection
+from timely_spark.differential.collections import Collection, Variable
+from timely_spark.differential.linear import collection
 from timely_spark.differential.snapshots import snapshot
 from timely_spark.differential.trace import DIFF, consolidate
+from timely_spark.graph import load_operators
 
 __all__ = ["DIFF", "Collection", "Variable", "collection", "consolidate", "snapshot"]
+
+load_operators(__name__, __path__)

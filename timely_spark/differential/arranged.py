@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from timely_spark.differential.collections import Collection
 from timely_spark.differential.trace import SEQUENCE, insert
 from timely_spark.errors import SchemaError, StateError
-from timely_spark.graph import Context, Partition, Vertex, caller, check_columns, names
+from timely_spark.graph import Context, Partition, Vertex, caller, check_columns, names, operator
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.partitioning import repartition as repartitioned
-
-if TYPE_CHECKING:
-    from timely_spark.differential.collections import Collection
 
 
 class Arrange(Vertex):
@@ -96,6 +94,7 @@ def key_columns(operator: str, schema: pa.Schema, columns: str | Sequence[str]) 
     return listed
 
 
+@operator(Collection)
 def arrange(collection: Collection, keys: str | Sequence[str], *, name: str | None = None) -> Collection:
     """Index a collection by key, in one arrangement that many operators share.
 

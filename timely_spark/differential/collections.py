@@ -6,19 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from timely_spark.differential import arranged, joins, linear, loops, outputs, reductions
 from timely_spark.differential.trace import DIFF, SEQUENCE
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Suggests, caller, check_given, composed, describe, locate_errors
 from timely_spark.operators.rows import computed
-from timely_spark.times import PRODUCT
+from timely_spark.streams import Scope, Stream
 
 if TYPE_CHECKING:
-    from timely_spark.streams import Scope, Stream
+    from timely_spark.methods import CollectionMethods
+else:  # `operator` adds the methods
+    CollectionMethods = Suggests
 
 
 @locate_errors
-class Collection(Suggests):
+class Collection(CollectionMethods):
     """A multiset of records that changes with time, as a stream of changes.
 
     The law: at every time, an operator's accumulated output (the sum of its changes at earlier or equal
@@ -53,39 +54,6 @@ class Collection(Suggests):
         if not self.schema.names:
             msg = f"collection ({caller()}): its records have no columns. Hint: keep one, or add a constant."
             raise SchemaError(msg)
-
-    select = linear.select
-    where = filter = linear.where
-    map = linear.map
-    map_batches = linear.map_batches
-    flat_map = linear.flat_map
-    concat = linear.concat
-    negate = linear.negate
-    consolidate = linear.consolidate
-    join = joins.join
-    semijoin = joins.semijoin
-    antijoin = joins.antijoin
-    reduce = reductions.reduce
-    reduce_batches = reductions.reduce_batches
-    count = reductions.count
-    sum = reductions.sum
-    mean = reductions.mean
-    min = reductions.min
-    max = reductions.max
-    top_k = reductions.top_k
-    distinct = reductions.distinct
-    threshold = reductions.threshold
-    arrange = arranged.arrange
-    iterate = loops.iterate
-    enter_at = loops.enter_at
-    probe = outputs.probe
-    inspect = outputs.inspect
-    capture = outputs.capture
-    to_memory = outputs.to_memory
-    subscribe = outputs.subscribe
-    foreach_epoch = outputs.foreach_epoch
-    to_delta = outputs.to_delta
-    to_files = outputs.to_files
 
     @property
     def stream(self) -> Stream:
@@ -340,42 +308,3 @@ def check_collection(operator: str, other: Any) -> None:
             "Hint: make a stream one with stream.collection()."
         )
         raise GraphError(msg)
-
-
-def collection(stream: Stream, diff: str | None = None, *, name: str | None = None) -> Collection:
-    """A stream's records as changes of a collection: each adds 1 to its record's multiplicity, or `diff`.
-
-    The method `Stream.collection`.
-
-    Args:
-        stream: any.
-        diff: an integer column: the change of the record's multiplicity.
-        name: the step's name.
-
-    **Columns:** out: the stream's, without `diff`. Only stateless operators accept nested ones.
-
-    Example:
-        >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("deletions")
-        >>> names = flow.input("names", "name string, diff int").collection(diff="diff")
-        >>> _ = names.changes().capture("out")
-        >>> ts.testing.run(flow, {"names": [[("Ann", 1)], [("Ann", -1), ("Bo", 1)]]})["out"].rows()
-        {0: [('Ann', 1)], 1: [('Ann', -1), ('Bo', 1)]}
-
-    Raises:
-        SchemaError: `diff` is no integer column; there is no other column; or one has a reserved name.
-        GraphError: the flow's times are not in product order.
-    """
-    if own := [column for column in stream.schema.names if column.startswith("__timely_") and column != diff]:
-        msg = (
-            f"collection ({caller()}): {stream.name!r} has {own}, names that are reserved. "
-            f"Hint: for changes of a collection, give diff={DIFF!r}; else rename with select(new='old')."
-        )
-        raise SchemaError(msg)
-    if stream.flow.graph.times is not PRODUCT:
-        msg = (
-            f"collection ({caller()}): flow {stream.flow.name!r} has times of its own kind. "
-            "Hint: collections need the product order, Dataflow's default."
-        )
-        raise GraphError(msg)
-    return Collection(linear.changed_by(stream, diff, name=name))

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from timely_spark.differential.arranged import index_of, numbered
+from timely_spark.differential.collections import Collection
 from timely_spark.differential.trace import DIFF, SEQUENCE, by_time, consolidate, insert, numbers, times_of
-from timely_spark.graph import Partition, Vertex, composed
+from timely_spark.graph import Partition, Vertex, composed, operator
 from timely_spark.operators.join import matching_keys, other_columns, with_keys
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.keys import Indices
 from timely_spark.state.partitioning import repartition
-
-if TYPE_CHECKING:
-    from timely_spark.differential.collections import Collection
 
 Columns = str | Sequence[str] | None
 
@@ -75,6 +73,7 @@ class Join(Vertex):
             self.send_by(0, self._context.times.decode(moment), part)
 
 
+@operator(Collection)
 @composed
 def join(
     collection: Collection,
@@ -120,6 +119,7 @@ def join(
     return _join("join", collection, other, keys, extra=extra, name=name)
 
 
+@operator(Collection)
 @composed
 def semijoin(
     collection: Collection,
@@ -164,6 +164,7 @@ def semijoin(
     return _semijoin("semijoin", collection, other, keys, unique=unique, name=name)
 
 
+@operator(Collection)
 @composed
 def antijoin(
     collection: Collection,

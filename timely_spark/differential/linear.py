@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential import trace
+from timely_spark.differential.collections import Collection
 from timely_spark.differential.trace import DIFF
-from timely_spark.errors import SchemaError
+from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import (
     Graph,
     Kind,
@@ -25,15 +26,15 @@ from timely_spark.graph import (
     caller,
     check_given,
     composed,
+    operator,
 )
 from timely_spark.operators.rows import Expression, check_function, computed, map_records
 from timely_spark.state.buffering import BufferingVertex
+from timely_spark.streams import Stream
+from timely_spark.times import PRODUCT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from timely_spark.differential.collections import Collection
-    from timely_spark.streams import Stream
 
 
 class _Weigh(Stateless):
@@ -124,6 +125,47 @@ def changed_by(stream: Stream, diff: str | None, *, name: str | None = None) -> 
     )[0]
 
 
+@operator(Stream)
+def collection(stream: Stream, diff: str | None = None, *, name: str | None = None) -> Collection:
+    """A stream's records as changes of a collection: each adds 1 to its record's multiplicity, or `diff`.
+
+    The method `Stream.collection`.
+
+    Args:
+        stream: any.
+        diff: an integer column: the change of the record's multiplicity.
+        name: the step's name.
+
+    **Columns:** out: the stream's, without `diff`. Only stateless operators accept nested ones.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("deletions")
+        >>> names = flow.input("names", "name string, diff int").collection(diff="diff")
+        >>> _ = names.changes().capture("out")
+        >>> ts.testing.run(flow, {"names": [[("Ann", 1)], [("Ann", -1), ("Bo", 1)]]})["out"].rows()
+        {0: [('Ann', 1)], 1: [('Ann', -1), ('Bo', 1)]}
+
+    Raises:
+        SchemaError: `diff` is no integer column; there is no other column; or one has a reserved name.
+        GraphError: the flow's times are not in product order.
+    """
+    if own := [column for column in stream.schema.names if column.startswith("__timely_") and column != diff]:
+        msg = (
+            f"collection ({caller()}): {stream.name!r} has {own}, names that are reserved. "
+            f"Hint: for changes of a collection, give diff={DIFF!r}; else rename with select(new='old')."
+        )
+        raise SchemaError(msg)
+    if stream.flow.graph.times is not PRODUCT:
+        msg = (
+            f"collection ({caller()}): flow {stream.flow.name!r} has times of its own kind. "
+            "Hint: collections need the product order, Dataflow's default."
+        )
+        raise GraphError(msg)
+    return Collection(changed_by(stream, diff, name=name))
+
+
+@operator(Collection)
 def select(
     collection: Collection,
     *columns: str | Mapping[str, str | Expression],
@@ -156,6 +198,7 @@ def select(
     return collection.like(collection.stream.select(*columns, named, {DIFF: DIFF}, name=name))
 
 
+@operator(Collection, also="filter")
 def where(
     collection: Collection, predicate: Expression | Callable[[Any], bool], *, name: str | None = None
 ) -> Collection:
@@ -182,6 +225,7 @@ def where(
     return collection.like(collection.stream.where(predicate, name=name), once=collection.once)
 
 
+@operator(Collection)
 def map(
     collection: Collection, function: Callable[[Any], Any], schema: SchemaLike, *, name: str | None = None
 ) -> Collection:
@@ -212,6 +256,7 @@ def map(
     return _each(collection, "map", _Each(lambda table: map_records(function, table), result), result, name)
 
 
+@operator(Collection)
 def map_batches(
     collection: Collection,
     function: Callable[[pa.Table], Any],
@@ -248,6 +293,7 @@ def map_batches(
     return _each(collection, "map_batches", _Each(function, result), result, name)
 
 
+@operator(Collection)
 def flat_map(
     collection: Collection,
     function: Callable[[Any], Iterable[Any]],
@@ -290,6 +336,7 @@ def _each(
     return collection.like(collection.stream.then(operator, [schema], name=name, vertex=vertex)[0])
 
 
+@operator(Collection)
 @composed
 def concat(collection: Collection, *others: Collection, name: str | None = None) -> Collection:
     """All records of several collections, with added multiplicities. Outer collections enter the scope.
@@ -312,6 +359,7 @@ def concat(collection: Collection, *others: Collection, name: str | None = None)
     return collection.like(first.stream.concat(*(one.stream for one in rest), name=name))
 
 
+@operator(Collection)
 def negate(collection: Collection, *, name: str | None = None) -> Collection:
     """The records with negated multiplicities: `a.concat(b.negate())` is a minus b.
 
@@ -330,6 +378,7 @@ def negate(collection: Collection, *, name: str | None = None) -> Collection:
     return collection.like(negated, once=collection.once)
 
 
+@operator(Collection)
 def consolidate(collection: Collection, *, name: str | None = None) -> Collection:
     """Consolidate each time's changes when the time is complete: at most one change of each record.
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.differential.collections import Collection
 from timely_spark.differential.trace import numbers
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Vertex, caller, check_columns, composed
-from timely_spark.operators.loop import OnLimit
+from timely_spark.graph import OnLimit, Vertex, caller, check_columns, composed, operator
 from timely_spark.operators.rows import Expression, check_function, computed
-
-if TYPE_CHECKING:
-    from timely_spark.differential.collections import Collection
-    from timely_spark.streams import Scope
+from timely_spark.streams import Scope
 
 _ITERATION = "__timely_iteration"
 
@@ -42,6 +39,7 @@ class EnterAt(Vertex):
             )
 
 
+@operator(Collection)
 @composed
 def enter_at(
     collection: Collection, scope: Scope, iteration: str | Expression, *, name: str | None = None
@@ -100,6 +98,7 @@ def enter_at(
     return collection.like(entered[0])
 
 
+@operator(Collection)
 def iterate(
     collection: Collection,
     step: Callable[[Collection], Collection],

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
-from timely_spark import operators
+from timely_spark.differential.collections import Collection
+from timely_spark.graph import operator
 from timely_spark.operators.outputs import Probe, Release
+from timely_spark.streams import Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from timely_spark.differential.collections import Collection
-    from timely_spark.streams import Stream
 
 
 def _changes(collection: Collection, diff: str, name: str | None) -> Stream:
@@ -23,6 +22,7 @@ def _changes(collection: Collection, diff: str, name: str | None) -> Stream:
         return collection.changes(diff)
 
 
+@operator(Collection)
 def probe(collection: Collection, name: str | None = None) -> Probe:
     """Add a probe, at which the frontier can be read: as `Stream.probe`.
 
@@ -37,9 +37,10 @@ def probe(collection: Collection, name: str | None = None) -> Probe:
     Raises:
         GraphError: another step has the name.
     """
-    return operators.probe(collection.index, name)
+    return collection.index.probe(name)
 
 
+@operator(Collection)
 def inspect(
     collection: Collection, name: str | None = None, *, limit: int = 20, diff: str = "diff"
 ) -> Collection:
@@ -65,10 +66,11 @@ def inspect(
     Raises:
         SchemaError: the records have a column `diff`, or nested ones.
     """
-    operators.inspect(_changes(collection, diff, name), name, limit=limit)
+    _changes(collection, diff, name).inspect(name, limit=limit)
     return collection
 
 
+@operator(Collection)
 def capture(collection: Collection, name: str | None = None, *, diff: str = "diff") -> Collection:
     """Store each epoch's changes: as `Stream.capture` of `changes(diff)`. `snapshot` accumulates them.
 
@@ -92,10 +94,11 @@ def capture(collection: Collection, name: str | None = None, *, diff: str = "dif
         GraphError: the collection is in a loop, or another step has the name.
         SchemaError: the records have a column `diff`, or nested ones.
     """
-    operators.capture(_changes(collection, diff, name), name)
+    _changes(collection, diff, name).capture(name)
     return collection
 
 
+@operator(Collection)
 def to_memory(
     collection: Collection, name: str, *, release: Release = "epoch", diff: str = "diff"
 ) -> Collection:
@@ -116,10 +119,11 @@ def to_memory(
         GraphError: the collection is in a loop, or another step has the name.
         SchemaError: the records have a column `diff`, or nested ones.
     """
-    operators.to_memory(_changes(collection, diff, name), name, release=release)
+    _changes(collection, diff, name).to_memory(name, release=release)
     return collection
 
 
+@operator(Collection)
 def subscribe(
     collection: Collection,
     on_epoch: Callable[[int, pa.Table], object],
@@ -148,10 +152,11 @@ def subscribe(
         SchemaError: the records have a column `diff`, or nested ones.
     """
     changes = _changes(collection, diff, name)
-    operators.subscribe(changes, on_epoch, on_complete, release=release, name=name)
+    changes.subscribe(on_epoch, on_complete, release=release, name=name)
     return collection
 
 
+@operator(Collection)
 def foreach_epoch(
     collection: Collection,
     function: Callable[[DataFrame, int], object],
@@ -179,10 +184,11 @@ def foreach_epoch(
         GraphError: the collection is in a loop, or another step has the name.
         SchemaError: the records have a column `diff`, or nested ones.
     """
-    operators.foreach_epoch(_changes(collection, diff, name), function, release=release, name=name)
+    _changes(collection, diff, name).foreach_epoch(function, release=release, name=name)
     return collection
 
 
+@operator(Collection)
 def to_delta(
     collection: Collection,
     table: str,
@@ -220,8 +226,7 @@ def to_delta(
         GraphError: the collection is in a loop; or `keys` are combined with `release` "arrival".
         SchemaError: a key is missing; the records have a column `diff`, or nested ones.
     """
-    operators.to_delta(
-        _changes(collection, diff, name),
+    _changes(collection, diff, name).to_delta(
         table,
         keys=keys,
         diff=diff if keys else None,
@@ -232,6 +237,7 @@ def to_delta(
     return collection
 
 
+@operator(Collection)
 def to_files(
     collection: Collection,
     path: str,
@@ -258,5 +264,5 @@ def to_files(
         GraphError: the collection is in a loop, or there is no such format.
         SchemaError: the records have a column `diff`, or nested ones.
     """
-    operators.to_files(_changes(collection, diff, name), path, format, overwrite=overwrite, name=name)
+    _changes(collection, diff, name).to_files(path, format, overwrite=overwrite, name=name)
     return collection

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential.arranged import key_columns
+from timely_spark.differential.collections import Collection
 from timely_spark.differential.reduce import Reduce
 from timely_spark.differential.reducers import (
     Batches,
@@ -35,12 +36,10 @@ from timely_spark.graph import (
     composed,
     describe,
     names,
+    operator,
 )
 from timely_spark.operators.aggregate import ALL
 from timely_spark.operators.rows import check_function, computed
-
-if TYPE_CHECKING:
-    from timely_spark.differential.collections import Collection
 
 Columns = str | Sequence[str] | None
 
@@ -98,6 +97,7 @@ def _plain(result: Collection) -> Collection:
     return result.select(*(column for column in names if column != ALL)) if ALL in names else result
 
 
+@operator(Collection)
 @composed
 def count(
     collection: Collection, column: str = "count", *, keys: Columns = None, name: str | None = None
@@ -130,6 +130,7 @@ def count(
     )
 
 
+@operator(Collection)
 @composed
 def sum(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
     """The sum of a column per key: integers as long, others as double or decimal. Nulls are ignored.
@@ -177,6 +178,7 @@ def _total(
     raise SchemaError(msg)
 
 
+@operator(Collection)
 @composed
 def mean(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
     """The mean of a column per key, as double. Nulls are ignored.
@@ -209,6 +211,7 @@ def mean(collection: Collection, value: str, *, keys: Columns = None, name: str 
     return _plain(_reduced("mean", collection, logic, fields, name=name, detail=value, value=value))
 
 
+@operator(Collection)
 @composed
 def min(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
     """The least value of a column per key, ignoring null and NaN; a key without values has no row.
@@ -235,6 +238,7 @@ def min(collection: Collection, value: str, *, keys: Columns = None, name: str |
     return _extreme("min", collection, value, keys, name)
 
 
+@operator(Collection)
 @composed
 def max(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
     """The greatest value of a column per key, ignoring null and NaN; a key without values has no row.
@@ -270,6 +274,7 @@ def _extreme(
     return _plain(_reduced(operator, collection, logic, fields, name=name, detail=value, value=value))
 
 
+@operator(Collection)
 @composed
 def top_k(
     collection: Collection,
@@ -318,6 +323,7 @@ def top_k(
     return _plain(_reduced("top_k", collection, logic, fields, name=name, detail=detail, **arguments))
 
 
+@operator(Collection)
 @composed
 def distinct(collection: Collection, *, name: str | None = None) -> Collection:
     """Each present record once.
@@ -338,6 +344,7 @@ def distinct(collection: Collection, *, name: str | None = None) -> Collection:
     return _threshold("distinct", collection, present, name)
 
 
+@operator(Collection)
 @composed
 def threshold(
     collection: Collection, function: Callable[[Any], Any], *, name: str | None = None
@@ -376,6 +383,7 @@ def _threshold(
     return _reduced(operator, collection, Threshold(keys, function), [], name=name)
 
 
+@operator(Collection)
 @composed
 def reduce(
     collection: Collection,
@@ -420,6 +428,7 @@ def reduce(
     return _reduced("reduce", collection, PerKey(listed, function, results), list(results), name=name)
 
 
+@operator(Collection)
 @composed
 def reduce_batches(
     collection: Collection,

@@ -11,19 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from timely_spark.differential.reducers import GROUP
+from timely_spark.differential.reducers import GROUP, Logic
 from timely_spark.differential.trace import Coordinates, by_time, labels_of, numbers, times_of, weights_of
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.codes import runs
 from timely_spark.state.keys import Indices, group
-
-if TYPE_CHECKING:
-    from timely_spark.differential.reducers import Logic
 
 Rows = list[Indices]
 """Rows as integer columns: the number of the key, the number of the value, and the weights."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timely_spark.graph.arguments import find, frame_schema, whole
+from timely_spark.graph.arguments import OnLimit, check_limit, find, frame_schema, whole
 from timely_spark.graph.graph import (
     Edge,
     Graph,
@@ -17,6 +17,7 @@ from timely_spark.graph.graph import (
 )
 from timely_spark.graph.locate_errors import locate_errors
 from timely_spark.graph.naming import Name, composed
+from timely_spark.graph.operator import load_operators, operator
 from timely_spark.graph.schema import SchemaLike, as_schema, as_table, check_given, check_names, describe
 from timely_spark.graph.sql import identifier
 from timely_spark.graph.suggest import Suggests
@@ -30,6 +31,7 @@ __all__ = [
     "Kind",
     "Monotone",
     "Name",
+    "OnLimit",
     "Partition",
     "SchemaLike",
     "Scope",
@@ -42,13 +44,16 @@ __all__ = [
     "caller",
     "check_columns",
     "check_given",
+    "check_limit",
     "check_names",
     "composed",
     "describe",
     "find",
     "frame_schema",
     "identifier",
+    "load_operators",
     "locate_errors",
     "names",
+    "operator",
     "whole",
 ]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from timely_spark.errors import BadArgument, SchemaError, UnknownName, Where
+from timely_spark.errors import BadArgument, GraphError, SchemaError, UnknownName, Where
 from timely_spark.graph.graph import caller
 from timely_spark.graph.schema import as_schema
 
 T = TypeVar("T")
+
+OnLimit: TypeAlias = Literal["return", "warn", "raise"]
+"""The reaction if a loop's `max_iterations` drops records."""
 
 
 def whole(what: str, value: Any, *, least: int = 1) -> int:
@@ -94,3 +97,24 @@ def check_schedule(seed: Any, crashes: Any, *, flow: Any, fits: bool) -> None:
     ):
         if not valid:
             raise BadArgument.kind(value, what=what, expected=expected, where=caller(), hint=hint)
+
+
+def check_limit(max_iterations: Any, on_limit: Any) -> int | None:
+    """The largest loop counter that a user's arguments allow, None for no limit.
+
+    Raises:
+        GraphError: an argument is not allowed.
+    """
+    if max_iterations is not None and (type(max_iterations) is not int or max_iterations < 1):
+        msg = (
+            f"loop ({caller()}): max_iterations={max_iterations!r}. "
+            "Hint: give a whole number of at least 1, or None for no limit."
+        )
+        raise GraphError(msg)
+    if on_limit not in (None, "return", "warn", "raise") or (on_limit and max_iterations is None):
+        msg = (
+            f"loop ({caller()}): on_limit={on_limit!r} with max_iterations={max_iterations!r}. "
+            'Hint: with max_iterations, on_limit may be "return", "warn" or "raise".'
+        )
+        raise GraphError(msg)
+    return None if max_iterations is None else max_iterations - 1

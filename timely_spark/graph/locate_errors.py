@@ -35,8 +35,13 @@ def locate_errors(of: Located) -> Located:
         return result  # type: ignore[no-any-return]
     for name, member in list(vars(of).items()):
         if isinstance(member, FunctionType) and not name.startswith("_"):
-            setattr(of, name, _located(member, own=True))
+            setattr(of, name, located_method(member))
     return of
+
+
+def located_method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`locate_errors` of one method, whose first parameter is the instance."""
+    return _located(function, own=True)
 
 
 def _located(operator: Callable[..., Any], *, own: bool) -> Callable[..., Any]:

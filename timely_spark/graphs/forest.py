@@ -7,7 +7,7 @@ edge per node. One worker maintains a forest of those. No loop is needed, howeve
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +25,7 @@ from timely_spark.state.arrangement import Arrangement, paired
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.keys import Hashes, Indices, Mask, exact, flat, same
 from timely_spark.state.partitioning import repartition
-
-if TYPE_CHECKING:
-    from timely_spark.streams import Stream
+from timely_spark.streams import Stream
 
 #: A detached subtree is walked level by level: at most `_LEVELS` levels, plus one per `_PER_LEVEL` nodes of
 #: the state, and at most `_FEW` nodes or an eighth of all. Beyond, the rest of the tree is detached at once.

@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Partition, caller, check_columns, check_given, composed
+from timely_spark.graph import Partition, caller, check_columns, check_given, composed, operator
 from timely_spark.operators.expire import Sessions, check_expire
 from timely_spark.operators.rows import check_name, computed
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.keys import Groups, Hashes, Indices, flat, group
 from timely_spark.state.stamps import AT, settle_times, stamp, stamps
+from timely_spark.streams import Stream
 from timely_spark.times import only_epochs
-
-if TYPE_CHECKING:
-    from timely_spark.streams import Stream
 
 _FOLD: Mapping[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 _KINDS = ("count", "sum", "min", "max", "collect")
@@ -278,6 +276,7 @@ class Grouped:
         return _aggregate(self.stream, self.keys, {column: "count"}, per, expire=expire, name=name)
 
 
+@operator(Stream)
 def group_by(stream: Stream, *keys: str) -> Grouped:
     """Group by columns for aggregation; with no columns all records are one group.
 
@@ -291,6 +290,7 @@ def group_by(stream: Stream, *keys: str) -> Grouped:
     return Grouped(stream, keys)
 
 
+@operator(Stream)
 def aggregate(
     stream: Stream,
     named: Mapping[str, Kind] | None = None,

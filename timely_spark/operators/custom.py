@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from timely_spark.errors import GraphError
-from timely_spark.graph import Partition, SchemaLike, Vertex, as_schema, caller, names
+from timely_spark.graph import Partition, SchemaLike, Vertex, as_schema, caller, names, operator
 from timely_spark.state.buffering import BufferingVertex
-
-if TYPE_CHECKING:
-    from timely_spark.streams import Stream
+from timely_spark.streams import Stream
 
 Columns: TypeAlias = str | Sequence[str] | None
 By: TypeAlias = Sequence[Columns] | str | None
@@ -48,6 +46,7 @@ class _OnNotify(BufferingVertex):
             self.send_by(0, time, result)
 
 
+@operator(Stream)
 def unary(
     stream: Stream,
     function: Callable[[Any, pa.Table], Any],
@@ -80,6 +79,7 @@ def unary(
     return _custom([stream], _OnRecv(function, sides=False), schema, [by], operator="unary", name=name)
 
 
+@operator(Stream)
 def binary(
     stream: Stream,
     other: Stream,
@@ -103,6 +103,7 @@ def binary(
     return _custom([stream, other], _OnRecv(function, sides=True), schema, by, operator="binary", name=name)
 
 
+@operator(Stream)
 def unary_notify(
     stream: Stream,
     function: Callable[[Any, pa.Table], Any],
@@ -128,6 +129,7 @@ def unary_notify(
     )
 
 
+@operator(Stream)
 def binary_notify(
     stream: Stream,
     other: Stream,

@@ -7,22 +7,20 @@ scope only, where any two times can be compared.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Vertex, caller
+from timely_spark.graph import Vertex, caller, operator
 from timely_spark.state.arrangement import EPOCH, Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.keys import Hashes, Indices, flat, group
 from timely_spark.state.partitioning import Partitioner, repartition
+from timely_spark.streams import Stream
 from timely_spark.times import is_whole, only_epochs
-
-if TYPE_CHECKING:
-    from timely_spark.streams import Stream
 
 
 def in_epoch(table: pa.Table, epoch: int) -> pa.Table:
@@ -171,6 +169,7 @@ def check_expire(operator: str, stream: Stream, expire: Any, *, per: str = "accu
         raise GraphError(msg)
 
 
+@operator(Stream)
 def expire(stream: Stream, after: int, *, diff: str = "diff", name: str | None = None) -> Stream:
     """A sliding window: retract each record `after` epochs after its own.
 

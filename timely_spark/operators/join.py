@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Partition, Vertex, caller, check_columns, describe, names
+from timely_spark.graph import Partition, Vertex, caller, check_columns, describe, names, operator
 from timely_spark.operators.expire import check_expire, epochs_of, in_epoch
 from timely_spark.state.arrangement import EPOCH, Arrangement
 from timely_spark.state.keys import Hashes
 from timely_spark.state.partitioning import repartition
 from timely_spark.state.stamps import AT, settle_times, stamp, stamps
-
-if TYPE_CHECKING:
-    from timely_spark.streams import Stream
+from timely_spark.streams import Stream
 
 
 class Join(Vertex):
@@ -201,6 +199,7 @@ def other_columns(operator: str, ours: pa.Schema, theirs: pa.Schema, keys: Seque
     return extra
 
 
+@operator(Stream)
 def join(
     stream: Stream,
     other: Stream,

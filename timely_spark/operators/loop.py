@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any
 
 from timely_spark.errors import GraphError
-from timely_spark.graph import Kind, caller
-
-if TYPE_CHECKING:
-    from timely_spark.streams import Scope, Stream, Variable
+from timely_spark.graph import Kind, OnLimit, caller, operator
+from timely_spark.streams import Scope, Stream, Variable
 
 
+@operator(Stream)
 def enter(stream: Stream, scope: Scope, *, name: str | None = None) -> Stream:
     """This stream inside a loop, at iteration 0 of each time; also written `scope.enter(stream)`.
 
@@ -20,6 +19,7 @@ def enter(stream: Stream, scope: Scope, *, name: str | None = None) -> Stream:
     return scope.enter(stream, name=name)
 
 
+@operator(Stream)
 def leave(stream: Stream, *, name: str | None = None) -> Stream:
     """This stream outside its innermost loop: its times lose the loop counter (Naiad's egress).
 
@@ -40,31 +40,7 @@ def leave(stream: Stream, *, name: str | None = None) -> Stream:
     )[0]
 
 
-OnLimit: TypeAlias = Literal["return", "warn", "raise"]
-"""The reaction if a loop's `max_iterations` drops records."""
-
-
-def check_limit(max_iterations: Any, on_limit: Any) -> int | None:
-    """The largest loop counter that a user's arguments allow, None for no limit.
-
-    Raises:
-        GraphError: an argument is not allowed.
-    """
-    if max_iterations is not None and (type(max_iterations) is not int or max_iterations < 1):
-        msg = (
-            f"loop ({caller()}): max_iterations={max_iterations!r}. "
-            "Hint: give a whole number of at least 1, or None for no limit."
-        )
-        raise GraphError(msg)
-    if on_limit not in (None, "return", "warn", "raise") or (on_limit and max_iterations is None):
-        msg = (
-            f"loop ({caller()}): on_limit={on_limit!r} with max_iterations={max_iterations!r}. "
-            'Hint: with max_iterations, on_limit may be "return", "warn" or "raise".'
-        )
-        raise GraphError(msg)
-    return None if max_iterations is None else max_iterations - 1
-
-
+@operator(Stream)
 def loop(
     stream: Stream,
     step: Callable[[Stream], Any],

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Monotone, Partition, Vertex, caller, check_columns, composed, names
+from timely_spark.graph import Monotone, Partition, Vertex, caller, check_columns, composed, names, operator
 from timely_spark.operators.expire import Sessions, check_expire
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.keys import Hashes, Indices, Mask, group, hashes
 from timely_spark.state.partitioning import repartition
 from timely_spark.state.stamps import settle_times, stamp, where_time
+from timely_spark.streams import Stream
 from timely_spark.times import Times
-
-if TYPE_CHECKING:
-    from timely_spark.streams import Stream
 
 
 class Improvements(Vertex):
@@ -148,6 +146,7 @@ def at_least_as_good(stored: pa.Table, batch: pa.Table, monotone: Monotone) -> M
     return result
 
 
+@operator(Stream)
 def distinct(stream: Stream, *, expire: int | None = None, name: str | None = None) -> Stream:
     """Each different record once, at the least time at which it appears.
 
@@ -170,6 +169,7 @@ def distinct(stream: Stream, *, expire: int | None = None, name: str | None = No
     return _monotone(stream, "distinct", monotone, stream.schema, expire=expire, name=name)
 
 
+@operator(Stream)
 def min(
     stream: Stream,
     value: str,
@@ -199,6 +199,7 @@ def min(
     return _extreme(stream, "min", value, keys, expire=expire, name=name)
 
 
+@operator(Stream)
 def max(
     stream: Stream,
     value: str,
@@ -270,6 +271,7 @@ def _monotone(
     )[0]
 
 
+@operator(Stream)
 def settle(stream: Stream, *, name: str | None = None) -> Stream:
     """Make the records of `distinct`, `min` or `max` final: send them when their time is complete.
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Kind, Stage, caller, check_columns, check_names, names
+from timely_spark.graph import Kind, Stage, caller, check_columns, check_names, names, operator
 from timely_spark.operators.exactly_once import ExactlyOnce
 from timely_spark.operators.output_vertex import Output, Watch
+from timely_spark.streams import Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from timely_spark.dataflow import Dataflow
-    from timely_spark.streams import Stream
+    from timely_spark.methods import Dataflow
 
 Release = Literal["epoch", "arrival"]
 
@@ -62,12 +62,14 @@ class Probe:
         return self.stage.name
 
 
+@operator(Stream)
 def probe(stream: Stream, name: str | None = None) -> Probe:
     """Add a probe, at which the frontier can be read."""
     probed = stream.then("probe", [stream.schema], kind=Kind.PROBE, name=name, vertex=Watch())[0]
     return Probe(stream.flow, probed.stage)
 
 
+@operator(Stream)
 def inspect(stream: Stream, name: str | None = None, *, limit: int = 20) -> Stream:
     """Print records on arrival, on the driver: at most `limit` a micro-batch. Returns the stream.
 
@@ -76,6 +78,7 @@ def inspect(stream: Stream, name: str | None = None, *, limit: int = 20) -> Stre
     return _output(stream, "inspect", name, "inspect", "arrival", limit=limit)
 
 
+@operator(Stream)
 def capture(stream: Stream, name: str | None = None) -> Stream:
     """Store each epoch's records, to be read with `query.captured(name)` or from `testing.run`.
 
@@ -91,6 +94,7 @@ def capture(stream: Stream, name: str | None = None) -> Stream:
     return _output(stream, "capture", name, "capture", "epoch")
 
 
+@operator(Stream)
 def to_memory(stream: Stream, name: str, *, release: Release = "epoch") -> Stream:
     """Show all records so far, with their epoch, as a temporary view `name`.
 
@@ -101,6 +105,7 @@ def to_memory(stream: Stream, name: str, *, release: Release = "epoch") -> Strea
     return _output(stream, "to_memory", name, "memory", release)
 
 
+@operator(Stream)
 def subscribe(
     stream: Stream,
     on_epoch: Callable[[int, pa.Table], object],
@@ -137,6 +142,7 @@ def subscribe(
     )
 
 
+@operator(Stream)
 def foreach_epoch(
     stream: Stream,
     function: Callable[[DataFrame, int], object],
@@ -158,6 +164,7 @@ def foreach_epoch(
     return _output(stream, "foreach_epoch", name, "foreach_epoch", release, function=function)
 
 
+@operator(Stream)
 def to_delta(
     stream: Stream,
     table: str,
@@ -249,6 +256,7 @@ def _check_diff(stream: Stream, diff: str, keys: Sequence[str], release: Release
     raise SchemaError(msg)
 
 
+@operator(Stream)
 def to_files(
     stream: Stream,
     path: str,

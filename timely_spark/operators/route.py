@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Kind, Partition, caller, describe
+from timely_spark.graph import Kind, Partition, caller, describe, operator
+from timely_spark.streams import Stream
 from timely_spark.times import is_whole
 
-if TYPE_CHECKING:
-    from timely_spark.streams import Stream
 
-
+@operator(Stream)
 def exchange(stream: Stream, *keys: str, name: str | None = None) -> Stream:
     """Bring records with equal `keys` (by default: equal records) to one worker.
 
@@ -36,6 +33,7 @@ def exchange(stream: Stream, *keys: str, name: str | None = None) -> Stream:
     )[0]
 
 
+@operator(Stream)
 def broadcast(stream: Stream, *, name: str | None = None) -> Stream:
     """Bring every record to every worker.
 
@@ -53,6 +51,7 @@ def broadcast(stream: Stream, *, name: str | None = None) -> Stream:
     )[0]
 
 
+@operator(Stream)
 def concat(stream: Stream, *others: Stream, name: str | None = None) -> Stream:
     """All records of several streams of one schema; forwarded at once (Naiad section 4.1).
 
@@ -79,6 +78,7 @@ def concat(stream: Stream, *others: Stream, name: str | None = None) -> Stream:
     return stream.then("concat", [stream.schema], kind=Kind.CONCAT, others=others, name=name)[0]
 
 
+@operator(Stream)
 def delay(stream: Stream, epochs: int = 1, *, name: str | None = None) -> Stream:
     """Delay records by a number of epochs.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,10 +21,9 @@ from timely_spark.graph import (
     caller,
     check_columns,
     describe,
+    operator,
 )
-
-if TYPE_CHECKING:
-    from timely_spark.streams import Stream
+from timely_spark.streams import Stream
 
 Expression: TypeAlias = pc.Expression
 
@@ -118,6 +117,7 @@ def map_records(function: Callable[[Any], Any], batch: pa.Table) -> list[Any]:
     return results
 
 
+@operator(Stream)
 def select(
     stream: Stream,
     *columns: str | Mapping[str, str | Expression],
@@ -226,6 +226,7 @@ def check_function(operator: str, function: Any) -> None:
         raise GraphError(msg)
 
 
+@operator(Stream, also="filter")
 def where(
     stream: Stream, predicate: Expression | Callable[[Any], bool], *, name: str | None = None
 ) -> Stream:
@@ -265,6 +266,7 @@ class Branches:
     falses: Stream
 
 
+@operator(Stream)
 def branch(
     stream: Stream, predicate: Expression | Callable[[Any], bool], *, name: str | None = None
 ) -> Branches:
@@ -292,6 +294,7 @@ def branch(
     return Branches(trues, falses)
 
 
+@operator(Stream)
 def map(
     stream: Stream, function: Callable[[Any], Any], schema: SchemaLike, *, name: str | None = None
 ) -> Stream:
@@ -320,6 +323,7 @@ def map(
     )[0]
 
 
+@operator(Stream, also="select_many")
 def flat_map(
     stream: Stream, function: Callable[[Any], Iterable[Any]], schema: SchemaLike, *, name: str | None = None
 ) -> Stream:
@@ -349,6 +353,7 @@ def flat_map(
     )[0]
 
 
+@operator(Stream)
 def map_batches(
     stream: Stream, function: Callable[[pa.Table], Any], schema: SchemaLike, *, name: str | None = None
 ) -> Stream:

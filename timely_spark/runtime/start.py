@@ -39,6 +39,7 @@ from timely_spark.runtime.handle.inputs import InputHandle, locked
 from timely_spark.runtime.handle.query import Query, keep_until_it_ends, living
 from timely_spark.runtime.query.driver import Driver, manifest_of
 from timely_spark.runtime.query.run_context import RunContext, labels, packed
+from timely_spark.runtime.query.streaming import build
 from timely_spark.runtime.restore import check, newest_flow, restore
 from timely_spark.runtime.session import (
     FILE_MANAGER,
@@ -275,8 +276,6 @@ def _run(
     writing: _Writing,
 ) -> StreamingQuery:
     from pyspark.errors import AnalysisException
-
-    from timely_spark.runtime.query.streaming import build
 
     try:
         writer = build(session, context, dataframes).writeStream.outputMode("append").queryName(writing.name)

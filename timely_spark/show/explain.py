@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from timely_spark.compiler import Plan
+from timely_spark.compiler.plan import Channel, Node, Source
 from timely_spark.graph import Edge, Partition, Scope, Stage, describe
 
 if TYPE_CHECKING:
-    from timely_spark.compiler import Plan
-    from timely_spark.compiler.plan import Channel, Node, Source
-    from timely_spark.dataflow import Dataflow
+    from timely_spark.methods import Dataflow
 
 _WIDEST = 44
 _INDENT = "  "

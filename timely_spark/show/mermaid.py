@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from timely_spark.compiler import Plan
 from timely_spark.graph import Edge, Kind, Scope, Stage
 
 if TYPE_CHECKING:
-    from timely_spark.compiler import Plan
-    from timely_spark.dataflow import Dataflow
+    from timely_spark.methods import Dataflow
 
 #: Characters that need no escape in a quoted Mermaid text.
 _PLAIN = re.compile(r"[\w ,=()+./-]")

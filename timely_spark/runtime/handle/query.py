@@ -25,7 +25,7 @@ from timely_spark.runtime.query.run_context import RunContext
 from timely_spark.runtime.storage.cancel import ask
 from timely_spark.runtime.storage.entries import Journal, close_source
 from timely_spark.runtime.storage.lock import Lock
-from timely_spark.times import as_epoch
+from timely_spark.times import Antichain, as_epoch
 from timely_spark.worker.columns import by_column
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-    from timely_spark.times import Antichain
 
 _log = logging.getLogger(__name__)
 

@@ -1,0 +1,82 @@
+"""`timely_spark/methods.pyi` tells type checkers of the operators; `make methods` writes it by this file."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import timely_spark as ts
+from timely_spark.graph import operator
+
+STUB = Path(__file__).parents[1] / "timely_spark" / "methods.pyi"
+CLASSES = {"StreamMethods": ts.Stream, "CollectionMethods": ts.Collection}
+
+
+def operators(of: type) -> dict[str, str]:
+    """The methods that other modules added to a class, by name, and the function that each is."""
+    functions = {name: member for name, member in vars(of).items() if inspect.isfunction(member)}
+    return {
+        name: f"{member.__module__}.{member.__name__}"
+        for name, member in sorted(functions.items())
+        if member.__module__ not in (of.__module__, "dataclasses")
+    }
+
+
+def expected() -> str:
+    """The text of the stub."""
+    found = {name: operators(of) for name, of in CLASSES.items()}
+    modules = sorted({function.rpartition(".")[0] for of in found.values() for function in of.values()})
+    lines = [
+        "# Written by `make methods`. Operators add themselves to streams and collections, but type checkers"
+    ]
+    lines += ["# do not see it: they read this file. Only here a name may come from a layer above."]
+    lines += [f"import {module}" for module in modules]
+    lines += [
+        "from timely_spark.dataflow import Dataflow as Dataflow",
+        "from timely_spark.graph import Suggests",
+    ]
+    for name, functions in found.items():
+        lines += ["", f"class {name}(Suggests):", "    __slots__ = ()"]
+        lines += [f"    {method} = {function}" for method, function in functions.items()]
+    return "\n".join(lines) + "\n"
+
+
+def test_type_checkers_are_told_of_every_operator() -> None:
+    told, due = STUB.read_text(encoding="utf-8").splitlines(), expected().splitlines()
+    missing = "\n".join(line for line in due if line not in told)
+    unknown = "\n".join(line for line in told if line not in due)
+    assert told == due, f"timely_spark/methods.pyi: run `make methods`\nadd:\n{missing}\nremove:\n{unknown}"
+
+
+@pytest.mark.slow
+def test_a_type_checker_sees_the_operators_with_their_arguments(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import timely_spark as ts\n"
+        'x = ts.Dataflow("typed").input("x", "k string, n long")\n'
+        'reveal_type(x.max("n", keys="k").collection().count(keys="k").changes().flow)\n'
+        'x.max("n", key="k")\n'
+        "x.nothing()\n"
+    )
+    asked = [sys.executable, "-m", "mypy", "--strict", str(script)]
+    said = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=STUB.parents[1]).stdout
+
+    assert 'Revealed type is "timely_spark.dataflow.Dataflow"' in said
+    assert 'script.py:4: error: Unexpected keyword argument "key"' in said
+    assert '"Stream" has no attribute "nothing"' in said or '"Input" has no attribute "nothing"' in said
+
+
+def test_a_second_operator_of_one_name_is_refused() -> None:
+    def where(stream: ts.Stream) -> ts.Stream:
+        return stream
+
+    with pytest.raises(TypeError, match=r"Stream has a method 'where' already"):
+        operator(ts.Stream)(where)
+
+
+if __name__ == "__main__":
+    STUB.write_text(expected(), encoding="utf-8")

@@ -1,0 +1,96 @@
+# Written by `make methods`. Operators add themselves to streams and collections, but type checkers
+# do not see it: they read this file. Only here a name may come from a layer above.
+import timely_spark.differential.arranged
+import timely_spark.differential.joins
+import timely_spark.differential.linear
+import timely_spark.differential.loops
+import timely_spark.differential.outputs
+import timely_spark.differential.reductions
+import timely_spark.operators.aggregate
+import timely_spark.operators.custom
+import timely_spark.operators.expire
+import timely_spark.operators.join
+import timely_spark.operators.loop
+import timely_spark.operators.monotone
+import timely_spark.operators.outputs
+import timely_spark.operators.route
+import timely_spark.operators.rows
+import timely_spark.operators.running_max_by
+from timely_spark.dataflow import Dataflow as Dataflow
+from timely_spark.graph import Suggests
+
+class StreamMethods(Suggests):
+    __slots__ = ()
+    aggregate = timely_spark.operators.aggregate.aggregate
+    binary = timely_spark.operators.custom.binary
+    binary_notify = timely_spark.operators.custom.binary_notify
+    branch = timely_spark.operators.rows.branch
+    broadcast = timely_spark.operators.route.broadcast
+    capture = timely_spark.operators.outputs.capture
+    collection = timely_spark.differential.linear.collection
+    concat = timely_spark.operators.route.concat
+    delay = timely_spark.operators.route.delay
+    distinct = timely_spark.operators.monotone.distinct
+    enter = timely_spark.operators.loop.enter
+    exchange = timely_spark.operators.route.exchange
+    expire = timely_spark.operators.expire.expire
+    filter = timely_spark.operators.rows.where
+    flat_map = timely_spark.operators.rows.flat_map
+    foreach_epoch = timely_spark.operators.outputs.foreach_epoch
+    group_by = timely_spark.operators.aggregate.group_by
+    inspect = timely_spark.operators.outputs.inspect
+    join = timely_spark.operators.join.join
+    leave = timely_spark.operators.loop.leave
+    loop = timely_spark.operators.loop.loop
+    map = timely_spark.operators.rows.map
+    map_batches = timely_spark.operators.rows.map_batches
+    max = timely_spark.operators.monotone.max
+    min = timely_spark.operators.monotone.min
+    probe = timely_spark.operators.outputs.probe
+    running_max_by = timely_spark.operators.running_max_by.running_max_by
+    select = timely_spark.operators.rows.select
+    select_many = timely_spark.operators.rows.flat_map
+    settle = timely_spark.operators.monotone.settle
+    subscribe = timely_spark.operators.outputs.subscribe
+    to_delta = timely_spark.operators.outputs.to_delta
+    to_files = timely_spark.operators.outputs.to_files
+    to_memory = timely_spark.operators.outputs.to_memory
+    unary = timely_spark.operators.custom.unary
+    unary_notify = timely_spark.operators.custom.unary_notify
+    where = timely_spark.operators.rows.where
+
+class CollectionMethods(Suggests):
+    __slots__ = ()
+    antijoin = timely_spark.differential.joins.antijoin
+    arrange = timely_spark.differential.arranged.arrange
+    capture = timely_spark.differential.outputs.capture
+    concat = timely_spark.differential.linear.concat
+    consolidate = timely_spark.differential.linear.consolidate
+    count = timely_spark.differential.reductions.count
+    distinct = timely_spark.differential.reductions.distinct
+    enter_at = timely_spark.differential.loops.enter_at
+    filter = timely_spark.differential.linear.where
+    flat_map = timely_spark.differential.linear.flat_map
+    foreach_epoch = timely_spark.differential.outputs.foreach_epoch
+    inspect = timely_spark.differential.outputs.inspect
+    iterate = timely_spark.differential.loops.iterate
+    join = timely_spark.differential.joins.join
+    map = timely_spark.differential.linear.map
+    map_batches = timely_spark.differential.linear.map_batches
+    max = timely_spark.differential.reductions.max
+    mean = timely_spark.differential.reductions.mean
+    min = timely_spark.differential.reductions.min
+    negate = timely_spark.differential.linear.negate
+    probe = timely_spark.differential.outputs.probe
+    reduce = timely_spark.differential.reductions.reduce
+    reduce_batches = timely_spark.differential.reductions.reduce_batches
+    select = timely_spark.differential.linear.select
+    semijoin = timely_spark.differential.joins.semijoin
+    subscribe = timely_spark.differential.outputs.subscribe
+    sum = timely_spark.differential.reductions.sum
+    threshold = timely_spark.differential.reductions.threshold
+    to_delta = timely_spark.differential.outputs.to_delta
+    to_files = timely_spark.differential.outputs.to_files
+    to_memory = timely_spark.differential.outputs.to_memory
+    top_k = timely_spark.differential.reductions.top_k
+    where = timely_spark.differential.linear.where

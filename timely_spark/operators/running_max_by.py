@@ -1,0 +1,96 @@
+"""`running_max_by`: per key the whole record with the greatest value so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from timely_spark.errors import SchemaError
+from timely_spark.graph import Monotone, Partition, caller, check_columns, names, operator
+from timely_spark.operators.monotone import Improvements, best_per_key
+from timely_spark.state.buffering import BufferingVertex
+from timely_spark.streams import Stream
+
+
+class RunningMaxBy(BufferingVertex, Improvements):
+    """When a time is complete, send each key's best record, if its value exceeds those of earlier times."""
+
+    def __init__(self, monotone: Monotone, ties: Sequence[str]) -> None:
+        BufferingVertex.__init__(self)
+        Improvements.__init__(self, monotone)
+        #: the columns that decide between records of one key and value
+        self.ties = tuple(ties)
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Buffer the best records: a later batch of the same time may have a better one."""
+        super().on_recv(edge, time, self.combine(edge, batch))
+
+    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+        """Send the improvements."""
+        if batches[0]:
+            Improvements.on_recv(self, 0, time, self.combine(0, pa.concat_tables(batches[0])))
+
+    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
+        """Keep the best record of each key."""
+        # `best_per_key` takes the first of several best ones: its sort is stable
+        ordered = batch.sort_by([(column, "ascending") for column in self.ties]) if self.ties else batch
+        return best_per_key(ordered, self.monotone)
+
+    def coarse(self, time: Any) -> Any:
+        """The time itself: a vertex that waits for iterations keeps every loop counter."""
+        return time
+
+
+@operator(Stream)
+def running_max_by(
+    stream: Stream, value: str, *, keys: str | Sequence[str], name: str | None = None
+) -> Stream:
+    """Per key the record with the greatest value so far: one record per key and epoch in which it changed.
+
+    A record passes if its value exceeds all values of its key in earlier epochs, and is the greatest of its
+    epoch. Of several such records the one passes whose other columns are least, compared in their order: so
+    the result depends neither on the number of workers nor on the order of arrival. A record that only equals
+    the greatest value of an earlier epoch does not pass. Null and NaN values are ignored.
+
+    In a loop it does the same per iteration, so the loop ends once no value improves. `max` is faster: it
+    needs no notification, but returns `keys` and `value` only.
+
+    Args:
+        stream: any.
+        value: the column to compare.
+        keys: the key columns; empty: all records are one group.
+        name: the step's name.
+
+    **Columns:** out as in; none may be nested.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("highest bids")
+        >>> bids = flow.input("bids", "item string, bidder string, price long")
+        >>> _ = bids.running_max_by("price", keys="item").capture("out")
+        >>> epochs = [[("vase", "Cy", 5), ("vase", "Bo", 7), ("vase", "Ann", 7)], [("vase", "Di", 7)]]
+        >>> ts.testing.run(flow, {"bids": epochs}, workers=2)["out"].rows()
+        {0: [('vase', 'Ann', 7)], 1: []}
+
+    Raises:
+        SchemaError: a column is missing or nested, or `value` is a key.
+    """
+    keys = names("running_max_by", keys)
+    columns = stream.schema.names
+    check_columns("running_max_by", stream.schema, [*keys, value, *columns], keys=True)
+    if value in keys:
+        msg = f"running_max_by: {value!r} is a key and the value"
+        raise SchemaError(msg, where=caller(), hint="take it out of keys.")
+    ties = [column for column in columns if column != value and column not in keys]
+    return stream.then(
+        "running_max_by",
+        [stream.schema],
+        name=name,
+        vertex=RunningMaxBy(Monotone(keys, value, greatest=True), ties),
+        requires=[Partition(keys)],
+        guarantees=keys,
+        detail=value,
+        parameters={"value": value},
+    )[0]
