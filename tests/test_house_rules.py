@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import timely_spark
+from timely_spark.captured import Captured
+from timely_spark.differential import Variable
+from timely_spark.operators.aggregate import Grouped
+from timely_spark.runtime.handle.inputs import InputHandle
 
 PACKAGE = Path(__file__).parents[1] / "timely_spark"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -44,3 +49,31 @@ def test_a_public_name_explains_itself_with_an_example(name: str) -> None:
 
     assert words.strip(), "has no docstring"
     assert ">>> " in words, "has no runnable example"
+
+
+def called_by_users() -> Iterator[tuple[str, list[inspect.Parameter]]]:
+    """The functions of the API, and the methods of its classes and of what these return."""
+    things = [getattr(timely_spark, name) for name in timely_spark.__all__]
+    for module in (timely_spark, timely_spark.graphs, timely_spark.testing):
+        for name in module.__all__:
+            if inspect.isfunction(thing := getattr(module, name)):
+                yield name, list(inspect.signature(thing).parameters.values())
+    more = (timely_spark.testing.Simulation, Captured, Grouped, InputHandle, Variable)
+    for of in (*filter(inspect.isclass, things), *more):
+        for name in dir(of):
+            method = getattr(of, name)
+            is_ours = getattr(method, "__module__", None) is not None  # not Exception.add_note
+            if not name.startswith("_") and inspect.isroutine(method) and is_ours:
+                own = inspect.isfunction(method)  # of a class method, `cls` is bound
+                yield f"{of.__name__}.{name}", list(inspect.signature(method).parameters.values())[own:]
+
+
+def test_arguments_after_the_second_are_keyword_only_or_required() -> None:
+    wrong = [
+        f"{name}({one.name}=)"
+        for name, parameters in called_by_users()
+        for one in parameters[2:]
+        if one.kind is one.POSITIONAL_OR_KEYWORD and one.default is not one.empty
+    ]
+
+    assert wrong == [], "put a * before it"
