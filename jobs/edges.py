@@ -64,9 +64,8 @@ def read_edges(
     needed = dict.fromkeys(ENDS, WHOLE) | ({weight: NUMBERS} if weight else {})
     optional = {DIFF: WHOLE} if DIFF in kinds else {}
     if any(kinds.get(column) not in fitting for column, fitting in (needed | optional).items()):
-        hint = "Hint: select and cast the columns first."
-        message = f"{path} has columns {kinds}, edges need ({_ddl(_columns(weight))}). {hint}"
-        raise ts.TimelyError(message)
+        message = f"{path} has columns {kinds}, edges need ({_ddl(_columns(weight))})"
+        raise ts.TimelyError(message, hint="select and cast the columns first.")
     fraction = kinds.get(weight or "") in {"double", "float"}
     types = (
         ENDS
@@ -140,9 +139,10 @@ def _csv_columns(path: str, weight: str | None) -> tuple[str, bool]:
         if not any(cell in kinds for cell in cells) and all(map(_is_number, cells)):
             return _ddl(dict(list(kinds.items())[: max(len(needed), len(cells))])), False
         if not {*needed} <= {*cells}:
-            hint = f"Hint: name the columns {','.join(kinds)}, or leave the header out."
-            message = f"{file} begins with {cells}, edges need ({_ddl(kinds)}). {hint}"
-            raise ts.TimelyError(message)
+            message = f"{file} begins with {cells}, edges need ({_ddl(kinds)})"
+            raise ts.TimelyError(
+                message, hint=f"name the columns {','.join(kinds)}, or leave the header out."
+            )
         return _ddl({cell: kinds.get(cell, "string") for cell in cells}), True
     return _ddl(dict.fromkeys(needed, "long") | ({weight: "double"} if weight else {})), False
 

@@ -77,3 +77,19 @@ def test_arguments_after_the_second_are_keyword_only_or_required() -> None:
     ]
 
     assert wrong == [], "put a * before it"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_a_hint_is_given_to_the_error_and_not_written_into_its_text(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docstrings = {node.body[0].value for node in ast.walk(tree) if isinstance(node, documented) and node.body
+                  and isinstance(node.body[0], ast.Expr)}  # fmt: skip
+    lines = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if "Hint:" in node.value and node not in docstrings
+    ]
+
+    assert path.name == "errors.py" or lines == [], "give it as hint=..., or to with_hint"

@@ -32,11 +32,9 @@ class Captured:
             SchemaError: the records have a column of that name.
         """
         if "epoch" in self.schema.names:
-            msg = (
-                f"the records have a column 'epoch': ({describe(self.schema)}). "
-                "Hint: read .epochs, which has a table per epoch; or select the column under another name."
-            )
-            raise SchemaError(msg)
+            msg = f"the records have a column 'epoch': ({describe(self.schema)})"
+            hint = "read .epochs, which has a table per epoch; or select the column under another name."
+            raise SchemaError(msg, hint=hint)
         named = [
             table.add_column(0, "epoch", pa.array([epoch] * table.num_rows, pa.int64()))
             for epoch, table in self.epochs.items()

@@ -158,11 +158,8 @@ class Dataflow:
         given: Any = frame
         if hasattr(given, "isStreaming"):
             if not given.isStreaming:
-                msg = (
-                    f"source {name!r} ({caller()}): the DataFrame is not streaming. "
-                    "Hint: read it with spark.readStream."
-                )
-                raise GraphError(msg)
+                msg = f"source {name!r}: the DataFrame is not streaming"
+                raise GraphError(msg, where=caller(), hint="read it with spark.readStream.")
             self.frames[name] = given
             schema = frame_schema(name, given, caller())
         else:
@@ -186,8 +183,8 @@ class Dataflow:
 
         given: Any = epochs
         if not isinstance(given, str) or given not in ("clock", "manual"):
-            msg = f"input {name!r} ({caller()}): epochs={epochs!r}. Hint: 'clock' or 'manual'."
-            raise GraphError(msg)
+            msg = f"input {name!r}: epochs={epochs!r}"
+            raise GraphError(msg, where=caller(), hint="'clock' or 'manual'.")
         stage = self._input(name, [as_schema(schema)], epochs, handle=True)
         self._handles[name] = InputHandle(name, as_schema(schema), epochs=epochs)
         return Input(self, stage)
@@ -199,11 +196,10 @@ class Dataflow:
         for stage in self.graph.stages:
             if stage.is_source and kind_of(stage.epochs) != kind_of(epochs):
                 msg = (
-                    f"input {name!r} ({caller()}) has epochs {kind_of(epochs)}, "
-                    f"{stage.name!r} ({stage.where}) has {kind_of(stage.epochs)}. "
-                    "Hint: use one kind of epoch for all inputs of a flow."
+                    f"input {name!r} has epochs {kind_of(epochs)}, {stage.name!r} ({stage.where}) has "
+                    f"{kind_of(stage.epochs)}"
                 )
-                raise GraphError(msg)
+                raise GraphError(msg, where=caller(), hint="use one kind of epoch for all inputs of a flow.")
         return self.graph.stage(
             "source",
             self.graph.root,
@@ -362,9 +358,6 @@ class Source(Stream):
             GraphError: the source has no epoch column.
         """
         if len(self.stage.outputs) < 2:
-            msg = (
-                f"late ({caller()}): source {self.name!r} has no epoch column. "
-                "Hint: source(..., epoch='column')."
-            )
-            raise GraphError(msg)
+            msg = f"late: source {self.name!r} has no epoch column"
+            raise GraphError(msg, where=caller(), hint="source(..., epoch='column').")
         return Stream(self.flow, self.stage, 1)

@@ -35,6 +35,7 @@ __all__ = (
     "excerpt",
     "shorten",
     "user_line",
+    "with_hint",
 )
 
 
@@ -73,8 +74,18 @@ class TimelyError(Exception):
 
     def __init__(self, message: str, *, where: Where | None = None, hint: str | None = None) -> None:
         text = message if where is None else f"{message} ({where})"
-        super().__init__(text if hint is None else f"{text}\nHint: {hint}")
-        self.where = where
+        super().__init__(text if hint is None else with_hint(text, hint))
+        self.message, self.where, self.hint = message, where, hint
+
+
+def with_hint(text: str, hint: str) -> str:
+    """A text, and below it a remedy: the one way to write it, also in warnings.
+
+    >>> print(with_hint("no such stage: 'a'", "the stages are 'b', 'c'"))
+    no such stage: 'a'
+    Hint: the stages are 'b', 'c'
+    """
+    return f"{text}\nHint: {hint}"
 
 
 class InvalidTime(TimelyError, ValueError):
@@ -393,7 +404,7 @@ class LimitReached(VertexError):
     def text_of(cls, parts: Mapping[str, str | None], context: str) -> str:
         """The message."""
         hint = 'raise max_iterations; or say on_limit="return" if the loop is meant to end there, or "warn".'
-        return f"{parts['cause']}{f' ({context})' if context else ''}\nHint: {hint}"
+        return with_hint(f"{parts['cause']}{f' ({context})' if context else ''}", hint)
 
     @property
     def loop(self) -> str:

@@ -107,26 +107,19 @@ class Stream(StreamMethods):
         """
         for other in others:
             if not isinstance(other, Stream):
-                msg = (  # type: ignore[unreachable] # reached without a type checker
-                    f"{operator} ({caller()}) got a {type(other).__name__}, not a stream. "
-                    "Hint: take one output of a step that has several."
-                )
-                raise GraphError(msg)
+                msg = f"{operator} got a {type(other).__name__}, not a stream"  # type: ignore[unreachable] # reached without a type checker
+                raise GraphError(msg, where=caller(), hint="take one output of a step that has several.")
             if other.flow is not self.flow:
                 msg = (
-                    f"{operator} ({caller()}): {self.name!r} is of flow {self.flow.name!r}, "
-                    f"{other.name!r} of {other.flow.name!r}. "
-                    "Hint: build all in one flow."
+                    f"{operator}: {self.name!r} is of flow {self.flow.name!r}, {other.name!r} of "
+                    f"{other.flow.name!r}"
                 )
-                raise GraphError(msg)
+                raise GraphError(msg, where=caller(), hint="build all in one flow.")
             if other.stage.scope is not self.stage.scope:
                 mine, theirs = (one.stage.scope.name or "no loop" for one in (self, other))
                 how = ".scope.enter(...)" if theirs == "no loop" else "enter or leave"
-                msg = (
-                    f"{operator} ({caller()}): {self.name!r} is in {mine}, {other.name!r} in {theirs}. "
-                    f"Hint: bring one into the other's scope with {how}."
-                )
-                raise GraphError(msg)
+                msg = f"{operator}: {self.name!r} is in {mine}, {other.name!r} in {theirs}"
+                raise GraphError(msg, where=caller(), hint=f"bring one into the other's scope with {how}.")
 
 
 @locate_errors
@@ -159,25 +152,21 @@ class Variable(Stream):
         graph, feedback = self.flow.graph, self.flow.feedbacks[self.stage.index]
         where = caller()
         if graph.into(feedback):
-            msg = (
-                f"feed ({where}): loop variable {self.name!r} is fed already. "
-                "Hint: concat the streams, and feed once."
-            )
-            raise GraphError(msg)
+            msg = f"feed: loop variable {self.name!r} is fed already"
+            raise GraphError(msg, where=where, hint="concat the streams, and feed once.")
         if stream.stage.scope is not self.stage.scope:
             msg = (
-                f"feed ({where}): {stream.name!r} is in {stream.stage.scope.name or 'no loop'}, "
-                f"the variable in {self.stage.scope.name}. "
-                "Hint: feed from the variable's own loop; a stream of an inner loop must leave that first."
+                f"feed: {stream.name!r} is in {stream.stage.scope.name or 'no loop'}, the variable in "
+                f"{self.stage.scope.name}"
             )
-            raise GraphError(msg)
+            hint = "feed from the variable's own loop; a stream of an inner loop must leave that first."
+            raise GraphError(msg, where=where, hint=hint)
         if stream.schema != self.schema:
             msg = (
-                f"feed ({where}): {stream.name!r} has ({describe(stream.schema)}), "
-                f"the variable {self.name!r} has ({describe(self.schema)}). "
-                "Hint: select the variable's columns, in its order."
+                f"feed: {stream.name!r} has ({describe(stream.schema)}), the variable {self.name!r} has "
+                f"({describe(self.schema)})"
             )
-            raise SchemaError(msg)
+            raise SchemaError(msg, where=where, hint="select the variable's columns, in its order.")
         graph.connect(stream.stage, stream.port, feedback, 0)
 
 
@@ -236,11 +225,10 @@ class Scope:
         path = self.graph_scope.path
         if stream.stage.scope not in path:
             msg = (
-                f"enter ({caller()}): {stream.name!r} is in {stream.stage.scope.name or 'no loop'}, "
-                f"which is not around {self.name or 'the outermost scope'}. "
-                "Hint: let it leave its loop first."
+                f"enter: {stream.name!r} is in {stream.stage.scope.name or 'no loop'}, which is not around "
+                f"{self.name or 'the outermost scope'}"
             )
-            raise GraphError(msg)
+            raise GraphError(msg, where=caller(), hint="let it leave its loop first.")
         with self.flow.graph.parts(self.graph_scope, name):
             for scope in path[path.index(stream.stage.scope) + 1 :]:
                 stream = stream.then(
@@ -261,8 +249,8 @@ class Scope:
             GraphError: this scope is no loop.
         """
         if self.graph_scope.parent is None:
-            msg = f"variable ({caller()}): the outermost scope is no loop. Hint: make one with scope.inner()."
-            raise GraphError(msg)
+            msg = "variable: the outermost scope is no loop"
+            raise GraphError(msg, where=caller(), hint="make one with scope.inner().")
         graph, scope = self.flow.graph, self.graph_scope
         with graph.parts(scope, name):
             entered = self.enter(initial) if isinstance(initial, Stream) else None

@@ -256,11 +256,8 @@ class Simulation:
         for _ in range(whole("limit", limit)):
             if not self.step():
                 return
-        msg = (
-            f"flow {self.plan.name!r} still runs after {limit} rounds. "
-            "Hint: does each loop drop repeated records?"
-        )
-        raise TimelyError(msg)
+        msg = f"flow {self.plan.name!r} still runs after {limit} rounds"
+        raise TimelyError(msg, hint="does each loop drop repeated records?")
 
     def _begin(self) -> Batch:
         """The next batch, with the state before it."""

@@ -166,7 +166,7 @@ def test_a_record_without_a_diff_is_refused() -> None:
     flow = ts.Dataflow("mistakes")
     flow.input("x", "n long, d long").collection(diff="d").changes().capture("out")
 
-    with pytest.raises(VertexError, match=r"1 records have a null 'd'.*Hint: fill the column"):
+    with pytest.raises(VertexError, match=r"(?s)1 records have a null 'd'.*Hint: fill the column"):
         ts.testing.run(flow, {"x": [[(1, 1), (2, None)]]})
 
 
@@ -177,5 +177,5 @@ def test_an_endless_loop_is_an_error() -> None:
     simulation = ts.testing.Simulation(flow, budget=Budget(steps=10))
     simulation.send("x", [1])
 
-    with pytest.raises(ts.TimelyError, match=r"'endless' still runs.*Hint: does each loop"):
+    with pytest.raises(ts.TimelyError, match=r"(?s)'endless' still runs.*Hint: does each loop"):
         simulation.run(limit=20)

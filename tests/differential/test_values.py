@@ -315,5 +315,5 @@ def test_a_snapshot_repeats_records_by_multiplicity(came_to: Any) -> None:
     assert ts.snapshot(log, diff="n").num_rows == sum(held[-1].values())
     with pytest.raises(ts.TimelyError, match="no epoch"):
         ts.snapshot(log, at=-1, diff="n")
-    with pytest.raises(ts.TimelyError, match=r"snapshot.*no columns \['diff'\].*Hint: .*diff="):
+    with pytest.raises(ts.TimelyError, match=r"(?s)snapshot.*no columns \['diff'\].*Hint: .*diff="):
         ts.snapshot(log)

@@ -49,7 +49,7 @@ def test_a_taken_or_invalid_name_is_refused_with_both_lines() -> None:
     x.distinct(name="mine")
 
     with pytest.raises(
-        GraphError, match=r"'mine' \(.*test_graph\.py:\d+\) has the name of the step at .*:\d+\. Hint"
+        GraphError, match=r"(?s)'mine' has the name of the step at .*:\d+ \(.*test_graph\.py:\d+\)\nHint"
     ):
         x.distinct(name="mine")
     for name in ("", "a.b", "a/b"):
@@ -98,7 +98,7 @@ def test_derived_names_of_loops_probes_and_outputs_change_too() -> None:
     out = ts.testing.run(flow, {"x": [[1]]})
     assert set(out) == {"capture-x", "capture-x_2"}
     x.enter(flow.scope.inner(name="given"), name="in")
-    with pytest.raises(GraphError, match=r"'given' .* has the name of the step at"):
+    with pytest.raises(GraphError, match=r"'given' has the name of the step at"):
         x.distinct(name="given")
 
 

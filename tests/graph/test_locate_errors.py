@@ -132,7 +132,7 @@ def test_protocol_lookups_find_no_suggestion() -> None:
 def test_an_unfit_value_is_named_with_input_and_column(records: Any, message: str) -> None:
     x = ts.Dataflow("values").input("x", "id long, name string")
     with pytest.raises(
-        SchemaError, match=rf"input 'x' \(.*test_locate_errors\.py:\d+\): .*{message}.*Hint: "
+        SchemaError, match=rf"(?s)input 'x' \(.*test_locate_errors\.py:\d+\): .*{message}.*Hint: "
     ):
         x.send(records)
 
@@ -173,7 +173,7 @@ def test_a_step_may_not_have_the_name_of_a_column_if_a_column_can_be_meant() -> 
     x = ts.Dataflow("called").input("x", "n long, s string")
     for one in (x, x.collection()):
         with pytest.raises(
-            SchemaError, match=r"select \(.*test_locate_errors\.py:\d+\): name='n' would be the step's"
+            SchemaError, match=r"select: name='n' would be the step's .*\(.*test_locate_errors\.py:\d+\)"
         ):
             one.select("s", name="n")
 
@@ -239,6 +239,6 @@ def test_a_method_without_the_number_of_the_input_is_refused(method: str) -> Non
     flow = ts.Dataflow("old")
     x = flow.input("x", "n long")
     with pytest.raises(
-        GraphError, match=rf"Old\.{method} does not take \(edge, batch\).*Hint: .*edge, batch"
+        GraphError, match=rf"(?s)Old\.{method} does not take \(edge, batch\).*Hint: .*edge, batch"
     ):
         flow.vertex(old(), x, "n long", by="n")

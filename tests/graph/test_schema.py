@@ -85,7 +85,9 @@ def test_records_of_all_forms_are_one_table() -> None:
     ids=str,
 )  # fmt: skip
 def test_records_that_do_not_fit_are_refused_and_nothing_is_lost(records: Any) -> None:
-    with pytest.raises(SchemaError, match=r"records do not fit the schema \(id int64, name string\).*Hint"):
+    with pytest.raises(
+        SchemaError, match=r"(?s)records do not fit the schema \(id int64, name string\).*Hint"
+    ):
         as_table(records, as_schema("id long, name string"))
 
 

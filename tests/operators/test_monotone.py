@@ -143,7 +143,7 @@ def test_records_derived_in_a_loop_from_records_that_are_not_final_may_not_leave
 
     flow.input("x", "k long, v long").loop(step, name="loop").capture("out")
     with pytest.raises(
-        GraphError, match=r"derives from 'loop\.best' .*test_monotone\.py:\d+.*Hint: .*settle"
+        GraphError, match=r"(?s)derives from 'loop\.best' .*test_monotone\.py:\d+.*Hint: .*settle"
     ):
         flow.compile()
 

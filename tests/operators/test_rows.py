@@ -31,7 +31,7 @@ def test_map_gets_nulls_as_none_and_may_return_none() -> None:
 
 def test_a_record_that_does_not_fit_the_declared_schema_is_an_error_of_the_step() -> None:
     for wrong in (lambda row: "text", lambda row: (1, 2), lambda row: {"other": 1}, lambda row: 1.5):
-        with pytest.raises(VertexError, match=r"step 'bad' .*SchemaError.*m int64.*Hint"):
+        with pytest.raises(VertexError, match=r"(?s)step 'bad' .*SchemaError.*m int64.*Hint"):
             out(lambda x, f=wrong: x.map(f, "m long", name="bad"), [1])
 
 

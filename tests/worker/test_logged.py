@@ -285,7 +285,7 @@ class Pickles(Refused):
 
 
 def test_an_object_is_refused_unless_the_vertex_says_why_it_must_be_pickled() -> None:
-    with pytest.raises(VertexError, match=r"step 'total' .*type Trie cannot be kept as state.*`pickles`"):
+    with pytest.raises(VertexError, match=r"(?s)step 'total' .*type Trie cannot be kept as state.*`pickles`"):
         ts.testing.run(flow_of(Refused()), {"x": [[1]]})
 
     rows = ts.testing.run(flow_of(Pickles()), {"x": [[1]] * 4})["out"].rows()
@@ -298,7 +298,7 @@ def test_pickled_state_is_not_unpickled_for_a_vertex_without_a_reason() -> None:
     simulation.plan = flow_of(Refused()).compile(1)
     Trie.opened = 0
 
-    with pytest.raises(VertexError, match=r"step 'total' .*StateError.*pickled.*Hint: .*`pickles`"):
+    with pytest.raises(VertexError, match=r"(?s)step 'total' .*StateError.*pickled.*Hint: .*`pickles`"):
         send(simulation, [2])
     assert Trie.opened == 0
 
@@ -308,7 +308,7 @@ def test_what_cannot_be_pickled_is_refused_too() -> None:
         def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
             self.trie = lambda: 1
 
-    with pytest.raises(VertexError, match=r"step 'total' .*type function cannot be pickled.*Hint: "):
+    with pytest.raises(VertexError, match=r"(?s)step 'total' .*type function cannot be pickled.*Hint: "):
         ts.testing.run(flow_of(Local()), {"x": [[1]]})
 
 

@@ -112,7 +112,7 @@ def test_asking_without_on_notify_is_an_error() -> None:
         def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
             self.notify_at(time)
 
-    with pytest.raises(VertexError, match=r"has no on_notify\. Hint"):
+    with pytest.raises(VertexError, match=r"(?s)has no on_notify.*\nHint"):
         ts.testing.run(flow_of(Deaf()), {"x": [[1]]})
 
 

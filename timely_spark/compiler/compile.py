@@ -48,8 +48,8 @@ def compile_plan(graph: Graph, workers: int) -> Plan:
         CycleError: a cycle does not advance time; it is named by its steps and the user's lines.
     """
     if workers < 1:
-        msg = f"workers is {workers}. Hint: give at least 1."
-        raise GraphError(msg)
+        msg = f"workers is {workers}"
+        raise GraphError(msg, hint="give at least 1.")
     return _Compiler(graph, workers).plan()
 
 
@@ -63,11 +63,8 @@ class _Compiler:
             self.out[edge.source].append(edge)
         for stage in graph.stages:
             if stage.kind is Kind.FEEDBACK and not self.into[stage]:
-                msg = (
-                    f"the loop variable {stage.name!r} ({stage.where}) is never fed. "
-                    "Hint: call variable.feed(stream) once, or variable.set(collection)."
-                )
-                raise GraphError(msg)
+                msg = f"the loop variable {stage.name!r} ({stage.where}) is never fed"
+                raise GraphError(msg, hint="call variable.feed(stream) once, or variable.set(collection).")
         self.before_exchange: dict[tuple[Stage, int], Stage] = {}
         self.ends: dict[tuple[Stage, int], list[tuple[Through, Scope]]] = defaultdict(list)
         self.at_sources = self._at_sources()
@@ -283,8 +280,8 @@ class _Compiler:
                 late = tuple(add(None, stage, 1)) if len(stage.outputs) > 1 else ()
                 inputs.append(Source(stage.name, stage, stage.epochs, entries + late, frozenset(late)))
         if not inputs and not any(s.vertex and tuple(s.vertex.initial) for s in stages):
-            msg = f"flow {graph.name!r} has no input. Hint: add flow.source(...) or flow.input(...)."
-            raise GraphError(msg)
+            msg = f"flow {graph.name!r} has no input"
+            raise GraphError(msg, hint="add flow.source(...) or flow.input(...).")
         counted = self._counted()
         nodes = tuple(
             Node(
@@ -376,11 +373,8 @@ class _Compiler:
         except CyclicTime as error:
             steps = list(dict.fromkeys(nodes[location // 2].stage for location in error.locations))
             cycle = " -> ".join(f"{stage.name} ({stage.where})" for stage in [*steps, steps[0]])
-            msg = (
-                f"this cycle does not advance time: {cycle}. "
-                "Hint: close a cycle only by the feedback of a loop."
-            )
-            raise CycleError(msg) from error
+            msg = f"this cycle does not advance time: {cycle}"
+            raise CycleError(msg, hint="close a cycle only by the feedback of a loop.") from error
 
 
 def _positions(graph: Graph) -> dict[Stage, tuple[int, ...]]:

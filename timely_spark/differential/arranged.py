@@ -89,8 +89,8 @@ def key_columns(operator: str, schema: pa.Schema, columns: str | Sequence[str]) 
     listed = names(operator, columns)
     check_columns(operator, schema, listed, keys=True)
     if not listed or len(set(listed)) < len(listed):
-        msg = f"{operator} ({caller()}): keys {list(listed)}. Hint: name the key columns, each once."
-        raise SchemaError(msg)
+        msg = f"{operator}: keys {list(listed)}"
+        raise SchemaError(msg, where=caller(), hint="name the key columns, each once.")
     return listed
 
 

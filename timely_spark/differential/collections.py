@@ -52,8 +52,8 @@ class Collection(CollectionMethods):
         self.index = stream
         self._plain = stream if keys is None else None
         if not self.schema.names:
-            msg = f"collection ({caller()}): its records have no columns. Hint: keep one, or add a constant."
-            raise SchemaError(msg)
+            msg = "collection: its records have no columns"
+            raise SchemaError(msg, where=caller(), hint="keep one, or add a constant.")
 
     @property
     def stream(self) -> Stream:
@@ -178,11 +178,8 @@ class Collection(CollectionMethods):
             SchemaError: the records have a column `diff`, or nested ones.
         """
         if diff in self.schema.names:
-            msg = (
-                f"changes ({caller()}): diff={diff!r} is a column already ({describe(self.schema)}). "
-                "Hint: choose another name."
-            )
-            raise SchemaError(msg)
+            msg = f"changes: diff={diff!r} is a column already ({describe(self.schema)})"
+            raise SchemaError(msg, where=caller(), hint="choose another name.")
         check_given("changes", caller(), [diff])
         columns = [*self.schema.names, {diff: DIFF}]
         if self.once:
@@ -284,10 +281,9 @@ class Variable(Collection):
         self.check("set", result)
         if result.schema != self.schema:
             msg = (
-                f"set ({caller()}): the variable has ({describe(self.schema)}), its next value "
-                f"({describe(result.schema)}). Hint: select the variable's columns, in its order."
+                f"set: the variable has ({describe(self.schema)}), its next value ({describe(result.schema)})"
             )
-            raise SchemaError(msg)
+            raise SchemaError(msg, where=caller(), hint="select the variable's columns, in its order.")
         variable: Any = self.index
         with variable.flow.graph.parts_of(variable.stage):
             if result.scope != self.scope:
@@ -303,8 +299,5 @@ def check_collection(operator: str, other: Any) -> None:
         GraphError: it is not.
     """
     if not isinstance(other, Collection):
-        msg = (
-            f"{operator} ({caller()}) got a {type(other).__name__}, not a collection. "
-            "Hint: make a stream one with stream.collection()."
-        )
-        raise GraphError(msg)
+        msg = f"{operator} got a {type(other).__name__}, not a collection"
+        raise GraphError(msg, where=caller(), hint="make a stream one with stream.collection().")

@@ -46,11 +46,8 @@ class _Weigh(Stateless):
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         diffs = batch.column(self.column)
         if diffs.null_count:
-            msg = (
-                f"{diffs.null_count} records have a null {self.column!r}, their change of multiplicity. "
-                "Hint: fill the column, or filter such records out."
-            )
-            raise SchemaError(msg)
+            msg = f"{diffs.null_count} records have a null {self.column!r}, their change of multiplicity"
+            raise SchemaError(msg, hint="fill the column, or filter such records out.")
         return (batch.drop_columns([self.column]).append_column(DIFF, diffs.cast(pa.int64())),)
 
 
@@ -63,11 +60,8 @@ class _Each(Stateless):
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         results = as_table(self.function(batch.drop_columns([DIFF])), self.schema)
         if results.num_rows != batch.num_rows:
-            msg = (
-                f"the function returned {results.num_rows} records for {batch.num_rows}. "
-                "Hint: map returns one for each; flat_map any number."
-            )
-            raise SchemaError(msg)
+            msg = f"the function returned {results.num_rows} records for {batch.num_rows}"
+            raise SchemaError(msg, hint="map returns one for each; flat_map any number.")
         return (results.append_column(DIFF, batch.column(DIFF)),)
 
 
@@ -107,11 +101,9 @@ def changed_by(stream: Stream, diff: str | None, *, name: str | None = None) -> 
         return computed(stream, *stream.schema.names, {DIFF: pc.scalar(1)}, own=(DIFF,), name=name)
     if diff not in stream.schema.names or not pa.types.is_integer(stream.schema.field(diff).type):
         has = ", ".join(f"{field.name} {field.type}" for field in stream.schema)
-        msg = (
-            f"collection ({caller()}): diff={diff!r}; {stream.name!r} has ({has}). "
-            "Hint: name a column of whole numbers, or leave diff out to count each record once."
-        )
-        raise SchemaError(msg)
+        msg = f"collection: diff={diff!r}; {stream.name!r} has ({has})"
+        hint = "name a column of whole numbers, or leave diff out to count each record once."
+        raise SchemaError(msg, where=caller(), hint=hint)
     kept = [field for field in stream.schema if field.name != diff]
     return stream.then(
         "collection",
@@ -151,17 +143,12 @@ def collection(stream: Stream, diff: str | None = None, *, name: str | None = No
         GraphError: the flow's times are not in product order.
     """
     if own := [column for column in stream.schema.names if column.startswith("__timely_") and column != diff]:
-        msg = (
-            f"collection ({caller()}): {stream.name!r} has {own}, names that are reserved. "
-            f"Hint: for changes of a collection, give diff={DIFF!r}; else rename with select(new='old')."
-        )
-        raise SchemaError(msg)
+        msg = f"collection: {stream.name!r} has {own}, names that are reserved"
+        hint = f"for changes of a collection, give diff={DIFF!r}; else rename with select(new='old')."
+        raise SchemaError(msg, where=caller(), hint=hint)
     if stream.flow.graph.times is not PRODUCT:
-        msg = (
-            f"collection ({caller()}): flow {stream.flow.name!r} has times of its own kind. "
-            "Hint: collections need the product order, Dataflow's default."
-        )
-        raise GraphError(msg)
+        msg = f"collection: flow {stream.flow.name!r} has times of its own kind"
+        raise GraphError(msg, where=caller(), hint="collections need the product order, Dataflow's default.")
     return Collection(changed_by(stream, diff, name=name))
 
 

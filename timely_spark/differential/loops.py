@@ -27,8 +27,8 @@ class EnterAt(Vertex):
         """Send each record at its iteration."""
         iterations = batch.column(_ITERATION)
         if iterations.null_count or pc.any(pc.less(iterations, 0)).as_py():
-            msg = "a record's iteration is null or negative. Hint: iterations are whole numbers from 0 on."
-            raise SchemaError(msg)
+            msg = "a record's iteration is null or negative"
+            raise SchemaError(msg, hint="iterations are whole numbers from 0 on.")
         which, batch = numbers(batch, _ITERATION), batch.drop_columns([_ITERATION])
         *outer, first = time.encode()
         for iteration in np.unique(which).tolist():
@@ -72,11 +72,8 @@ def enter_at(
     """
     columns = collection.schema.names
     if scope.graph_scope.depth <= collection.scope.graph_scope.depth:
-        msg = (
-            f"enter_at ({caller()}): {collection.index.name!r} is not outside the loop that it is to enter. "
-            "Hint: give a loop inside its scope, as made by scope.inner()."
-        )
-        raise GraphError(msg)
+        msg = f"enter_at: {collection.index.name!r} is not outside the loop that it is to enter"
+        raise GraphError(msg, where=caller(), hint="give a loop inside its scope, as made by scope.inner().")
     if isinstance(iteration, str):
         check_columns("enter_at", collection.schema, [iteration])
     added = {_ITERATION: iteration}
@@ -84,8 +81,8 @@ def enter_at(
     stream = scope.enter(numbered)
     kind = stream.schema.field(_ITERATION).type
     if not pa.types.is_integer(kind):
-        msg = f"enter_at ({caller()}): iteration={iteration!s} is {kind}. Hint: give whole numbers from 0 on."
-        raise SchemaError(msg)
+        msg = f"enter_at: iteration={iteration!s} is {kind}"
+        raise SchemaError(msg, where=caller(), hint="give whole numbers from 0 on.")
     entered = stream.then(
         "enter_at",
         [collection.stream.schema],

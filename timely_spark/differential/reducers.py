@@ -209,11 +209,9 @@ class Threshold(Logic):
         """The records with the function's multiplicities."""
         counts = np.asarray(self.function(numbers(inputs, DIFF)))
         if counts.shape != (inputs.num_rows,) or counts.dtype.kind not in "biu":
-            msg = (
-                f"the function gave {counts.dtype} of shape {counts.shape} for {inputs.num_rows} counts. "
-                "Hint: compute whole numbers with the array, as in lambda counts: counts > 1."
-            )
-            raise SchemaError(msg)
+            msg = f"the function gave {counts.dtype} of shape {counts.shape} for {inputs.num_rows} counts"
+            hint = "compute whole numbers with the array, as in lambda counts: counts > 1."
+            raise SchemaError(msg, hint=hint)
         inputs = replaced(inputs, DIFF, counts.astype(np.int64))
         return inputs.filter(pc.not_equal(inputs.column(DIFF), 0))
 
@@ -244,11 +242,8 @@ class Batches(Logic):
         index.insert(numbered)
         at, found = index.lookup(results, self.keys)
         if len(at) != results.num_rows:
-            msg = (
-                f"the function gave results for {results.num_rows - len(at)} keys that it did not get. "
-                f"Hint: return the key columns {list(self.keys)} unchanged."
-            )
-            raise SchemaError(msg)
+            msg = f"the function gave results for {results.num_rows - len(at)} keys that it did not get"
+            raise SchemaError(msg, hint=f"return the key columns {list(self.keys)} unchanged.")
         results = results.drop_columns(list(self.keys)).add_column(0, GROUP, found.column(GROUP))
         return consolidate(results.append_column(DIFF, _ones(results.num_rows)))
 

@@ -82,8 +82,8 @@ def _grouped(
     if value is not None:
         check_columns(operator, collection.schema, [value], keys=comparable)
         if value in listed:
-            msg = f"{operator} ({caller()}): {value!r} is a key and the value. Hint: take it out of keys."
-            raise SchemaError(msg)
+            msg = f"{operator}: {value!r} is a key and the value"
+            raise SchemaError(msg, where=caller(), hint="take it out of keys.")
     if not listed:
         columns = {ALL: pc.scalar(0), DIFF: DIFF}
         whole = computed(collection.stream, *collection.schema.names, columns, own=(ALL,))
@@ -174,8 +174,8 @@ def _total(
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         kind = pa.decimal128(38, kind.scale) if pa.types.is_decimal(kind) else pa.float64()
         return SumOfFractions(keys, value, kind), kind
-    msg = f"{operator} ({caller()}): column {value!r} is {kind}. Hint: give a column of numbers."
-    raise SchemaError(msg)
+    msg = f"{operator}: column {value!r} is {kind}"
+    raise SchemaError(msg, where=caller(), hint="give a column of numbers.")
 
 
 @operator(Collection)
@@ -312,8 +312,8 @@ def top_k(
             or a key; or a column is nested.
     """
     if type(k) is not int or k < 1:
-        msg = f"top_k ({caller()}): k={k!r}. Hint: give a whole number of at least 1."
-        raise SchemaError(msg)
+        msg = f"top_k: k={k!r}"
+        raise SchemaError(msg, where=caller(), hint="give a whole number of at least 1.")
     collection, listed = _grouped("top_k", collection, keys, value)
     check_columns("top_k", collection.schema, collection.schema.names, keys=True)
     fields = [field for field in collection.schema if field.name not in listed]
@@ -483,12 +483,9 @@ def _general(
     for column in results.names:
         _check_free(operator, column, listed)
     if "count" in collection.schema.names:
-        msg = (
-            f"{operator} ({caller()}): the collection has a column 'count' already "
-            f"({describe(collection.schema)}). "
-            "Hint: rename it: the function gets multiplicities in a column of that name."
-        )
-        raise SchemaError(msg)
+        msg = f"{operator}: the collection has a column 'count' already ({describe(collection.schema)})"
+        hint = "rename it: the function gets multiplicities in a column of that name."
+        raise SchemaError(msg, where=caller(), hint=hint)
     return listed, results
 
 
@@ -497,5 +494,5 @@ def _check_free(operator: str, column: Any, keys: Sequence[str]) -> None:
         check_given(operator, caller(), [column])
     if column in keys or not isinstance(column, str):
         why = "is a key" if column in keys else "is no name for a result"
-        msg = f"{operator} ({caller()}): column {column!r} {why}. Hint: give the result another name."
-        raise SchemaError(msg)
+        msg = f"{operator}: column {column!r} {why}"
+        raise SchemaError(msg, where=caller(), hint="give the result another name.")

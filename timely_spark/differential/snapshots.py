@@ -88,8 +88,6 @@ def _of_captured(changes: Captured, at: int | None, diff: str) -> pa.Table:
 
 def _check(needed: list[str], columns: list[str]) -> None:
     if missing := [column for column in needed if column not in columns]:
-        msg = (
-            f"snapshot ({caller()}): no columns {missing} among {columns}. "
-            "Hint: give written or captured changes(); name their columns by diff= and epoch=."
-        )
-        raise SchemaError(msg)
+        msg = f"snapshot: no columns {missing} among {columns}"
+        hint = "give written or captured changes(); name their columns by diff= and epoch=."
+        raise SchemaError(msg, where=caller(), hint=hint)

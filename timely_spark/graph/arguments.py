@@ -106,15 +106,10 @@ def check_limit(max_iterations: Any, on_limit: Any) -> int | None:
         GraphError: an argument is not allowed.
     """
     if max_iterations is not None and (type(max_iterations) is not int or max_iterations < 1):
-        msg = (
-            f"loop ({caller()}): max_iterations={max_iterations!r}. "
-            "Hint: give a whole number of at least 1, or None for no limit."
-        )
-        raise GraphError(msg)
+        msg = f"loop: max_iterations={max_iterations!r}"
+        raise GraphError(msg, where=caller(), hint="give a whole number of at least 1, or None for no limit.")
     if on_limit not in (None, "return", "warn", "raise") or (on_limit and max_iterations is None):
-        msg = (
-            f"loop ({caller()}): on_limit={on_limit!r} with max_iterations={max_iterations!r}. "
-            'Hint: with max_iterations, on_limit may be "return", "warn" or "raise".'
-        )
-        raise GraphError(msg)
+        msg = f"loop: on_limit={on_limit!r} with max_iterations={max_iterations!r}"
+        hint = 'with max_iterations, on_limit may be "return", "warn" or "raise".'
+        raise GraphError(msg, where=caller(), hint=hint)
     return None if max_iterations is None else max_iterations - 1

@@ -356,11 +356,8 @@ def names(step: str, columns: str | Iterable[str] | None) -> tuple[str, ...]:
     listed = (columns,) if isinstance(columns, str) else columns or ()
     result: tuple[Any, ...] = tuple(listed) if hasattr(listed, "__iter__") else (listed,)
     if not all(isinstance(column, str) for column in result):
-        msg = (
-            f"{step} ({caller()}): {columns!r} are no column names. "
-            "Hint: give a column's name, or a list of names."
-        )
-        raise SchemaError(msg)
+        msg = f"{step}: {columns!r} are no column names"
+        raise SchemaError(msg, where=caller(), hint="give a column's name, or a list of names.")
     return result
 
 
@@ -372,15 +369,9 @@ def check_columns(step: str, schema: pa.Schema, columns: Sequence[str], *, keys:
     """
     missing = [column for column in columns if column not in schema.names]
     if missing:
-        msg = (
-            f"step {step!r} ({caller()}) asks for columns {missing}, its input has ({describe(schema)}). "
-            "Hint: check the spelling, or select the column first."
-        )
-        raise SchemaError(msg)
+        msg = f"step {step!r} asks for columns {missing}, its input has ({describe(schema)})"
+        raise SchemaError(msg, where=caller(), hint="check the spelling, or select the column first.")
     nested = [column for column in columns if keys and not is_key_type(schema.field(column).type)]
     if nested:
-        msg = (
-            f"step {step!r} ({caller()}) has nested columns {nested} as keys. "
-            "Hint: select flat columns, or a text form of them."
-        )
-        raise SchemaError(msg)
+        msg = f"step {step!r} has nested columns {nested} as keys"
+        raise SchemaError(msg, where=caller(), hint="select flat columns, or a text form of them.")

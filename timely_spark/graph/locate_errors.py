@@ -27,7 +27,7 @@ def locate_errors(of: Located) -> Located:
     ...         return by + 1
     >>> Stream().delay("a week")
     Traceback (most recent call last):
-    timely_spark.errors.GraphError: delay (...): can only concatenate str (not "int") to str
+    timely_spark.errors.GraphError: delay: can only concatenate str (not "int") to str (...)
     Hint: check the arguments: delay(by)
     """
     if not isinstance(of, type):
@@ -56,16 +56,16 @@ def _located(operator: Callable[..., Any], *, own: bool) -> Callable[..., Any]:
         except SchemaError as error:
             if (where := caller()).file in str(error):
                 raise
-            msg = f"{operator.__name__} ({where}): {error}"  # `as_schema` does not know the line
-            raise SchemaError(msg) from error
+            msg = f"{operator.__name__}: {error.message}"  # `as_schema` does not know the line
+            raise SchemaError(msg, where=where, hint=error.hint) from error
         except TimelyError:
             raise
         except Exception as error:
             if user_line(error):
                 raise  # the user's own function failed
             names = ", ".join(list(inspect.signature(operator).parameters)[own:])
-            msg = f"{operator.__name__} ({caller()}): {error}"
+            msg = f"{operator.__name__}: {error}"
             hint = f"check the arguments: {operator.__name__}({names})"
-            raise GraphError(msg, hint=hint) from error
+            raise GraphError(msg, where=caller(), hint=hint) from error
 
     return called

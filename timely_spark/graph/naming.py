@@ -124,19 +124,13 @@ class Names:
 
     def _given(self, outer: Name | None, text: Any, where: Where) -> Name:
         if not isinstance(text, str) or not text or set(text) & set("./\\\0\n"):
-            msg = (
-                f"step name {text!r} ({where}) is no text, is empty, or has one of . / \\ in it. "
-                "Hint: use letters, digits, _ and -."
-            )
-            raise GraphError(msg)
+            msg = f"step name {text!r} is no text, is empty, or has one of . / \\ in it"
+            raise GraphError(msg, where=where, hint="use letters, digits, _ and -.")
         full = f"{outer.full}.{text}" if outer is not None else text
         if (other := self.every.get(full)) is not None:
             if other.given:
-                msg = (
-                    f"step {full!r} ({where}) has the name of the step at {other.where}. "
-                    "Hint: give each step a name of its own."
-                )
-                raise GraphError(msg)
+                msg = f"step {full!r} has the name of the step at {other.where}"
+                raise GraphError(msg, where=where, hint="give each step a name of its own.")
             self._give_way(other)
         name = Name(outer, text, where, given=True, stable=True)
         self.every[name.full] = name

@@ -70,16 +70,13 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
     elif isinstance(described := _described(schema), Mapping) and described.get("type") == "struct":
         fields = [(field["name"], _of_spark(field["type"], field["name"])) for field in described["fields"]]
     else:
-        msg = (
-            f"a schema cannot be read from {type(schema).__name__}. "
-            "Hint: write DDL such as 'node long, name string'."
-        )
-        raise SchemaError(msg)
+        msg = f"a schema cannot be read from {type(schema).__name__}"
+        raise SchemaError(msg, hint="write DDL such as 'node long, name string'.")
     names = [name for name, _ in fields]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        msg = f"the schema names {twice} more than once. Hint: rename columns first."
-        raise SchemaError(msg)
+        msg = f"the schema names {twice} more than once"
+        raise SchemaError(msg, hint="rename columns first.")
     return pa.schema([pa.field(name, kind) for name, kind in fields])
 
 
@@ -114,11 +111,8 @@ def _of_spark(kind: Any, column: str) -> pa.DataType:
     try:
         return _whole_type(_Tokens(shape if isinstance(kind, str) else "an object"))
     except SchemaError:
-        msg = (
-            f"column {column!r} is of Spark's type {shape}, which a flow does not take. "
-            "Hint: cast the column, or drop it, in the DataFrame."
-        )
-        raise SchemaError(msg) from None
+        msg = f"column {column!r} is of Spark's type {shape}, which a flow does not take"
+        raise SchemaError(msg, hint="cast the column, or drop it, in the DataFrame.") from None
 
 
 def check_given(step: str, where: Where, names: Iterable[str], *, known: Collection[str] = ()) -> None:
@@ -134,11 +128,8 @@ def check_given(step: str, where: Where, names: Iterable[str], *, known: Collect
         SchemaError: a name begins with `__timely_` and is not in `known`.
     """
     if own := [name for name in names if name.startswith(RESERVED) and name not in known]:
-        msg = (
-            f"{step} ({where}) has columns {own}: names that begin with {RESERVED!r} are the library's. "
-            "Hint: rename them."
-        )
-        raise SchemaError(msg)
+        msg = f"{step} has columns {own}: names that begin with {RESERVED!r} are the library's"
+        raise SchemaError(msg, where=where, hint="rename them.")
 
 
 def check_names(step: str, where: Where, schema: pa.Schema, *, known: Collection[str] = ()) -> None:
@@ -155,11 +146,8 @@ def check_names(step: str, where: Where, schema: pa.Schema, *, known: Collection
     """
     check_given(step, where, schema.names, known=known)
     if alike := next(_alike("", list(schema)), None):
-        msg = (
-            f"{step} ({where}) has columns {alike[0]!r} and {alike[1]!r}, which Spark takes for one: it "
-            "ignores case. Hint: rename one of them."
-        )
-        raise SchemaError(msg)
+        msg = f"{step} has columns {alike[0]!r} and {alike[1]!r}, which Spark takes for one: it ignores case"
+        raise SchemaError(msg, where=where, hint="rename one of them.")
 
 
 def every_name(fields: Iterable[pa.Field]) -> Iterator[str]:
@@ -207,8 +195,8 @@ class _Tokens:
             self.fail(f"{got!r} where {token!r} belongs")
 
     def fail(self, problem: str) -> NoReturn:
-        msg = f"schema {self.text!r}: {problem}. Hint: write DDL such as 'node long, name string'."
-        raise SchemaError(msg)
+        msg = f"schema {self.text!r}: {problem}"
+        raise SchemaError(msg, hint="write DDL such as 'node long, name string'.")
 
 
 def _parse_fields(tokens: _Tokens, *, end: str) -> Iterator[tuple[str, pa.DataType]]:
@@ -326,11 +314,9 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Ta
             schema=schema,
         )
     except (KeyError, ValueError, TypeError, OverflowError, pa.ArrowException) as error:
-        msg = (
-            f"{of + ': ' if of else ''}records do not fit the schema ({describe(schema)}): {error}. "
-            "Hint: give a list of rows, each with every column, with values of its type."
-        )
-        raise SchemaError(msg) from error
+        msg = f"{of + ': ' if of else ''}records do not fit the schema ({describe(schema)}): {error}"
+        hint = "give a list of rows, each with every column, with values of its type."
+        raise SchemaError(msg, hint=hint) from error
 
 
 def _from_columns(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:

@@ -26,11 +26,11 @@ def edges_of(algorithm: str, edges: Any, src: str, dst: str, weight: str | None 
     kinds = [edges.schema.field(end).type for end in ends]
     if len(kinds) != 2 or kinds[0] != kinds[1]:
         msg = (
-            f"{algorithm} ({caller()}): src={src!r} and dst={dst!r} are {' and '.join(map(str, kinds))}; "
-            f"the edges have ({describe(edges.schema)}). "
-            "Hint: name a column for each end, of one type; cast with select(dst=pc.field('dst').cast(...))."
+            f"{algorithm}: src={src!r} and dst={dst!r} are {' and '.join(map(str, kinds))}; the edges have "
+            f"({describe(edges.schema)})"
         )
-        raise SchemaError(msg)
+        hint = "name a column for each end, of one type; cast with select(dst=pc.field('dst').cast(...))."
+        raise SchemaError(msg, where=caller(), hint=hint)
     valid = pc.is_valid(pc.field("src")) & pc.is_valid(pc.field("dst"))
     chosen = dict(zip(("src", "dst", "weight"), (*ends, *weights), strict=False))
     result: Collection = edges.select(chosen).where(valid)
@@ -48,11 +48,8 @@ def nodes_of(algorithm: str, nodes: Any, node: str, kind: pa.DataType) -> Collec
     check_columns(algorithm, nodes.schema, names(algorithm, node), keys=True)
     found = nodes.schema.field(node).type
     if found != kind:
-        msg = (
-            f"{algorithm} ({caller()}): node={node!r} is {found}, the ends of the edges are {kind}. "
-            "Hint: cast one with select(node=pc.field('node').cast(...))."
-        )
-        raise SchemaError(msg)
+        msg = f"{algorithm}: node={node!r} is {found}, the ends of the edges are {kind}"
+        raise SchemaError(msg, where=caller(), hint="cast one with select(node=pc.field('node').cast(...)).")
     result: Collection = nodes.select({"node": node}).where(pc.is_valid(pc.field("node")))
     return result
 

@@ -108,11 +108,9 @@ def sssp(
     start = nodes_of("sssp", roots, node, graph.schema.field("src").type)
     kind = graph.schema.field("weight").type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        msg = (
-            f"sssp ({caller()}): weight={weight!r} is {kind}. "
-            "Hint: give whole numbers or doubles; cast with select(weight=pc.field('weight').cast('double'))."
-        )
-        raise SchemaError(msg)
+        msg = f"sssp: weight={weight!r} is {kind}"
+        hint = "give whole numbers or doubles; cast with select(weight=pc.field('weight').cast('double'))."
+        raise SchemaError(msg, where=caller(), hint=hint)
     wide = pa.int64() if pa.types.is_integer(kind) else pa.float64()
     weighed = graph.select("src", "dst", weight=pc.field("weight").cast(wide))
     return _nearest("sssp", weighed.map_batches(_checked, weighed.schema), start, name)

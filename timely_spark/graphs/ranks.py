@@ -104,10 +104,10 @@ def _fraction(iterations: Any, damping: Any, unit: Any) -> Fraction:
     numbers = numbers and type(unit) is int and 1 <= unit <= _LARGEST and isinstance(damping, Real)
     share = Fraction(damping).limit_denominator(1000) if numbers and 0 <= damping < 1 else Fraction(1)
     if share == 1:
-        msg = (
-            f"pagerank ({caller()}): iterations={iterations!r}, damping={damping!r}, unit={unit!r}. "
-            "Hint: damping is at least 0 and at most 0.999, iterations and unit are whole numbers from 1 on, "
-            f"and unit at most {_LARGEST:,}."
+        msg = f"pagerank: iterations={iterations!r}, damping={damping!r}, unit={unit!r}"
+        hint = (
+            "damping is at least 0 and at most 0.999, iterations and unit are whole numbers from 1 on, and "
+            f"unit at most {_LARGEST:,}."
         )
-        raise GraphError(msg)
+        raise GraphError(msg, where=caller(), hint=hint)
     return share

@@ -328,11 +328,9 @@ def _aggregate(
     where = caller()
     check_name("aggregate", stream, name, "('max', 'name')")
     if per not in ("accumulated", "time"):
-        msg = (
-            f"aggregate ({where}): per={per!r}. Hint: 'accumulated' or 'time'; "
-            'a column called "per" is written aggregate({"per": ...}).'
-        )
-        raise SchemaError(msg)
+        msg = f"aggregate: per={per!r}"
+        hint = "'accumulated' or 'time'; " + 'a column called "per" is written aggregate({"per": ...}).'
+        raise SchemaError(msg, where=where, hint=hint)
     if expire is not None:
         check_expire("aggregate", stream, expire, per=per)
     check_given("aggregate", where, columns)
@@ -347,14 +345,12 @@ def _aggregate(
         pair: Any = given
         kind, column = pair if isinstance(pair, tuple | list) and len(pair) == 2 else (pair, None)
         if kind not in _KINDS or (column is None and kind != "count"):
-            msg = (
-                f"aggregate ({where}): {out}={given!r}. "
-                f"Hint: 'count', or (kind, column) with kind one of {', '.join(_KINDS)}."
-            )
-            raise SchemaError(msg)
+            msg = f"aggregate: {out}={given!r}"
+            hint = f"'count', or (kind, column) with kind one of {', '.join(_KINDS)}."
+            raise SchemaError(msg, where=where, hint=hint)
         if out in keys:
-            msg = f"aggregate ({where}): column {out!r} is a key. Hint: give the aggregate another name."
-            raise SchemaError(msg)
+            msg = f"aggregate: column {out!r} is a key"
+            raise SchemaError(msg, where=where, hint="give the aggregate another name.")
         if column is not None:
             check_columns("aggregate", stream.schema, [column], keys=kind in {"min", "max", "collect"})
         source = stream.schema.field(column).type if column is not None else pa.int64()
@@ -364,10 +360,8 @@ def _aggregate(
             or pa.types.is_decimal(source)
             or pa.types.is_boolean(source)
         ):
-            msg = (
-                f"aggregate ({where}): {out} would sum column {column!r} of type {source}. Hint: sum numbers."
-            )
-            raise SchemaError(msg)
+            msg = f"aggregate: {out} would sum column {column!r} of type {source}"
+            raise SchemaError(msg, where=where, hint="sum numbers.")
         type_ = {
             "count": pa.int64(),
             "sum": _sum_type(source),
@@ -376,8 +370,8 @@ def _aggregate(
         fields.append(pa.field(out, type_))
         listed.append((out, kind, column))
     if not columns:
-        msg = f"aggregate ({where}): nothing to compute. Hint: for example aggregate(count='count')."
-        raise SchemaError(msg)
+        msg = "aggregate: nothing to compute"
+        raise SchemaError(msg, where=where, hint="for example aggregate(count='count').")
     aggregates = Aggregates(keys, tuple(listed))
     return stream.then(
         "aggregate",

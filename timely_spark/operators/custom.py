@@ -170,11 +170,9 @@ def _partitions(operator: str, streams: Sequence[Stream], by: By) -> list[Partit
     if len(streams) == 1 and listed and all(isinstance(column, str) for column in listed):
         listed = [listed]  # one input: its columns
     if len(listed) != len(streams):
-        msg = (
-            f"{operator} ({caller()}): by={by!r} has {len(listed)} entries for {len(streams)} inputs. "
-            "Hint: give a list with one entry per input: its columns, or None."
-        )
-        raise GraphError(msg)
+        msg = f"{operator}: by={by!r} has {len(listed)} entries for {len(streams)} inputs"
+        hint = "give a list with one entry per input: its columns, or None."
+        raise GraphError(msg, where=caller(), hint=hint)
     return [Partition(names(operator, columns)) if columns else None for columns in listed]
 
 
@@ -211,11 +209,9 @@ def _check_methods(vertex: Vertex) -> None:
         try:
             inspect.signature(method).bind(0, None)
         except (TypeError, ValueError) as error:
-            msg = (
-                f"vertex ({caller()}): {type(vertex).__name__}.{name} does not take (edge, batch): {error}. "
-                f"Hint: write {name}(self, edge, batch); edge is the number of the input."
-            )
-            raise GraphError(msg) from error
+            msg = f"vertex: {type(vertex).__name__}.{name} does not take (edge, batch): {error}"
+            hint = f"write {name}(self, edge, batch); edge is the number of the input."
+            raise GraphError(msg, where=caller(), hint=hint) from error
 
 
 def add_vertex(
@@ -229,19 +225,14 @@ def add_vertex(
     """Add a vertex written by the user: see `Dataflow.vertex`."""
     if not isinstance(vertex, Vertex):
         shown = vertex.__name__ if isinstance(vertex, type) else repr(vertex)  # type: ignore[unreachable]
-        msg = (
-            f"vertex ({caller()}): {shown} is no instance of Vertex. "
-            f"Hint: give an instance{f', {shown}()' if isinstance(vertex, type) else ''} of a subclass of it."
-        )
-        raise GraphError(msg)
+        msg = f"vertex: {shown} is no instance of Vertex"
+        hint = f"give an instance{f', {shown}()' if isinstance(vertex, type) else ''} of a subclass of it."
+        raise GraphError(msg, where=caller(), hint=hint)
     _check_methods(vertex)
     operator = type(vertex).__name__.lower()
     if not streams or not hasattr(streams[0], "check_others"):
-        msg = (
-            f"{operator} ({caller()}) got {list(streams)!r}, no streams. "
-            "Hint: give a stream, or a list of streams."
-        )
-        raise GraphError(msg)
+        msg = f"{operator} got {list(streams)!r}, no streams"
+        raise GraphError(msg, where=caller(), hint="give a stream, or a list of streams.")
     first, *others = streams
     return first.then(
         operator,

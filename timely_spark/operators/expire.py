@@ -143,30 +143,28 @@ def check_expire(operator: str, stream: Stream, expire: Any, *, per: str = "accu
     if not is_whole(expire, least=1):
         argument = "after" if operator == "expire" else "expire"
         hint = "give a number of epochs, whole and from 1 on, below 2**62."
-        msg = f"{operator} ({where}): {argument}={expire!r}. Hint: {hint}"
         if operator == "aggregate":
-            msg += ' A column called "expire" is written aggregate({"expire": ...}).'
-        raise GraphError(msg)
+            hint += ' A column called "expire" is written aggregate({"expire": ...}).'
+        msg = f"{operator}: {argument}={expire!r}"
+        raise GraphError(msg, where=where, hint=hint)
     if per != "accumulated":
-        msg = (
-            f"{operator} ({where}): expire={expire} with per={per!r}, which stores nothing across times. "
-            "Hint: leave one of them out."
-        )
-        raise GraphError(msg)
+        msg = f"{operator}: expire={expire} with per={per!r}, which stores nothing across times"
+        raise GraphError(msg, where=where, hint="leave one of them out.")
     if stream.stage.scope.parent is not None:
         msg = (
-            f"{operator} ({where}): {stream.name!r} is inside loop {stream.stage.scope.name!r}, where times "
-            "have loop counters; state expires by epochs only. "
-            "Hint: use expire before the stream enters the loop, or after it has left."
+            f"{operator}: {stream.name!r} is inside loop {stream.stage.scope.name!r}, where times have loop "
+            "counters; state expires by epochs only"
         )
-        raise GraphError(msg)
+        hint = "use expire before the stream enters the loop, or after it has left."
+        raise GraphError(msg, where=where, hint=hint)
     if not only_epochs(stream.flow.graph.times):
         msg = (
-            f"{operator} ({where}): {stream.name!r} has times of the flow's own kind, "
+            f"{operator}: {stream.name!r} has times of the flow's own kind, "
             f"{type(stream.flow.graph.times).__name__}, of which several may be in one epoch, and state "
-            "expires by epochs. Hint: leave it out, or use the kind of time that Dataflow has by default."
+            "expires by epochs"
         )
-        raise GraphError(msg)
+        hint = "leave it out, or use the kind of time that Dataflow has by default."
+        raise GraphError(msg, where=where, hint=hint)
 
 
 @operator(Stream)
@@ -209,19 +207,15 @@ def expire(stream: Stream, after: int, *, diff: str = "diff", name: str | None =
     check_expire("expire", stream, after)
     schema = stream.schema
     if not isinstance(diff, str):
-        msg = (  # type: ignore[unreachable] # reached without a type checker
-            f"expire ({caller()}): diff={diff!r} is no column's name. Hint: leave it out, or give a text."
-        )
-        raise SchemaError(msg)
+        msg = f"expire: diff={diff!r} is no column's name"  # type: ignore[unreachable] # reached without a type checker
+        raise SchemaError(msg, where=caller(), hint="leave it out, or give a text.")
     if diff not in schema.names:
         schema = schema.append(pa.field(diff, pa.int32()))
     kind = schema.field(diff).type
     if not (pa.types.is_signed_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
-        msg = (
-            f"expire ({caller()}): column {diff!r} is {kind}, and retractions need a sign. "
-            "Hint: name another column with diff=..., which is added if it is missing."
-        )
-        raise SchemaError(msg)
+        msg = f"expire: column {diff!r} is {kind}, and retractions need a sign"
+        hint = "name another column with diff=..., which is added if it is missing."
+        raise SchemaError(msg, where=caller(), hint=hint)
     return stream.then(
         "expire",
         [schema],

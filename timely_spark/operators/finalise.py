@@ -58,11 +58,10 @@ def finalise_graph(graph: Graph) -> Graph:
             _check_diff(graph, stage)
             if kind is not None and not by_epochs:
                 msg = (
-                    f"output {stage.name!r} ({stage.where}) is to retract records of earlier epochs, "
-                    f"and flow {graph.name!r} has times of its own kind, {type(graph.times).__name__}. "
-                    "Hint: leave diff out."
+                    f"output {stage.name!r} ({stage.where}) is to retract records of earlier epochs, and "
+                    f"flow {graph.name!r} has times of its own kind, {type(graph.times).__name__}"
                 )
-                raise GraphError(msg)
+                raise GraphError(msg, hint="leave diff out.")
         if isinstance(kind, Monotone) and by_epochs:
             copies[stage] = copy.stages[stage.index] = replace(
                 copies[stage],
@@ -82,11 +81,13 @@ def finalise_graph(graph: Graph) -> Graph:
             msg = (
                 f"records that step {edge.source.name!r} ({edge.source.where}) derives from "
                 f"{kind.source.name!r} ({kind.source.where}) are not final when they {verb} "
-                f"{edge.target.name!r} ({edge.target.where}). "
-                f"Hint: let {kind.source.name!r} itself leave, and derive from it outside the loop; "
-                "or call .settle() on it."
+                f"{edge.target.name!r} ({edge.target.where})"
             )
-            raise GraphError(msg)
+            hint = (
+                f"let {kind.source.name!r} itself leave, and derive from it outside the loop; or call "
+                ".settle() on it."
+            )
+            raise GraphError(msg, hint=hint)
         place = (edge.source.index, edge.port)
         if place not in inserted:
             inserted[place] = _insert(copy, copies[edge.source], edge, kind)
@@ -125,17 +126,16 @@ def _check_diff(graph: Graph, output: Stage) -> None:
                 msg = (
                     f"output {output.name!r} ({output.where}) is to retract records, and "
                     f"{edge.source.operator} {edge.source.name!r}{with_expire} ({edge.source.where}) "
-                    "replaces values and retracts none. "
-                    "Hint: leave diff out, or use keys=[...] for a current table."
+                    "replaces values and retracts none"
                 )
-                raise GraphError(msg)
+                raise GraphError(msg, hint="leave diff out, or use keys=[...] for a current table.")
             if isinstance(vertex, Expire):
                 msg = (
                     f"output {output.name!r} ({output.where}) is to retract records, and expire "
                     f"{edge.source.name!r} ({edge.source.where}) retracts them itself, in column "
-                    f"{vertex.diff!r}. Hint: leave diff out."
+                    f"{vertex.diff!r}"
                 )
-                raise GraphError(msg)
+                raise GraphError(msg, hint="leave diff out.")
             if (edge.source.is_routing or edge.source.is_stateless) and edge.source not in seen:
                 seen.add(edge.source)
                 todo.append(edge.source)

@@ -154,31 +154,24 @@ def matching_keys(
     """
     where = caller()
     if on is not None and (left is not None or right is not None):
-        msg = (
-            f"{operator} ({where}): on={on!r} and left={left!r}, right={right!r}. "
-            "Hint: give on= for keys of one name on both sides, else left= and right=."
-        )
-        raise SchemaError(msg)
+        msg = f"{operator}: on={on!r} and left={left!r}, right={right!r}"
+        hint = "give on= for keys of one name on both sides, else left= and right=."
+        raise SchemaError(msg, where=where, hint=hint)
     keys = (
         names(operator, left if on is None else on),
         names(operator, right if on is None else on),
     )
     if not keys[0] or len(keys[0]) != len(keys[1]):
-        msg = (
-            f"{operator} ({where}): keys {list(keys[0])} and {list(keys[1])}. "
-            "Hint: give on=[...], or left=[...] and right=[...] of equal length."
-        )
-        raise SchemaError(msg)
+        msg = f"{operator}: keys {list(keys[0])} and {list(keys[1])}"
+        hint = "give on=[...], or left=[...] and right=[...] of equal length."
+        raise SchemaError(msg, where=where, hint=hint)
     check_columns(operator, ours, keys[0], keys=True)
     check_columns(operator, theirs, keys[1], keys=True)
     for a, b in zip(*keys, strict=True):
         kinds = ours.field(a).type, theirs.field(b).type
         if kinds[0] != kinds[1] and not all(pa.types.is_integer(kind) for kind in kinds):
-            msg = (
-                f"{operator} ({where}): left key {a!r} is {kinds[0]}, right key {b!r} is {kinds[1]}. "
-                "Hint: cast one of them first."
-            )
-            raise SchemaError(msg)
+            msg = f"{operator}: left key {a!r} is {kinds[0]}, right key {b!r} is {kinds[1]}"
+            raise SchemaError(msg, where=where, hint="cast one of them first.")
     return keys
 
 
@@ -190,12 +183,8 @@ def other_columns(operator: str, ours: pa.Schema, theirs: pa.Schema, keys: Seque
     """
     extra = [column for column in theirs.names if column not in keys]
     if both := sorted(set(extra) & set(ours.names)):
-        msg = (
-            f"{operator} ({caller()}): both sides have {both}; left ({describe(ours)}), "
-            f"right ({describe(theirs)}). "
-            "Hint: rename with select(new='old') on one side."
-        )
-        raise SchemaError(msg)
+        msg = f"{operator}: both sides have {both}; left ({describe(ours)}), right ({describe(theirs)})"
+        raise SchemaError(msg, where=caller(), hint="rename with select(new='old') on one side.")
     return extra
 
 
@@ -246,8 +235,8 @@ def join(
     keys = matching_keys("join", stream.schema, other.schema, on=on, left=left, right=right)
     extra = other_columns("join", stream.schema, other.schema, keys[1])
     if per not in {"accumulated", "time"}:
-        msg = f"join ({caller()}): per={per!r}. Hint: 'accumulated' or 'time'."
-        raise SchemaError(msg)
+        msg = f"join: per={per!r}"
+        raise SchemaError(msg, where=caller(), hint="'accumulated' or 'time'.")
     if expire is not None:
         check_expire("join", stream, expire, per=per)
     drop = frozenset(keys[1])

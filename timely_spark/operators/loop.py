@@ -30,10 +30,8 @@ def leave(stream: Stream, *, name: str | None = None) -> Stream:
     """
     scope = stream.stage.scope
     if scope.parent is None:
-        msg = (
-            f"leave ({caller()}): {stream.name!r} is in no loop. Hint: leave() is for streams inside a loop."
-        )
-        raise GraphError(msg)
+        msg = f"leave: {stream.name!r} is in no loop"
+        raise GraphError(msg, where=caller(), hint="leave() is for streams inside a loop.")
     summary = stream.flow.graph.times.leave(scope.depth)
     return stream.then(
         "leave", [stream.schema], kind=Kind.LEAVE, name=name, scope=scope.parent, summary=summary
@@ -103,11 +101,9 @@ def _closed(variable: Variable, ends: Any) -> Any:
     """Feed back the first stream that `step` returned, and let the others leave."""
     back, *out = ends if isinstance(ends, tuple | list) else (ends, ends)
     if not hasattr(back, "stage"):
-        msg = (
-            f"loop ({caller()}): step returned {type(back).__name__}. "
-            "Hint: return the stream to feed back, or a tuple beginning with it."
-        )
-        raise GraphError(msg)
+        msg = f"loop: step returned {type(back).__name__}"
+        hint = "return the stream to feed back, or a tuple beginning with it."
+        raise GraphError(msg, where=caller(), hint=hint)
     variable.feed(back)
     leaving = tuple(leave(one) for one in out)
     return leaving[0] if len(leaving) == 1 else leaving

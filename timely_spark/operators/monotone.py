@@ -236,10 +236,8 @@ def _extreme(
     columns = [*keys, value]
     check_columns(operator, stream.schema, columns, keys=True)
     if value in keys:
-        msg = (
-            f"{operator} ({caller()}): {value!r} is a key and the value. Hint: the keys alone are distinct()."
-        )
-        raise SchemaError(msg)
+        msg = f"{operator}: {value!r} is a key and the value"
+        raise SchemaError(msg, where=caller(), hint="the keys alone are distinct().")
     schema = pa.schema([stream.schema.field(column) for column in columns])
     narrow = stream if stream.schema.names == columns else stream.select(*columns)
     monotone = Monotone(keys, value, operator == "max")
@@ -292,11 +290,8 @@ def settle(stream: Stream, *, name: str | None = None) -> Stream:
     """
     monotone = stream.stage.monotone
     if monotone is None:
-        msg = (
-            f"settle: step {stream.stage.name!r} ({stream.stage.where}) has final records already. "
-            "Hint: call it right after distinct, min or max."
-        )
-        raise GraphError(msg)
+        msg = f"settle: step {stream.stage.name!r} ({stream.stage.where}) has final records already"
+        raise GraphError(msg, where=caller(), hint="call it right after distinct, min or max.")
     return stream.then(
         "settle",
         [stream.schema],

@@ -131,12 +131,12 @@ def subscribe(
         >>> _ = flow.input("x", "n long").subscribe(lambda epoch, table: print(epoch, table.num_rows))
     """
     if release == "arrival" and isinstance(on_epoch, ExactlyOnce):
-        msg = (
-            f"subscribe ({caller()}): once({on_epoch.name!r}) with release='arrival'. "
-            "Hint: leave release at 'epoch': by arrival an epoch comes in several parts, of which once "
-            "would write only the first."
+        msg = f"subscribe: once({on_epoch.name!r}) with release='arrival'"
+        hint = (
+            "leave release at 'epoch': by arrival an epoch comes in several parts, of which once would write "
+            "only the first."
         )
-        raise GraphError(msg)
+        raise GraphError(msg, where=caller(), hint=hint)
     return _output(
         stream, "subscribe", name, "subscribe", release, on_epoch=on_epoch, on_complete=on_complete
     )
@@ -236,24 +236,22 @@ def to_delta(
 def _check_diff(stream: Stream, diff: str, keys: Sequence[str], release: Release) -> None:
     """Check the diff column, which may be a column of the stream or a new one."""
     if release == "arrival":
-        msg = (
-            f"to_delta ({caller()}): diff={diff!r} with release='arrival'. "
-            "Hint: an epoch's retractions are known when it is complete; leave release at 'epoch'."
-        )
-        raise GraphError(msg)
+        msg = f"to_delta: diff={diff!r} with release='arrival'"
+        hint = "an epoch's retractions are known when it is complete; leave release at 'epoch'."
+        raise GraphError(msg, where=caller(), hint=hint)
     if diff not in stream.schema.names:
         return
     kind = stream.schema.field(diff).type
     if not keys:
-        msg = "is a column already. Hint: choose another name; or leave diff out: a log keeps the column."
+        what, hint = "is a column already", "choose another name; or leave diff out: a log keeps the column."
     elif diff in keys:
-        msg = "is a key, too. Hint: keys are columns of the record."
+        what, hint = "is a key, too", "keys are columns of the record."
     elif not pa.types.is_signed_integer(kind):
-        msg = f"is a column of {kind}. Hint: give a column of whole numbers, or choose another name."
+        what, hint = f"is a column of {kind}", "give a column of whole numbers, or choose another name."
     else:
         return
-    msg = f"to_delta ({caller()}): diff={diff!r} {msg}"
-    raise SchemaError(msg)
+    msg = f"to_delta: diff={diff!r} {what}"
+    raise SchemaError(msg, where=caller(), hint=hint)
 
 
 @operator(Stream)
@@ -288,8 +286,8 @@ def to_files(
         'parquet'
     """
     if format not in {"parquet", "arrow", "csv"}:
-        msg = f"to_files ({caller()}): format={format!r}. Hint: 'parquet', 'arrow' or 'csv'."
-        raise GraphError(msg)
+        msg = f"to_files: format={format!r}"
+        raise GraphError(msg, where=caller(), hint="'parquet', 'arrow' or 'csv'.")
     return _output(stream, "to_files", name, "files", "epoch", path=path, format=format, overwrite=overwrite)
 
 
@@ -304,14 +302,11 @@ def _output(
     **options: Any,
 ) -> Stream:
     if kind != "inspect" and stream.stage.scope.parent is not None:
-        msg = (
-            f"{operator} ({caller()}): {stream.name!r} is inside loop {stream.stage.scope.name!r}. "
-            "Hint: let it leave the loop first."
-        )
-        raise GraphError(msg)
+        msg = f"{operator}: {stream.name!r} is inside loop {stream.stage.scope.name!r}"
+        raise GraphError(msg, where=caller(), hint="let it leave the loop first.")
     if release not in ("epoch", "arrival"):
-        msg = f"{operator} ({caller()}): release={release!r}. Hint: 'epoch' or 'arrival'."
-        raise GraphError(msg)
+        msg = f"{operator}: release={release!r}"
+        raise GraphError(msg, where=caller(), hint="'epoch' or 'arrival'.")
     schema = stream.schema if added is None else stream.schema.append(pa.field(added, pa.int32()))
     epoch = [pa.field("epoch", pa.int64())] if kind in {"memory", "delta", "files"} else []
     check_names(operator, caller(), pa.schema([*epoch, *schema]), known=stream.schema.names)

@@ -70,11 +70,11 @@ def concat(stream: Stream, *others: Stream, name: str | None = None) -> Stream:
     for other in others:
         if getattr(other, "schema", stream.schema) != stream.schema:  # `then` refuses what is no stream
             msg = (
-                f"concat ({caller()}): {stream.stage.name!r} has ({describe(stream.schema)}), "
-                f"{other.stage.name!r} has ({describe(other.schema)}). "
-                "Hint: select the same columns, in the same order, on both sides."
+                f"concat: {stream.stage.name!r} has ({describe(stream.schema)}), {other.stage.name!r} has "
+                f"({describe(other.schema)})"
             )
-            raise SchemaError(msg)
+            hint = "select the same columns, in the same order, on both sides."
+            raise SchemaError(msg, where=caller(), hint=hint)
     return stream.then("concat", [stream.schema], kind=Kind.CONCAT, others=others, name=name)[0]
 
 
@@ -96,8 +96,8 @@ def delay(stream: Stream, epochs: int = 1, *, name: str | None = None) -> Stream
     """
     if not is_whole(epochs):
         hint = "time only goes forward; give a whole number from 0 on and below 2**62."
-        msg = f"delay ({caller()}): {epochs!r} epochs. Hint: {hint}"
-        raise GraphError(msg)
+        msg = f"delay: {epochs!r} epochs"
+        raise GraphError(msg, where=caller(), hint=hint)
     summary = stream.flow.graph.times.delay(stream.stage.scope.depth, int(epochs))
     return stream.then(
         "delay",

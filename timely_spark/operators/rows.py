@@ -168,20 +168,14 @@ def computed(
     for new, old in chosen.items():
         if not isinstance(old, str | pc.Expression):
             how = "map() takes functions" if callable(old) else "write a constant as pc.scalar(...)"
-            msg = (
-                f"select ({caller()}): {new}={old!r} is neither a column's name nor an expression. "
-                f"Hint: {how}."
-            )
-            raise SchemaError(msg)
+            msg = f"select: {new}={old!r} is neither a column's name nor an expression"
+            raise SchemaError(msg, where=caller(), hint=f"{how}.")
     check_columns("select", stream.schema, [column for column in chosen.values() if isinstance(column, str)])
     try:
         schema = as_schema(project(stream.schema.empty_table(), chosen).schema)
     except pa.ArrowException as error:
-        msg = (
-            f"select ({caller()}): {error}; the input has ({describe(stream.schema)}). "
-            "Hint: see pyarrow.compute for what fits."
-        )
-        raise SchemaError(msg) from error
+        msg = f"select: {error}; the input has ({describe(stream.schema)})"
+        raise SchemaError(msg, where=caller(), hint="see pyarrow.compute for what fits.") from error
     return stream.then(
         "select",
         [schema],
@@ -204,12 +198,12 @@ def check_name(operator: str, stream: Stream, name: Any, also: str = "...") -> N
         SchemaError: `name` is no text, or the name of a column.
     """
     if name is not None and (not isinstance(name, str) or name in stream.schema.names):
-        msg = (
-            f"{operator} ({caller()}): name={name!r} would be the step's name, not a column. "
-            f'Hint: for a column called "name" write {operator}({{"name": {also}}}); '
-            "else give the step a name that no column has."
+        msg = f"{operator}: name={name!r} would be the step's name, not a column"
+        hint = (
+            f'for a column called "name" write {operator}({{"name": {also}}}); else give the step a name '
+            "that no column has."
         )
-        raise SchemaError(msg)
+        raise SchemaError(msg, where=caller(), hint=hint)
 
 
 def check_function(operator: str, function: Any) -> None:
@@ -219,11 +213,8 @@ def check_function(operator: str, function: Any) -> None:
         GraphError: it cannot.
     """
     if not callable(function):
-        msg = (
-            f"{operator} ({caller()}) got {function!r}, not a function. "
-            "Hint: give a function, for example a lambda."
-        )
-        raise GraphError(msg)
+        msg = f"{operator} got {function!r}, not a function"
+        raise GraphError(msg, where=caller(), hint="give a function, for example a lambda.")
 
 
 @operator(Stream, also="filter")
@@ -385,26 +376,18 @@ def map_batches(
 def _checked(stream: Stream, vertex: _Where) -> _Where:
     """Evaluate an expression on an empty table, so that mistakes show when the graph is built."""
     if not callable(vertex.predicate) and not isinstance(vertex.predicate, pc.Expression):
-        msg = (
-            f"where ({caller()}): {vertex.predicate!r} is neither an expression nor a function. "
-            "Hint: write pc.field('n') > 1 (pyarrow.compute as pc), or lambda row: row.n > 1."
-        )
-        raise SchemaError(msg)
+        msg = f"where: {vertex.predicate!r} is neither an expression nor a function"
+        hint = "write pc.field('n') > 1 (pyarrow.compute as pc), or lambda row: row.n > 1."
+        raise SchemaError(msg, where=caller(), hint=hint)
     if isinstance(vertex.predicate, pc.Expression):
         try:
             passes = vertex.split(stream.schema.empty_table())
         except pa.ArrowException as error:
-            msg = (
-                f"where ({caller()}): {error}; the input has ({describe(stream.schema)}). "
-                "Hint: check the columns' names and types."
-            )
-            raise SchemaError(msg) from error
+            msg = f"where: {error}; the input has ({describe(stream.schema)})"
+            raise SchemaError(msg, where=caller(), hint="check the columns' names and types.") from error
         if not pa.types.is_boolean(passes.type):
-            msg = (
-                f"where ({caller()}): the expression gives {passes.type}, not boolean. "
-                "Hint: compare with something."
-            )
-            raise SchemaError(msg)
+            msg = f"where: the expression gives {passes.type}, not boolean"
+            raise SchemaError(msg, where=caller(), hint="compare with something.")
     return vertex
 
 

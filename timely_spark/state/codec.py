@@ -174,8 +174,8 @@ class Codec:
         if not isinstance(chunk, BlobRef):
             return chunk
         if self.blobs is None:
-            msg = "state refers to blobs, and none are at hand. Hint: read it where it was written."
-            raise StateError(msg)
+            msg = "state refers to blobs, and none are at hand"
+            raise StateError(msg, hint="read it where it was written.")
         return self.blobs.get(chunk.reference)
 
     def _put(self, blobs: Blobs, data: bytes) -> BlobRef:
@@ -259,29 +259,27 @@ class Codec:
                 plain = f"it with a type hint of {self._vertex.__name__} that names the class {kind}"
             elif is_dataclass(value):
                 plain = f"a frozen dataclass: write @dataclass(frozen=True) for {kind}"
-            msg = (
-                f"a value of type {kind} cannot be kept as state. "
-                f"Hint: keep {plain}, or write checkpoint() and restore() for the vertex; or say in its "
-                "attribute `pickles` why it must be pickled."
+            msg = f"a value of type {kind} cannot be kept as state"
+            hint = (
+                f"keep {plain}, or write checkpoint() and restore() for the vertex; or say in its attribute "
+                "`pickles` why it must be pickled."
             )
-            raise StateError(msg)
+            raise StateError(msg, hint=hint)
         try:
             return pickle.dumps(value, protocol=5)
         except Exception as error:
-            msg = (
-                f"a value of type {kind} cannot be pickled: {error}. "
-                "Hint: leave it out of what checkpoint() gives, and make it anew in restore()."
-            )
-            raise StateError(msg) from error
+            msg = f"a value of type {kind} cannot be pickled: {error}"
+            hint = "leave it out of what checkpoint() gives, and make it anew in restore()."
+            raise StateError(msg, hint=hint) from error
 
     def _unpickled(self, data: Any) -> Any:
         if not self._pickles:
-            msg = (
-                "the state holds something pickled, and the vertex does not say why it might. "
-                "Hint: unpickling runs the code that the bytes name; if you trust whoever can write to the "
+            msg = "the state holds something pickled, and the vertex does not say why it might"
+            hint = (
+                "unpickling runs the code that the bytes name; if you trust whoever can write to the "
                 "checkpoint, say why you need it in the vertex's attribute `pickles`."
             )
-            raise StateError(msg)
+            raise StateError(msg, hint=hint)
         return pickle.loads(data)
 
     def _part(self, part: Batch, blobs: list[bytes]) -> Any:
@@ -381,8 +379,8 @@ class Codec:
                 return series.rename(self._decode(content[0], blobs))
             case "pickle":
                 return self._unpickled(blobs[content])
-        msg = f"state holds an unknown form {tag!r}. Hint: the checkpoint was written by a newer version."
-        raise StateError(msg)
+        msg = f"state holds an unknown form {tag!r}"
+        raise StateError(msg, hint="the checkpoint was written by a newer version.")
 
 
 def _encode_moment(value: Any) -> Any:

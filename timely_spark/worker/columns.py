@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.errors import GraphError, SchemaError, Where
+from timely_spark.errors import GraphError, SchemaError, Where, with_hint
 from timely_spark.graph import caller, check_columns
 from timely_spark.times import EPOCHS, is_whole
 
@@ -34,20 +34,19 @@ def check_epoch_column(name: str, schema: pa.Schema, column: Any, max_jump: Any)
         GraphError: the column has the name of a kind of epochs, or the jump is no number of epochs.
         SchemaError: there is no such column, or it does not hold whole numbers.
     """
-    at = f"source {name!r} ({caller()})"
+    at, where = f"source {name!r}", caller()
     if column in ("clock", "manual"):
-        msg = (
-            f"{at}: epoch={column!r} is no column's name here, but a kind of epochs. "
-            "Hint: give a column of another name; rename it in the DataFrame if need be."
+        msg = f"{at}: epoch={column!r} is no column's name here, but a kind of epochs"
+        raise GraphError(
+            msg, where=where, hint="give a column of another name; rename it in the DataFrame if need be."
         )
-        raise GraphError(msg)
     if not is_whole(max_jump, least=1):
-        msg = f"{at}: max_jump={max_jump!r}. Hint: give a number of epochs, whole and from 1 on, below 2**62."
-        raise GraphError(msg)
+        msg = f"{at}: max_jump={max_jump!r}"
+        raise GraphError(msg, where=where, hint="give a number of epochs, whole and from 1 on, below 2**62.")
     check_columns("source", schema, [column])
     if not pa.types.is_integer(schema.field(column).type):
-        msg = f"{at}: epoch column {column!r} is {schema.field(column).type}. Hint: use whole numbers."
-        raise SchemaError(msg)
+        msg = f"{at}: epoch column {column!r} is {schema.field(column).type}"
+        raise SchemaError(msg, where=where, hint="use whole numbers.")
 
 
 def kind_of(epochs: str) -> str:
@@ -179,7 +178,8 @@ class Refused:
             )
         if self.without:
             parts.append(f"{self.without} rows whose epoch is null, negative, or 2**62 or more")
-        return (
+        text = (
             f"source {source!r} ({where}) brought {' and '.join(parts)}. They are counted as late, and go to "
-            "the stream `late`. Hint: correct the column, or raise max_jump in flow.source(...)."
+            "the stream `late`."
         )
+        return with_hint(text, "correct the column, or raise max_jump in flow.source(...).")

@@ -67,18 +67,15 @@ class CallContext:
         """Send by an output: to this worker's queue at once, to other workers at the end of the round."""
         node = self.node
         if self.capability is None or not self.capability.less_equal(time):
-            msg = (
-                f"step {node.name!r} sends at {time} while it may send from {self.capability} on. "
-                "Hint: send at the time of what is processed or later; "
-                "a notification without capability cannot send."
+            msg = f"step {node.name!r} sends at {time} while it may send from {self.capability} on"
+            hint = (
+                "send at the time of what is processed or later; a notification without capability cannot "
+                "send."
             )
-            raise CapabilityError(msg)
+            raise CapabilityError(msg, hint=hint)
         if not 0 <= edge < len(node.stage.outputs):
-            msg = (
-                f"step {node.name!r} sends by output {edge}, it has {len(node.stage.outputs)}. "
-                "Hint: declare the output."
-            )
-            raise CapabilityError(msg)
+            msg = f"step {node.name!r} sends by output {edge}, it has {len(node.stage.outputs)}"
+            raise CapabilityError(msg, hint="declare the output.")
         declared = node.stage.outputs[edge]
         if not isinstance(batch, pa.Table) or batch.schema != declared:
             batch = _fit(node, batch, declared)
@@ -120,11 +117,8 @@ class CallContext:
         """Ask for a notification."""
         node, now = self.node, self.invocation.time
         if not node.waits:
-            msg = (
-                f"step {node.name!r} asks for a notification and has no on_notify. "
-                "Hint: write on_notify(self, time)."
-            )
-            raise CapabilityError(msg)
+            msg = f"step {node.name!r} asks for a notification and has no on_notify"
+            raise CapabilityError(msg, hint="write on_notify(self, time).")
         if not now.less_equal(time) or (
             capability is not None
             and (
@@ -134,11 +128,11 @@ class CallContext:
             )
         ):
             msg = (
-                f"step {node.name!r} at {now} (capability {self.capability}) asks to be notified of "
-                f"{time} with capability {capability}. "
-                "Hint: ask for the present time or a later one, with a capability no earlier than it."
+                f"step {node.name!r} at {now} (capability {self.capability}) asks to be notified of {time} "
+                f"with capability {capability}"
             )
-            raise CapabilityError(msg)
+            hint = "ask for the present time or a later one, with a capability no earlier than it."
+            raise CapabilityError(msg, hint=hint)
         self.round.pending.add(Pending(node.index, time, capability))
 
     def output(self, time: Any, batch: pa.Table) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.compiler.plan import Channel, Node, Plan
-from timely_spark.errors import GraphError, LimitReached, excerpt
+from timely_spark.errors import GraphError, LimitReached, excerpt, with_hint
 from timely_spark.graph import Kind, Scope, caller
 from timely_spark.times import Times
 
@@ -56,16 +56,17 @@ or with cancel(7)
                     "the bound stays, for later epochs and restarts, until the loop gets another name",
                 ),
             }[self.kind]
-            return (
+            text = (
                 f"{place} ended {cause} after {self.iteration} iterations of epoch {self.epoch}: "
-                f"{self.records} records were dropped, among them {self.rows}\nHint: {hint}"
+                f"{self.records} records were dropped, among them {self.rows}"
             )
-        return (
-            f"{place} has reached iteration {self.iteration} in epoch {self.epoch}; records: "
-            f"{self.rows}\n"
-            "Hint: let the loop drop repeated records, as distinct or min do; or bound it with "
-            f"max_iterations, or with cancel({self.epoch})"
+            return with_hint(text, hint)
+        hint = (
+            "let the loop drop repeated records, as distinct or min do; or bound it with max_iterations, "
+            f"or with cancel({self.epoch})"
         )
+        text = f"{place} has reached iteration {self.iteration} in epoch {self.epoch}; records: {self.rows}"
+        return with_hint(text, hint)
 
     def encode(self) -> dict[str, Any]:
         """As plain JSON."""

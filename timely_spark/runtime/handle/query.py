@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.captured import Captured
-from timely_spark.errors import TimelyError
+from timely_spark.errors import TimelyError, with_hint
 from timely_spark.graph import caller, find
 from timely_spark.runtime.errors import EpochClosed, LostOwnership, QueryEnded, QueryFailed
 from timely_spark.runtime.handle.watch import BEAT, Completed, Progress, Watch
@@ -249,11 +249,11 @@ class Query:
         self._deletes()
         for journal in self._inputs:
             if (unread := journal.position.sent - 1 - taken.get(journal.name, -1)) > 0:
-                _log.warning(
-                    "%s: stopped with %d sends into %r that no micro-batch had read; without a checkpoint "
-                    "they are lost. Hint: wait_for() before stop(), or start(checkpoint=...).",
-                    self._context.name, unread, journal.name,
-                )  # fmt: skip
+                text = (
+                    f"{self._context.name}: stopped with {unread} sends into {journal.name!r} that no "
+                    "micro-batch had read; without a checkpoint they are lost"
+                )
+                _log.warning(with_hint(text, "wait_for() before stop(), or start(checkpoint=...)."))
 
     def explain(self, extended: bool = False) -> None:  # noqa: FBT001, FBT002 - Spark's signature
         """Print Spark's plan of the last micro-batch (`flow.explain()` shows the dataflow)."""

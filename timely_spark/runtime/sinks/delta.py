@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, ClassVar
 
+from timely_spark.errors import with_hint
 from timely_spark.graph.schema import every_name
 from timely_spark.graph.sql import identifier, literal, table_name
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
@@ -136,8 +137,8 @@ class DeltaSink:
     def _epoch_unless_more_than(self, most: int) -> dict[str, str | Column]:
         """The epoch of a row, or an error if its key would have a second record."""
         key = ", ".join(map(_s, self.keys))
-        hint = "Hint: give keys that tell the records apart."
-        two = f"raise_error(concat(to_json(struct({key})), ' are the keys of more than one record. {hint}'))"
+        what = with_hint("are the keys of more than one record", "give keys that tell the records apart.")
+        two = f"raise_error(concat(to_json(struct({key})), ' {what}'))"
         return {identifier(EPOCH): f"CASE WHEN {_s(_MORE)} > {most} THEN {two} ELSE {_s(EPOCH)} END"}
 
     def _last_per_key(self, frame: DataFrame) -> DataFrame:
