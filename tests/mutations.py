@@ -310,11 +310,11 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         "operators/aggregate.py",
         ["tests/operators/test_aggregate.py", _DEFINED],
         [
-            ("later = time.join(other)", "later = time"),
             (
-                "np.array([before.less_equal(time) for before in times], np.bool_)",
-                "np.array([before == time for before in times], np.bool_)",
+                "self.interesting.setdefault(later, []).append(some)",
+                "self.interesting.setdefault(time, []).append(some)",
             ),
+            ("rows = rows.filter(pa.array(counts))", "pass"),
             ("return int(time.epoch) + 1 if outermost", "return int(time.epoch) + 5 if outermost"),
             ('("id", "ascending"), ("value", "ascending")', '("id", "ascending"), ("value", "descending")'),
             ("partial[out] = ones if values is None else", "partial[out] = ones if True else"),
@@ -325,12 +325,15 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         "operators/join.py",
         ["tests/operators/test_join.py", "tests/operators/test_expire.py", _DEFINED],
         [
-            ("joins = [time.join(other) for other in times]", "joins = [time for other in times]"),
             (
-                "close = np.abs(epochs - time.epoch) <= self.expire",
-                "close = np.abs(epochs - time.epoch) < self.expire",
+                "times.joins(time, self.pairs(edge, mine, probe, found))",
+                "[(time, self.pairs(edge, mine, probe, found))]",
             ),
-            ("side.expire(self._context.since() - self.expire)", "side.expire(self._context.since())"),
+            (
+                "np.abs(epochs_of(found) - time.epoch) <= self.expire",
+                "np.abs(epochs_of(found) - time.epoch) < self.expire",
+            ),
+            ("each.expire(self._context.since() - self.expire)", "each.expire(self._context.since())"),
             ("if batch.column(key).null_count:", "if False:"),
         ],
     ),
@@ -338,7 +341,8 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         "operators/monotone.py",
         ["tests/operators/test_monotone.py", _DEFINED],
         [
-            ("lambda before: before.less_equal(at))", "lambda before: before == at)"),
+            ("beaten = times.less_equal(at)", "beaten = np.zeros(len(probe), np.bool_)"),
+            ("rows = order[np.minimum.reduceat(", "rows = order[np.maximum.reduceat("),
             (
                 "pc.greater_equal if monotone.greatest else pc.less_equal",
                 "pc.greater if monotone.greatest else pc.less",
@@ -402,14 +406,18 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             "tests/differential/test_law.py",
         ],
         [
-            (
-                'np.maximum(numbers(table, f"{_TIME}0"), since)',
-                'np.maximum(numbers(table, f"{_TIME}0"), since + 1)',
-            ),
-            (
-                "joined = np.maximum(times, np.array(time.encode(), np.int64))",
-                "joined = np.minimum(times, np.array(time.encode(), np.int64))",
-            ),
+            ("return compaction(since + 1, PRODUCT", "return compaction(since + 2, PRODUCT"),
+        ],
+    ),
+    (
+        "state/history.py",
+        ["tests/state/test_history.py"],
+        [
+            ("joined = np.maximum(times,", "joined = np.minimum(times,"),
+            ("<= np.array(time, np.int64)).all(axis=1)", "<= np.array(time, np.int64)).any(axis=1)"),
+            ("np.maximum(epochs_of(table), since - 1)", "np.maximum(epochs_of(table), since)"),
+            ("joined = [value.join(time) for value in self.values]", "joined = [time for _ in self.values]"),
+            ("needed = [] if exact(table, labels) else labels", "needed = []"),
         ],
     ),
     (

@@ -18,6 +18,11 @@ from flows import SCENARIOS
 
 from timely_spark.compiler import Plan
 from timely_spark.coordinator import Coordinator
+from timely_spark.differential.joins import JoinChanges
+from timely_spark.operators.aggregate import Aggregate
+from timely_spark.operators.join import Join, JoinExpiring
+from timely_spark.operators.monotone import Improvements
+from timely_spark.operators.output_vertex import MonotoneOutput
 from timely_spark.runtime.sinks.sink import STAMP
 from timely_spark.runtime.storage.blobs import Blobs, files_of
 from timely_spark.runtime.storage.captured import Deliveries
@@ -25,12 +30,15 @@ from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.states import States
 from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.history import advanced
 from timely_spark.state.keys import hashes
-from timely_spark.state.stamps import AT
+from timely_spark.times import PRODUCT
 from timely_spark.worker import Worker
 from timely_spark.worker.vertex_snapshot import Invocation
 
 Outcome = dict[str, Any]
+#: Vertices whose compaction advances times only.
+COMPACTED = (Aggregate, Join, Improvements, MonotoneOutput)
 #: The first differing rows that are shown.
 SHOWN = 5
 
@@ -218,12 +226,9 @@ def _consolidated(vertex: Any, state: Arrangement, since: int) -> Any:
     compact = getattr(vertex, "_compact", None)
     if compact is not None and len(inspect.signature(compact).parameters) == 2:
         table = compact(h, table)[1]
-    if AT not in table.schema.names:
+    if not isinstance(vertex, COMPACTED) or isinstance(vertex, JoinChanges | JoinExpiring):
         return table
-    # epochs that nothing later can tell apart
-    texts = [json.loads(text) for text in table.column(AT).cast(pa.string()).to_pylist()]
-    settled = [json.dumps([max(epoch, since - 1), *laps]) for epoch, *laps in texts]
-    return table.set_column(table.schema.get_field_index(AT), AT, pa.array(settled, pa.string()))
+    return advanced(table, PRODUCT, since)  # epochs that nothing later can tell apart
 
 
 def canonical(value: Any, consolidated: Callable[[Arrangement], Any] = Arrangement.batches) -> Any:

@@ -14,8 +14,9 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.differential import DIFF
-from timely_spark.differential.trace import insert, times_of
+from timely_spark.differential.trace import insert
 from timely_spark.state import Arrangement
+from timely_spark.state.history import times_of
 from timely_spark.times import Antichain, Time
 
 Changes = list[list[tuple[int, int, int]]]

@@ -16,9 +16,10 @@ from timely_spark.differential import DIFF
 from timely_spark.differential.joins import Join
 from timely_spark.differential.reduce import Reduce
 from timely_spark.differential.reducers import Count
-from timely_spark.differential.trace import by_time, insert, times_of
+from timely_spark.differential.trace import insert
 from timely_spark.errors import StateError
 from timely_spark.state import Arrangement, codec
+from timely_spark.state.history import by_join, times_of
 from timely_spark.testing import Simulation
 from timely_spark.times import Time
 from timely_spark.worker.round import Worker
@@ -101,18 +102,18 @@ def test_a_join_with_a_history_of_a_million_times_looks_at_what_it_finds(times: 
     assert all(batch.num_rows == 1 for _, batch in context.sent)
 
 
-def test_rows_are_moved_once_to_be_split_by_time() -> None:
+def test_rows_are_moved_once_to_be_split_by_join() -> None:
     n = 20_000
     rows = pa.table({"n": np.arange(n)})
     times = np.stack([np.arange(n) % (n // 2), np.zeros(n, np.int64)], axis=1)
 
-    split = list(by_time(rows, times, Time(5, 1)))
+    split = list(by_join(rows, times, Time(5, 1)))
 
     assert [moment for moment, _ in split] == [[epoch, 1] for epoch in range(5, n // 2)]
     assert len({part["n"].chunk(0).buffers()[1].address for _, part in split}) == 1, "slices of one table"
     assert sorted(pa.concat_tables([part for _, part in split])["n"].to_pylist()) == list(range(n))
-    assert list(by_time(rows[:0], times[:0], Time(0, 0))) == []
-    assert list(by_time(rows[:9], times[:9], Time(9, 9))) == [([9, 9], rows[:9])]
+    assert list(by_join(rows[:0], times[:0], Time(0, 0))) == []
+    assert list(by_join(rows[:9], times[:9], Time(9, 9))) == [([9, 9], rows[:9])]
 
 
 def odds_and_evens(*, epochs: str = "clock", index: str | None = None) -> ts.Dataflow:

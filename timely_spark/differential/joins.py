@@ -9,47 +9,40 @@ import pyarrow as pa
 
 from timely_spark.differential.arranged import index_of, numbered
 from timely_spark.differential.collections import Collection
-from timely_spark.differential.trace import DIFF, SEQUENCE, by_time, consolidate, insert, numbers, times_of
-from timely_spark.graph import Partition, Vertex, composed, operator
-from timely_spark.operators.join import matching_keys, other_columns, with_keys
+from timely_spark.differential.trace import DIFF, SEQUENCE, consolidate, insert, numbers
+from timely_spark.graph import Partition, composed, operator
+from timely_spark.operators.join import Join, Keys, matching_keys, other_columns
 from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.history import by_join, times_of
 from timely_spark.state.keys import Indices
-from timely_spark.state.partitioning import repartition
 
 Columns = str | Sequence[str] | None
 
 
-class Join(Vertex):
-    """Match each change with the trace of the other side, and send the products at the joins of their times.
+class JoinChanges(Join):
+    """A join of changes: the multiplicities of two changes are multiplied.
 
     At most one side reads the trace of an `Arrange` before it; the other keeps a trace of its own.
     """
 
-    repartition = repartition
+    reads_time = True
     settles = True
 
-    def __init__(
-        self, on: tuple[tuple[str, ...], tuple[str, ...]], columns: tuple[str, ...], shared: int | None
-    ) -> None:
-        self.on, self.columns = on, columns
+    def __init__(self, on: Keys, columns: Sequence[str], shared: int | None) -> None:
+        super().__init__(on, columns)
         #: the side that reads the trace of an `Arrange`
         self.shared = shared
-        self.sides = [Arrangement(keys) for keys in on]
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Consolidate the changes."""
         return consolidate(batch)
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Match changes with the other side's trace, and add them to the trace of their own side."""
-        batch = with_keys(batch, self.on[edge])
-        if not batch.num_rows:
-            return
-        other = 1 - edge
-        trace = index_of(self._context, other).state if other == self.shared else self.sides[other]
-        probe, found = trace.matches(batch, self.on[edge])
-        if len(probe):
-            self._send(edge, time, batch, probe, found)
+    def stored(self, side: int, time: Any) -> Arrangement:
+        """The trace of a side."""
+        return index_of(self._context, side).state if side == self.shared else self.sides[side]
+
+    def store(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Add changes to the trace of their side, unless it is shared."""
         if edge == self.shared:
             return
         since = self._context.since_here()
@@ -59,17 +52,15 @@ class Join(Vertex):
             index = index_of(self._context, self.shared)
             insert(self.sides[edge], numbered(batch, index.sequence), time, since, index.settled(since))
 
-    def _send(self, edge: int, time: Any, mine: pa.Table, probe: Indices, found: pa.Table) -> None:
+    def send_pairs(self, edge: int, time: Any, mine: pa.Table, probe: Indices, found: pa.Table) -> None:
+        """Send the products of the changes."""
         if edge == self.shared:  # the others were matched when they arrived at this join
             unmet = numbers(found, SEQUENCE) < numbers(mine, SEQUENCE)[probe]
             probe, found = probe[unmet], found.filter(pa.array(unmet))
         times, found = times_of(found, len(time.encode()))
         diffs = numbers(mine, DIFF)[probe] * numbers(found, DIFF)
-        named = [column for column in self.columns if edge == 0 or column not in found.schema.names]
-        named = [column for column in named if column in mine.schema.names]
-        mine = mine.select(named).take(pa.array(probe))
-        pairs = pa.table({c: (mine if c in named else found).column(c) for c in self.columns} | {DIFF: diffs})
-        for moment, part in by_time(pairs, times, time):
+        pairs = self.pairs(edge, mine, probe, found).append_column(DIFF, pa.array(diffs))
+        for moment, part in by_join(pairs, times, time):
             self.send_by(0, self._context.times.decode(moment), part)
 
 
@@ -244,7 +235,7 @@ def _join(
             [schema],
             others=[streams[1]],
             name=name,
-            vertex=Join(keys, tuple(field.name for field in fields), shared),
+            vertex=JoinChanges(keys, [field.name for field in fields], shared),
             requires=[Partition(keys[0]), Partition(keys[1])],
             guarantees=keys[0],
             detail=" and ".join(a if a == b else f"{a} = {b}" for a, b in zip(*keys, strict=True)),

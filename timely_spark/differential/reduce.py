@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from timely_spark.differential.arranged import index_of
 from timely_spark.differential.reducers import Logic
-from timely_spark.differential.trace import compact, consolidate, stamped
+from timely_spark.differential.trace import check_since, consolidate, consolidation
 from timely_spark.differential.working import HasNulls, Side, Values, WorkingSet
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
+from timely_spark.state.history import stamped
 
 
 class Reduce(BufferingVertex):
@@ -53,6 +53,7 @@ class Reduce(BufferingVertex):
     def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
         """Send the changes of the results at a complete time."""
         self._since = self._context.since_here()
+        check_since(time, self._since)
         if self.shared or self._work is None or self._work.context != time.encode()[:-1]:
             self._leave_context()
         (arrived,) = batches
@@ -75,10 +76,10 @@ class Reduce(BufferingVertex):
             self._work = WorkingSet(self.logic, time, records, results, indexed=self.shared)
         work = self._work
         if added is not None:
-            work.records.fresh.append(stamped(added, time, self._since))
+            work.records.fresh.append(stamped(added, time))
         changed, interesting = work.changes(time, keys, added)
         if changed is not None:
-            work.results.fresh.append(stamped(changed, time, self._since))
+            work.results.fresh.append(stamped(changed, time))
         self._add_interesting(interesting)
         for iteration in work.requests():
             self.notify_at(self._context.times.decode([*work.context, iteration]))
@@ -99,7 +100,7 @@ class Reduce(BufferingVertex):
             self.interesting.setdefault(self._context.times.decode(moment), []).append(keys)
         for trace, side in ((self.input, work.records), (self.output, work.results)):
             if side.fresh:
-                trace.insert(pa.concat_tables(side.fresh), compact=partial(compact, self._since, 0))
+                trace.insert(pa.concat_tables(side.fresh), compact=consolidation(self._since))
 
     def checkpoint(self) -> Mapping[str, Any]:
         """The traces, the buffered changes and the interesting times."""

@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.differential.reducers import GROUP, Logic
-from timely_spark.differential.trace import Coordinates, by_time, labels_of, numbers, times_of, weights_of
+from timely_spark.differential.trace import labels_of, numbers, weights_of
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.codes import runs
+from timely_spark.state.history import Coordinates, by_join, times_of
 from timely_spark.state.keys import Indices, group
 
 Rows = list[Indices]
@@ -293,7 +294,7 @@ class WorkingSet:
         beside = self._beside.of(affected)
         if not beside:
             return changed, []
-        interesting = by_time(
+        interesting = by_join(
             named.take(pa.array(beside[0])), np.stack([*beside[2:], beside[1]], axis=1), time
         )
         return changed, list(interesting)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,8 @@ from timely_spark.operators.expire import Sessions, check_expire
 from timely_spark.operators.rows import check_name, computed
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
-from timely_spark.state.keys import Groups, Hashes, Indices, flat, group
-from timely_spark.state.stamps import AT, settle_times, stamp, stamps
+from timely_spark.state.history import RowTimes, compaction, stamped, time_columns
+from timely_spark.state.keys import Groups, Indices, flat, group
 from timely_spark.streams import Stream
 from timely_spark.times import only_epochs
 
@@ -128,7 +127,8 @@ class Aggregate(BufferingVertex):
                 self.send_by(0, time, batch)
             return
         if batch is not None:
-            self.state.insert(stamp(batch, time), compact=partial(self._compact, self._since(time)))
+            compact = compaction(self._since(time), self._context.times, self.aggregates.keys, self._fold)
+            self.state.insert(stamped(batch, time), compact=compact)
         keys = list(self.aggregates.keys)
         interesting = self.interesting.pop(time, [])
         changed = [table.select(keys) for table in (batch, *interesting) if table is not None]
@@ -139,39 +139,25 @@ class Aggregate(BufferingVertex):
             one = pa.concat_tables(changed)
             probe = one.take(group(one, keys).firsts)
         _, rows = self.state.lookup(probe, keys)
-        times, which = stamps(rows, self._context.times)
-        counts = np.array([before.less_equal(time) for before in times], np.bool_)
-        for i, other in enumerate(times):
-            if not counts[i]:
-                later = time.join(other)
-                self.interesting.setdefault(later, []).append(rows.filter(which == i).select(keys))
+        times, rows = RowTimes.of(rows, self._context.times)
+        if not (counts := times.less_equal(time)).all():
+            others = rows.select(keys).filter(pa.array(~counts))
+            for later, some in times.filter(~counts).joins(time, others):
+                self.interesting.setdefault(later, []).append(some)
                 self.notify_at(later)
-        total = (rows if counts.all() else rows.filter(counts[which])).drop_columns([AT])
-        self.send_by(0, time, self.combine(0, total))
+            rows = rows.filter(pa.array(counts))
+        self.send_by(0, time, self.combine(0, rows))
 
     def _since(self, time: Any) -> int:
         """The compaction frontier when `time` is complete: later times do not distinguish earlier epochs."""
         outermost = only_epochs(self._context.times) and len(time.order_key()) == 1
         return int(time.epoch) + 1 if outermost else self._context.since()
 
-    def _compact(self, since: int, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
-        table, at = settle_times(table, self._context.times, since)
-        if not at.any():  # all rows have one time
-            groups = group(table, self.aggregates.keys, hashed)
-            combined = self.aggregates.combine(table, groups)
-            at = table.column(AT).slice(0, 1).take(np.zeros(len(groups.starts), np.int64))
-            return hashed[groups.firsts], combined.append_column(AT, at)
-        groups = group(
-            table.append_column("__timely_class", pa.array(at)), [*self.aggregates.keys, "__timely_class"]
-        )
-        if len(groups.starts) == table.num_rows:
-            return hashed, table
-        # grouping by (key, time) loses the order by hash: restore it
-        combined = self.aggregates.combine(table, groups).append_column(
-            AT, table.column(AT).take(groups.firsts)
-        )
-        order = np.argsort(hashed[groups.firsts], kind="stable")
-        return hashed[groups.firsts][order], combined.take(order)
+    def _fold(self, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
+        firsts, combined = groups.firsts, self.aggregates.combine(table, groups)
+        for column in time_columns(table):
+            combined = combined.append_column(column, table.column(column).take(pa.array(firsts)))
+        return firsts, combined
 
 
 class AggregateSessions(Sessions):

@@ -15,23 +15,13 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Vertex, caller, operator
-from timely_spark.state.arrangement import EPOCH, Arrangement
+from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
-from timely_spark.state.keys import Hashes, Indices, flat, group
+from timely_spark.state.history import EPOCH, epochs_of, stamped
+from timely_spark.state.keys import Hashes, Indices, group
 from timely_spark.state.partitioning import Partitioner, repartition
 from timely_spark.streams import Stream
 from timely_spark.times import is_whole, only_epochs
-
-
-def in_epoch(table: pa.Table, epoch: int) -> pa.Table:
-    """The table with an epoch column."""
-    return table.append_column(EPOCH, pa.array(np.full(table.num_rows, epoch, np.int64)))
-
-
-def epochs_of(table: pa.Table) -> Indices:
-    """The epoch column that `in_epoch` appended."""
-    epochs: Indices = flat(table.column(EPOCH)).to_numpy()
-    return epochs
 
 
 class Expire(Vertex):
@@ -48,7 +38,7 @@ class Expire(Vertex):
         """Pass the batch, and store it."""
         if self.diff not in batch.schema.names:
             batch = batch.append_column(self.diff, pa.array(np.ones(batch.num_rows, np.int32)))
-        self.state.insert(in_epoch(batch, time.epoch))
+        self.state.insert(stamped(batch, time))
         self.notify_at(self._context.times.epoch(time.epoch + self.after))
         self.send_by(0, time, batch)
 
@@ -122,7 +112,7 @@ class Sessions(BufferingVertex):
             probe, stored = probe[last], stored.take(last).select(batch.schema.names)
         total = self.combine(0, pa.concat_tables([stored, batch])) if len(probe) else batch
         self.state.expire(time.epoch + 1 - self.expire)
-        self.state.insert(in_epoch(total, time.epoch), compact=self._compact)
+        self.state.insert(stamped(total, time), compact=self._compact)
         self.send_by(0, time, self.changes(total, batch, probe, stored))
 
     def _compact(self, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,89 +11,90 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Partition, Vertex, caller, check_columns, describe, names, operator
-from timely_spark.operators.expire import check_expire, epochs_of, in_epoch
-from timely_spark.state.arrangement import EPOCH, Arrangement
-from timely_spark.state.keys import Hashes
+from timely_spark.operators.expire import check_expire
+from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.history import RowTimes, compaction, epochs_of, stamped
+from timely_spark.state.keys import Indices
 from timely_spark.state.partitioning import repartition
-from timely_spark.state.stamps import AT, settle_times, stamp, stamps
 from timely_spark.streams import Stream
 
 
+
+Keys = tuple[tuple[str, ...], tuple[str, ...]]
+
+
 class Join(Vertex):
-    """Join each arriving batch with all records of the other side. Needs no notification."""
+    """Match each arriving batch with the other side's rows; send the pairs at the joins of their times.
+
+    Nothing waits: of any two rows that match, the one that arrives later finds the other. All joins, of
+    streams and of collections, are this vertex; they differ in what they store, and which rows match.
+
+    Args:
+        on: the key columns of each side.
+        columns: the columns of a pair; those of both sides are the left side's.
+    """
 
     reads_time = False
     repartition = repartition
 
-    def __init__(self, on: tuple[tuple[str, ...], tuple[str, ...]], drop: frozenset[str]) -> None:
-        self.on, self.drop = on, drop
-        self.sides = [Arrangement(on[0]), Arrangement(on[1])]
+    def __init__(self, on: Keys, columns: Sequence[str]) -> None:
+        self.on, self.columns = on, tuple(columns)
+        self.sides = [Arrangement(keys) for keys in on]
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Send the batch's pairs with the other side, and store the batch."""
         batch = with_keys(batch, self.on[edge])
-        if batch.num_rows:
-            self.match(edge, time, batch)
-
-    def match(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Send the pairs, and store the batch."""
-        other = 1 - edge
-        probe, found = self.sides[other].lookup(batch, self.on[edge])
+        if not batch.num_rows:
+            return
+        probe, found = self.stored(1 - edge, time).matches(batch, self.on[edge])
         if len(probe):
-            times, which = stamps(found, self._context.times)
-            found = found.drop_columns([AT])
-            self._send(edge, time, batch, probe=probe, found=found, times=times, which=which)
-        compact = partial(self._compact, self._context.since())
-        self.sides[edge].insert(stamp(batch, self._context.coarse(time)), compact=compact)
+            self.send_pairs(edge, time, batch, probe, found)
+        self.store(edge, time, batch)
 
-    def _send(
-        self,
-        edge: int,
-        time: Any,
-        batch: pa.Table,
-        *,
-        probe: Any,
-        found: pa.Table,
-        times: list[Any],
-        which: Any,
-    ) -> None:
-        probing = batch.take(probe)
-        left, right = (probing, found) if edge == 0 else (found, probing)
-        pairs = left
-        for column in right.schema.names:
-            if column not in self.drop:
-                pairs = pairs.append_column(right.schema.field(column), right.column(column))
-        joins = [time.join(other) for other in times]
-        for at in dict.fromkeys(joins):
-            members = np.flatnonzero(np.array([one == at for one in joins])[which])
-            self.send_by(0, at, pairs if len(members) == pairs.num_rows else pairs.take(members))
+    def stored(self, side: int, time: Any) -> Arrangement:
+        """The rows of a side, with their times."""
+        return self.sides[side]
 
-    def _compact(self, since: int, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
-        return hashed, settle_times(table, self._context.times, since)[0]
+    def send_pairs(self, edge: int, time: Any, mine: pa.Table, probe: Indices, found: pa.Table) -> None:
+        """Send the pairs of rows `probe` of the batch with the rows that were found."""
+        times, found = RowTimes.of(found, self._context.times)
+        for at, part in times.joins(time, self.pairs(edge, mine, probe, found)):
+            self.send_by(0, at, part)
+
+    def pairs(self, edge: int, mine: pa.Table, probe: Indices, found: pa.Table) -> pa.Table:
+        """The pairs in one table."""
+        left = set((mine if edge == 0 else found).schema.names)
+        own = [column for column in self.columns if (column in left) == (edge == 0)]
+        taken = mine.select(own).take(pa.array(probe))
+        return pa.table({c: (taken if c in own else found).column(c) for c in self.columns})
+
+    def store(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Store the batch."""
+        rows = stamped(batch, self._context.coarse(time))
+        self.sides[edge].insert(rows, compact=compaction(self._context.since(), self._context.times))
 
 
 class JoinExpiring(Join):
     """Join records at most `expire` epochs apart; older records are dropped."""
 
-    def __init__(
-        self, on: tuple[tuple[str, ...], tuple[str, ...]], drop: frozenset[str], expire: int
-    ) -> None:
-        super().__init__(on, drop)
+    def __init__(self, on: Keys, columns: Sequence[str], expire: int) -> None:
+        super().__init__(on, columns)
         self.expire = expire
 
-    def match(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Send the pairs of close epochs, and store the batch."""
-        for side in self.sides:
-            side.expire(self._context.since() - self.expire)
-        probe, found = self.sides[1 - edge].lookup(batch, self.on[edge])
-        if len(probe):
-            epochs = epochs_of(found)
-            close = np.abs(epochs - time.epoch) <= self.expire
-            epochs, which = np.unique(epochs[close], return_inverse=True)
-            times = [self._context.times.epoch(int(epoch)) for epoch in epochs]
-            found = found.filter(close).drop_columns([EPOCH])
-            self._send(edge, time, batch, probe=probe[close], found=found, times=times, which=which)
-        self.sides[edge].insert(in_epoch(batch, time.epoch))
+    def stored(self, side: int, time: Any) -> Arrangement:
+        """The rows of a side that have not expired."""
+        for each in self.sides:
+            each.expire(self._context.since() - self.expire)
+        return self.sides[side]
+
+    def send_pairs(self, edge: int, time: Any, mine: pa.Table, probe: Indices, found: pa.Table) -> None:
+        """Send the pairs of close epochs."""
+        close = np.abs(epochs_of(found) - time.epoch) <= self.expire
+        super().send_pairs(edge, time, mine, probe[close], found.filter(pa.array(close)))
+
+    def store(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Store the batch with its own epoch."""
+        self.sides[edge].insert(stamped(batch, time))
 
 
 class JoinPerTime(Join):
@@ -102,28 +102,24 @@ class JoinPerTime(Join):
 
     reads_time = True
 
-    def __init__(self, on: tuple[tuple[str, ...], tuple[str, ...]], drop: frozenset[str]) -> None:
-        super().__init__(on, drop)
+    def __init__(self, on: Keys, columns: Sequence[str]) -> None:
+        super().__init__(on, columns)
         self.by_time: dict[Any, list[Arrangement]] = {}
 
-    def match(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Send the pairs within the time, and store the batch."""
+    def stored(self, side: int, time: Any) -> Arrangement:
+        """The rows of a side at a time."""
         if time not in self.by_time:
             self.by_time[time] = [Arrangement(keys) for keys in self.on]
             self.notify_at(time, capability=None)  # only cleans up, so it delays no other notification
-        sides = self.by_time[time]
-        probe, found = sides[1 - edge].lookup(batch, self.on[edge])
-        if len(probe):
-            self._send(
-                edge,
-                time,
-                batch,
-                probe=probe,
-                found=found,
-                times=[time],
-                which=np.zeros(len(probe), np.int64),
-            )
-        sides[edge].insert(batch)
+        return self.by_time[time][side]
+
+    def send_pairs(self, edge: int, time: Any, mine: pa.Table, probe: Indices, found: pa.Table) -> None:
+        """Send the pairs, which are all of one time."""
+        self.send_by(0, time, self.pairs(edge, mine, probe, found))
+
+    def store(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Store the batch until the time is complete."""
+        self.by_time[time][edge].insert(batch)
 
     def on_notify(self, time: Any) -> None:
         """Drop the records of a complete time."""
@@ -239,13 +235,12 @@ def join(
         raise SchemaError(msg, where=caller(), hint="'accumulated' or 'time'.")
     if expire is not None:
         check_expire("join", stream, expire, per=per)
-    drop = frozenset(keys[1])
+    schema = pa.schema([*stream.schema, *(other.schema.field(column) for column in extra)])
     vertex: Join
     if expire is not None:
-        vertex = JoinExpiring(keys, drop, expire)
+        vertex = JoinExpiring(keys, schema.names, expire)
     else:
-        vertex = (Join if per == "accumulated" else JoinPerTime)(keys, drop)
-    schema = pa.schema([*stream.schema, *(other.schema.field(column) for column in extra)])
+        vertex = (Join if per == "accumulated" else JoinPerTime)(keys, schema.names)
     return stream.then(
         "join",
         [schema],

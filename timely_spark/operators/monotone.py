@@ -7,7 +7,6 @@ ask for no notification, so a loop around them ends as soon as no record improve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,9 @@ from timely_spark.graph import Monotone, Partition, Vertex, caller, check_column
 from timely_spark.operators.expire import Sessions, check_expire
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
-from timely_spark.state.keys import Hashes, Indices, Mask, group, hashes
+from timely_spark.state.history import Compact, RowTimes, compaction, stamped
+from timely_spark.state.keys import Groups, Indices, Mask, group, hashes
 from timely_spark.state.partitioning import repartition
-from timely_spark.state.stamps import settle_times, stamp, where_time
 from timely_spark.streams import Stream
 from timely_spark.times import Times
 
@@ -43,15 +42,16 @@ class Improvements(Vertex):
         hashed = hashes(best, self.monotone.keys)
         probe, stored = self.state.lookup(best, self.monotone.keys, hashed)
         if len(probe):
-            beaten = where_time(stored, self._context.times, lambda before: before.less_equal(at))
+            times, stored = RowTimes.of(stored, self._context.times)
+            beaten = times.less_equal(at)
             if self.monotone.value is not None:
                 beaten &= at_least_as_good(stored, best.take(probe), self.monotone)
             improves = np.ones(best.num_rows, np.bool_)
             improves[probe[beaten]] = False
             best, hashed = best.filter(improves), hashed[improves]
         if best.num_rows:
-            compact = partial(compact_best, self.monotone, self._context.times, self._context.since())
-            self.state.insert(stamp(best, at), hashed, compact)
+            compacted = keep_best(self.monotone, self._context.since(), self._context.times)
+            self.state.insert(stamped(best, at), hashed, compacted)
             self.send_by(0, time, best)
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
@@ -117,15 +117,17 @@ def best_per_key(batch: pa.Table, monotone: Monotone) -> pa.Table:
     return ordered.take(group(ordered, monotone.keys).firsts)
 
 
-def compact_best(
-    monotone: Monotone, times: Times, since: int, hashed: Hashes, table: pa.Table
-) -> tuple[Hashes, pa.Table]:
-    """Compact a state: the best record per key and compacted time."""
-    table, at = settle_times(table, times, since)
-    order = _value_order(table, monotone)
-    keyed = table.append_column("__timely_class", pa.array(at)).take(order)
-    rows = np.sort(order[group(keyed, [*monotone.keys, "__timely_class"]).firsts])
-    return hashed[rows], table.take(rows)
+def keep_best(monotone: Monotone, since: int, kind: Times) -> Compact:
+    """The compaction that keeps the best record per key and time."""
+
+    def best(table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
+        order = _value_order(table, monotone)
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        rows = order[np.minimum.reduceat(place[groups.order], groups.starts)]
+        return rows, table.take(pa.array(rows))
+
+    return compaction(since, kind, monotone.keys, best)
 
 
 def _value_order(table: pa.Table, monotone: Monotone) -> Any:

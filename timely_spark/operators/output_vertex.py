@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.graph import Monotone, Vertex
-from timely_spark.operators.monotone import best_per_key, compact_best
+from timely_spark.operators.monotone import best_per_key, keep_best
 from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.history import epochs_of, stamped
 from timely_spark.state.keys import Indices, Mask, group
 from timely_spark.state.partitioning import repartition
-from timely_spark.state.stamps import stamp, stamps
 
 VOID = "__timely_void"
 """True on a record that withdraws an earlier one of its key and epoch, which is not released yet."""
@@ -74,8 +73,7 @@ class MonotoneOutput(Output):
         if not best.num_rows:
             return
         probe, stored = self.state.lookup(best, keys)
-        times, which = stamps(stored, self._context.times) if len(probe) else ([], np.zeros(0, np.int64))
-        epochs = np.array([one.epoch for one in times], np.int64)[which]
+        epochs = epochs_of(stored) if len(probe) else np.zeros(0, np.int64)
         columns = best.schema.names
         rows = pa.concat_tables([best, stored.select(columns)]) if len(probe) else best
         key = np.concatenate([np.arange(best.num_rows), probe])
@@ -100,8 +98,8 @@ class MonotoneOutput(Output):
             part = affected & (epoch == one_epoch)
             at = self._context.times.epoch(int(one_epoch))
             self._hand_out(at, rows, index[part], holds[part], previous[part])
-        compact = partial(compact_best, monotone, self._context.times, self._context.since())
-        self.state.insert(stamp(best.take(index[arrived & holds]), time), compact=compact)
+        compact = keep_best(monotone, self._context.since(), self._context.times)
+        self.state.insert(stamped(best.take(index[arrived & holds]), time), compact=compact)
 
     def _hand_out(self, time: Any, rows: pa.Table, index: Indices, holds: Mask, previous: Indices) -> None:
         out = rows.take(index).append_column(VOID, pa.array(~holds))

@@ -8,7 +8,7 @@ left to later insertions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
@@ -16,11 +16,10 @@ from itertools import chain, pairwise
 import numpy as np
 import pyarrow as pa
 
+from timely_spark.state.history import EPOCH, Compact
 from timely_spark.state.keys import Hashes, Indices, exact, flat, hashes, in_order, same
 
 _HASH = "__timely_hash"
-EPOCH = "__timely_epoch"
-"""The column of rows that expire: the epoch at which their time begins."""
 LIMIT = 1 << 21
 """Rows of the largest batch; an insertion merges at most twice as many, and its own a few times."""
 _LARGE = LIMIT >> 4
@@ -28,7 +27,6 @@ _LEVELS = 16
 _U = np.uint64
 _HALF = _U(32)
 _REST = _U((1 << 32) - 1)
-Compact = Callable[[Hashes, pa.Table], tuple[Hashes, pa.Table]]
 
 
 @dataclass(frozen=True, eq=False)

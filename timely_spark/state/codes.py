@@ -7,52 +7,18 @@ NaN, and -0.0 equals 0.0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.state.keys import Indices, flat, words
+from timely_spark.state.keys import Groups, Indices, flat, words
 
 Codes = npt.NDArray[np.uint64]
 
 _U = np.uint64
 _WIDTH = 64
-
-
-@dataclass(frozen=True)
-class Runs:
-    """Rows sorted by code. A run is a group of rows with equal codes, in their original order."""
-
-    #: the rows, sorted
-    order: Indices
-    #: the position in `order` of the first row of each run
-    starts: Indices
-
-    @cached_property
-    def sizes(self) -> Indices:
-        """The number of rows of each run."""
-        return np.diff(self.starts, append=len(self.order))
-
-    @cached_property
-    def ids(self) -> Indices:
-        """The run of each row of `order`."""
-        return np.repeat(np.arange(len(self.starts)), self.sizes)
-
-    @property
-    def firsts(self) -> Indices:
-        """The first row of each run."""
-        return self.order[self.starts]
-
-    def totals(self, weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The sum of each run's weights."""
-        made: npt.NDArray[np.int64] = (
-            np.add.reduceat(weights[self.order], self.starts) if len(self.starts) else weights[:0]
-        )
-        return made
 
 
 def numbers_of(table: pa.Table, columns: Sequence[str]) -> list[Indices]:
@@ -88,8 +54,8 @@ def _numbers(values: pa.Array) -> Indices:
     return found.view(np.int64) if found.dtype == np.uint64 else found.astype(np.int64, copy=False)
 
 
-def runs(numbers: Sequence[Indices], rows: int) -> Runs:
-    """The rows sorted by several numbers, the first of them first.
+def runs(numbers: Sequence[Indices], rows: int) -> Groups:
+    """The rows grouped, and sorted, by several numbers, the first of them first.
 
     Example:
         >>> a, b = np.array([1, 0, 1, 0]), np.array([7, 8, 7, 2])
@@ -98,7 +64,7 @@ def runs(numbers: Sequence[Indices], rows: int) -> Runs:
         ([3, 1, 0, 2], [0, 1, 2])
     """
     if not rows:
-        return Runs(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        return Groups(np.zeros(0, np.int64), np.zeros(0, np.int64))
     codes, bits = _packed(numbers, rows)
     return _sorted(codes, bits)
 
@@ -133,10 +99,10 @@ def _ranks(codes: Codes) -> tuple[Codes, int]:
     return ranks, len(found.starts).bit_length()
 
 
-def _sorted(codes: Codes, bits: int) -> Runs:
+def _sorted(codes: Codes, bits: int) -> Groups:
     n = len(codes)
     if not bits:
-        return Runs(np.arange(n), np.zeros(1, np.int64))
+        return Groups(np.arange(n), np.zeros(1, np.int64))
     low = (n - 1).bit_length()
     if bits + low <= _WIDTH:  # sorting values is five times as fast as sorting rows by value
         ordered = codes << _U(low) | np.arange(n, dtype=_U)
@@ -147,4 +113,4 @@ def _sorted(codes: Codes, bits: int) -> Runs:
         order = np.argsort(codes, kind="stable")
         ordered = codes[order]
     new = np.concatenate([[True], ordered[1:] != ordered[:-1]])
-    return Runs(order, np.flatnonzero(new))
+    return Groups(order, np.flatnonzero(new))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -197,12 +198,24 @@ def in_order(h: Hashes) -> Indices:
     return order
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Groups:
-    """Rows in groups of equal keys: `order` lists them group by group, `starts` where each begins."""
+    """Rows in groups of equal keys, within a group in their original order."""
 
+    #: the rows, group by group
     order: Indices
+    #: the position in `order` of the first row of each group
     starts: Indices
+
+    @cached_property
+    def sizes(self) -> Indices:
+        """The number of rows of each group."""
+        return np.diff(self.starts, append=len(self.order))
+
+    @cached_property
+    def ids(self) -> Indices:
+        """The group of each row of `order`."""
+        return np.repeat(np.arange(len(self.starts)), self.sizes)
 
     def rows(self, table: pa.Table) -> pa.Table:
         """The rows of the table, group by group."""
@@ -210,13 +223,15 @@ class Groups:
 
     @property
     def firsts(self) -> Indices:
-        """The first row of each group, in the table's order."""
+        """The first row of each group."""
         return self.order[self.starts]
 
-    @property
-    def ids(self) -> Indices:
-        """The group of each row of `order`."""
-        return np.repeat(np.arange(len(self.starts)), np.diff(self.starts, append=len(self.order)))
+    def totals(self, weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The sum of each group's weights."""
+        made: npt.NDArray[np.int64] = (
+            np.add.reduceat(weights[self.order], self.starts) if len(self.starts) else weights[:0]
+        )
+        return made
 
 
 def group(table: pa.Table, columns: Sequence[str], hashed: Hashes | None = None) -> Groups:

@@ -1,0 +1,184 @@
+"""Histories: the time of each stored row, in columns, and logical compaction.
+
+The library's own times are one column of integers per coordinate, so that the times of many rows are compared
+at once. A time of a user's kind is one column of JSON text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from timely_spark.state.codes import numbers_of, runs
+from timely_spark.state.keys import Groups, Hashes, Indices, Mask, exact, flat
+from timely_spark.times import PRODUCT, CompactingTimes, Time, Times, only_epochs
+
+Coordinates = npt.NDArray[np.int64]
+"""The times of rows: an array of shape (rows, coordinates)."""
+
+Compact = Callable[[Hashes, pa.Table], tuple[Hashes, pa.Table]]
+"""Drops or combines rows, given in the order of their hashes; see `Arrangement.insert`."""
+
+Fold = Callable[[pa.Table, Groups], tuple[Indices, pa.Table]]
+"""Combines the rows of each group: in the order of the groups, a row number and the combined row."""
+
+_TIME = "__timely_time"
+EPOCH = f"{_TIME}0"
+"""The column of epochs."""
+
+
+def stamped(table: pa.Table, time: Any) -> pa.Table:
+    """The table with the time columns of `time`.
+
+    Example:
+        >>> stamped(pa.table({"k": ["a", "b"]}), Time(7, 1)).to_pydict()
+        {'k': ['a', 'b'], '__timely_time0': [7, 7], '__timely_time1': [1, 1]}
+    """
+    if not isinstance(time, Time):
+        return table.append_column(EPOCH, pa.repeat(_text(time), table.num_rows))
+    for i, value in enumerate(time):
+        table = table.append_column(f"{_TIME}{i}", pa.array(np.full(table.num_rows, value, np.int64)))
+    return table
+
+
+def _text(time: Any) -> str:
+    return json.dumps(time.encode(), separators=(",", ":"))
+
+
+def time_columns(table: pa.Table) -> list[str]:
+    """The names of the time columns."""
+    return [column for column in table.schema.names if column.startswith(_TIME)]
+
+
+def epochs_of(table: pa.Table) -> Indices:
+    """The epochs of rows with times of the library's own kinds."""
+    epochs: Indices = flat(table.column(EPOCH)).to_numpy()
+    return epochs
+
+
+def times_of(table: pa.Table, depth: int) -> tuple[Coordinates, pa.Table]:
+    """The times of rows as integers, and the rows without the time columns.
+
+    Rows from outside a loop have fewer coordinates; inside the loop they are at iteration 0.
+
+    Args:
+        table: rows with times of the library's own kinds.
+        depth: the number of coordinates of a time here.
+    """
+    names = time_columns(table)
+    times = np.zeros((table.num_rows, depth), np.int64)
+    for i, column in enumerate(names):
+        times[:, i] = flat(table.column(column)).to_numpy()
+    return times, table.drop_columns(names)
+
+
+def by_join(rows: pa.Table, times: Coordinates, time: Sequence[int]) -> Iterator[tuple[list[int], pa.Table]]:
+    """Rows by the join of `time` with their own times in product order: each different join, and its rows."""
+    joined = np.maximum(times, np.array(time, np.int64))
+    yield from _slices(rows, joined, lambda row: joined[row].tolist())
+
+
+def _slices(rows: pa.Table, keys: Coordinates, key: Callable[[int], Any]) -> Iterator[tuple[Any, pa.Table]]:
+    found = runs(list(keys.T), len(keys))
+    if len(found.starts) > 1:  # rows are moved once, and then only sliced
+        rows = rows.take(pa.array(found.order))
+    for first, start, size in zip(found.firsts.tolist(), found.starts, found.sizes, strict=True):
+        yield key(first), rows.slice(start, size)
+
+
+@dataclass(frozen=True, slots=True)
+class RowTimes:
+    """The times of rows, of any kind.
+
+    Example:
+        >>> rows = stamped(pa.table({"k": ["a", "b"]}), Time(7, 1))
+        >>> times, rows = RowTimes.of(rows, PRODUCT)
+        >>> times.less_equal(Time(7, 0)).tolist(), [time for time, _ in times.joins(Time(3, 2), rows)]
+        ([False, False], [Time(7, 2)])
+    """
+
+    kind: Times
+    #: in product order the coordinates; else one number per row, an index into `values`
+    numbers: Coordinates
+    values: Sequence[Any] = ()
+
+    @classmethod
+    def of(cls, table: pa.Table, kind: Times) -> tuple[RowTimes, pa.Table]:
+        """The times of rows, and the rows without the time columns."""
+        names = time_columns(table)
+        if kind is PRODUCT:
+            times, rows = times_of(table, len(names))
+            return cls(kind, times), rows
+        found = runs(numbers_of(table, names), table.num_rows)
+        which = np.empty((table.num_rows, 1), np.int64)
+        which[found.order, 0] = found.ids
+        columns = [table.column(name).take(pa.array(found.firsts)).to_pylist() for name in names]
+        distinct = zip(*columns, strict=True)
+        values = [kind.decode(json.loads(t[0]) if isinstance(t[0], str) else t) for t in distinct]
+        return cls(kind, which, values), table.drop_columns(names)
+
+    def filter(self, mask: Mask) -> RowTimes:
+        """The times of some of the rows."""
+        return RowTimes(self.kind, self.numbers[mask], self.values)
+
+    def less_equal(self, time: Any) -> Mask:
+        """The rows whose time is before or equal to a time."""
+        if self.kind is PRODUCT:
+            return np.asarray((self.numbers <= np.array(time, np.int64)).all(axis=1))
+        before = np.array([value.less_equal(time) for value in self.values], np.bool_)
+        return np.asarray(before[self.numbers[:, 0]])
+
+    def joins(self, time: Any, rows: pa.Table) -> Iterator[tuple[Any, pa.Table]]:
+        """The rows by the joins of their times with `time`."""
+        if self.kind is PRODUCT:
+            for moment, part in by_join(rows, self.numbers, time):
+                yield self.kind.decode(moment), part
+            return
+        joined = [value.join(time) for value in self.values]
+        distinct = {value: i for i, value in enumerate(dict.fromkeys(joined))}
+        which = np.array([distinct[value] for value in joined], np.int64)[self.numbers]
+        yield from _slices(rows, which, lambda row: joined[self.numbers[row, 0]])
+
+
+def advanced(table: pa.Table, kind: Times, since: int) -> pa.Table:
+    """The rows, with `Times.advance` applied to their times: no later time is before epoch `since`."""
+    if only_epochs(kind):
+        epochs = np.maximum(epochs_of(table), since - 1)
+        return table.set_column(table.schema.get_field_index(EPOCH), EPOCH, pa.array(epochs))
+    if not isinstance(kind, CompactingTimes):
+        return table
+    times, rows = RowTimes.of(table, kind)
+    values = [kind.advance(value, since) for value in times.values]
+    for column in time_columns(stamped(rows.slice(0, 0), values[0])):
+        parts = [stamped(rows.slice(0, 1), value).column(column).chunk(0) for value in values]
+        rows = rows.append_column(column, pa.concat_arrays(parts).take(pa.array(times.numbers[:, 0])))
+    return rows
+
+
+def compaction(since: int, kind: Times, labels: Sequence[str] = (), fold: Fold | None = None) -> Compact:
+    """Logical compaction (differential's `advance_by`): advance times, and fold the rows that become equal.
+
+    Args:
+        since: nothing arrives at an earlier epoch.
+        kind: the kind of the times.
+        labels: columns; rows that are equal in them, and whose times become equal, are folded.
+        fold: combines the rows of groups; None: none are folded.
+    """
+
+    def compact(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
+        table = advanced(table, kind, since)
+        if fold is None:
+            return hashed, table
+        same_hash = np.cumsum(np.concatenate([[0], hashed[1:] != hashed[:-1]]))
+        needed = [] if exact(table, labels) else labels
+        numbers = numbers_of(table, [*needed, *time_columns(table)])
+        rows, table = fold(table, runs([same_hash, *numbers], table.num_rows))
+        return hashed[rows], table
+
+    return compact
