@@ -13,7 +13,7 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.differential import DIFF
-from timely_spark.differential.joins import Join
+from timely_spark.differential.joins import JoinChanges
 from timely_spark.differential.reduce import Reduce
 from timely_spark.differential.reducers import Count
 from timely_spark.differential.trace import insert
@@ -87,7 +87,7 @@ def changes(**columns: Any) -> pa.Table:
 @pytest.mark.parametrize("times", [10_000, 100_000, pytest.param(1_000_000, marks=pytest.mark.campaign)])
 def test_a_join_with_a_history_of_a_million_times_looks_at_what_it_finds(times: int, looked: Looked) -> None:
     """Keys of their own, each at a time of its own, none of which is over."""
-    vertex = Join((("k",), ("k",)), ("k", "a", "b"), None)
+    vertex = JoinChanges((("k",), ("k",)), ("k", "a", "b"), None)
     context = Alone(vertex)
     at = np.arange(times)
     vertex.sides[1].insert(changes(k=at * 2, b=at).append_column("__timely_time0", pa.array(at)))
