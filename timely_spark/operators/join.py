@@ -18,8 +18,6 @@ from timely_spark.state.keys import Indices
 from timely_spark.state.partitioning import repartition
 from timely_spark.streams import Stream
 
-
-
 Keys = tuple[tuple[str, ...], tuple[str, ...]]
 
 
