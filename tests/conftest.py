@@ -6,13 +6,13 @@ import os
 import sys
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -54,6 +54,37 @@ class Memory:
 @pytest.fixture(scope="session")
 def memory() -> type[Memory]:
     return Memory
+
+
+@pytest.fixture(scope="session")
+def interrupted_at() -> Callable[..., bool]:
+    """Calls a function, and interrupts it at the n-th line of some files; whether there were fewer."""
+
+    def call_until(line: int, call: Callable[[], object], *, files: tuple[str, ...]) -> bool:
+        seen = 0
+
+        def trace(frame: Any, event: str, _: Any) -> Any:
+            nonlocal seen
+            if not any(part in frame.f_code.co_filename for part in files):
+                return None
+            if event == "line":
+                seen += 1
+                if seen == line:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            call()
+        except KeyboardInterrupt:
+            return False
+        finally:
+            sys.settrace(before)
+        return True
+
+    return call_until
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

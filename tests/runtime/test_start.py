@@ -97,8 +97,9 @@ def started(flow: ts.Dataflow, session: Session, place: Path | None, **more: Any
 
 @pytest.mark.slow
 def test_an_interrupt_anywhere_in_a_start_loses_nothing_and_leaves_no_query(
-    session: Session, tmp_path: Path
+    session: Session, tmp_path: Path, interrupted_at: Callable[..., bool]
 ) -> None:
+    files = ("/runtime/start.py", "/runtime/handle/", "/runtime/storage/entries.py")
     done, line = False, 0
     while not done:
         line += 1
@@ -106,7 +107,7 @@ def test_an_interrupt_anywhere_in_a_start_loses_nothing_and_leaves_no_query(
         flow, x = small()
         x.send([1])
         x.send([2])
-        done = _interrupted_at(line, lambda f=flow, p=place: started(f, session, p))
+        done = interrupted_at(line, lambda f=flow, p=place: started(f, session, p), files=files)
         alive = [query for query in session.all if query.isActive]
         bound = x.handle.query
         assert [query.name for query in alive] == (["small"] if bound is not None else [])
@@ -120,32 +121,6 @@ def test_an_interrupt_anywhere_in_a_start_loses_nothing_and_leaves_no_query(
             query.stop()
         session.all.clear()
     assert line > 80, "it did pass many lines"
-
-
-def _interrupted_at(line: int, call: Callable[[], object]) -> bool:
-    """Calls, and interrupts at the n-th line of what starts; whether there were fewer."""
-    seen = 0
-
-    def trace(frame: Any, event: str, _: Any) -> Any:
-        nonlocal seen
-        if not frame.f_code.co_filename.endswith(("/start.py", "/handle.py", "/entries.py", "/inputs.py")):
-            return None
-        if event == "line":
-            seen += 1
-            if seen == line:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return False
-    finally:
-        sys.settrace(before)
-    return True
 
 
 def test_entries_read_before_an_interrupt_stay_in_the_log(

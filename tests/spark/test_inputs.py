@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -279,7 +278,9 @@ def test_after_a_query_with_a_checkpoint_what_is_sent_is_durable_there(log: Roun
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file is closed late
 @pytest.mark.parametrize("epochs", ["clock", "manual"])
-def test_an_interrupt_anywhere_leaves_an_entry_whole_or_not_at_all(tmp_path: Path, epochs: Epochs) -> None:
+def test_an_interrupt_anywhere_leaves_an_entry_whole_or_not_at_all(
+    tmp_path: Path, epochs: Epochs, interrupted_at: Callable[..., bool]
+) -> None:
     """At each line of the library that a send passes, one after the other."""
     done, line = False, 0
     while not done:
@@ -287,8 +288,10 @@ def test_an_interrupt_anywhere_leaves_an_entry_whole_or_not_at_all(tmp_path: Pat
         x, log = handle(epochs), RoundLog(str(tmp_path / str(line)))
         x.open(log)
         x.send([(0, "a")])
-        done = _interrupted_at(
-            line, lambda x=x: x.advance_to(2) if epochs == "manual" else x.send([(1, "b")])
+        done = interrupted_at(
+            line,
+            lambda x=x: x.advance_to(2) if epochs == "manual" else x.send([(1, "b")]),
+            files=("timely_spark/runtime",),
         )
         there = entries(log)
 
@@ -297,32 +300,6 @@ def test_an_interrupt_anywhere_leaves_an_entry_whole_or_not_at_all(tmp_path: Pat
         x.send([(3, "d")])
         assert entries(log) == [*there, *[("send", x.epoch if epochs == "manual" else None, 1)] * 2]
     assert line > 20, "it did pass many lines"
-
-
-def _interrupted_at(line: int, call: Callable[[], None]) -> bool:
-    """Calls, and interrupts at the n-th line of the runtime; whether there were fewer."""
-    seen = 0
-
-    def trace(frame: Any, event: str, _: Any) -> Any:
-        nonlocal seen
-        if "timely_spark/runtime" not in frame.f_code.co_filename:
-            return None
-        if event == "line":
-            seen += 1
-            if seen == line:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return False
-    finally:
-        sys.settrace(before)
-    return True
 
 
 def test_a_link_that_was_made_and_reported_as_there_is_ones_own(
