@@ -37,7 +37,7 @@ class Improvements(Vertex):
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Send the improvements."""
-        best = best_per_key(batch, self.monotone)
+        best = self.combine(edge, batch)
         at = self.coarse(time)
         hashed = hashes(best, self.monotone.keys)
         probe, stored = self.state.lookup(best, self.monotone.keys, hashed)
@@ -72,7 +72,7 @@ class Finalise(BufferingVertex, Improvements):
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Buffer the best records."""
-        super().on_recv(edge, time, best_per_key(batch, self.monotone))
+        super().on_recv(edge, time, self.combine(edge, batch))
 
     def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
         """Send the improvements of a complete time."""

@@ -30,7 +30,7 @@ class RunningMaxBy(BufferingVertex, Improvements):
     def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
         """Send the improvements."""
         if batches[0]:
-            Improvements.on_recv(self, 0, time, self.combine(0, pa.concat_tables(batches[0])))
+            Improvements.on_recv(self, 0, time, pa.concat_tables(batches[0]))
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Keep the best record of each key."""
