@@ -38,6 +38,8 @@ from timely_spark.coordinator import Coordinator
 from timely_spark.progress import Tracker
 from timely_spark.testing import Simulation
 from timely_spark.times import Antichain
+from timely_spark.worker import wire
+from timely_spark.worker.wire import Header, InputBatch, Message
 
 WARM = 3
 
@@ -56,23 +58,21 @@ class Traffic:
     records: int = 0
 
     def watch(self, simulation: Simulation) -> None:
-        def seen(batch: int, _worker: int, _state: Any, rows: pa.Table, header: str, *after: Any) -> None:
+        def seen(batch: int, _worker: int, _state: Any, rows: pa.Table, header: Header, *after: Any) -> None:
             made = after[-1]
             while len(self.raw) <= batch:
                 for counts in (self.updates, self.raw, self.sent, self.headers):
                     counts.append(0)
-            kinds = rows.column("kind").to_pylist()
-            came = kinds.count("message") + kinds.count("input")
-            metas = zip(made.column("kind").to_pylist(), made.column("meta").to_pylist(), strict=True)
-            report = next(json.loads(meta) for kind, meta in metas if kind == "report")
-            stats, left = report["stats"], made.column("kind").to_pylist().count("message")
+            came = wire.only(rows, Message, InputBatch).num_rows
+            ((_, report),) = wire.read(made, wire.Report)
+            stats, left = report.stats, wire.only(made, Message).num_rows
             told = stats.get("notifications", 0)
             # sent away, come in, delivered here: each was counted up once, and down once
             here = max(0, stats.get("steps", 0) - told - came)
             self.raw[batch] += left + came + 2 * here + 2 * told
-            self.updates[batch] += len(report["deltas"])
-            self.sent[batch] += len(json.dumps(report["deltas"], separators=(",", ":")))
-            self.headers[batch] += len(header)
+            self.updates[batch] += len(report.deltas)
+            self.sent[batch] += len(json.dumps(report.deltas, separators=(",", ":")))
+            self.headers[batch] += len(header.encode())
             self.records += stats.get("records", 0)
 
         simulation.on_step = seen
@@ -206,12 +206,12 @@ def token(steps: int, workers: int, epochs: int, rounds: int) -> dict[str, float
         simulation.send("held", [epoch], epoch=epoch)
     working, header = [], []
     gc.collect()
-    with timed(Coordinator, "turn") as turns, timed(testing, "step") as steps_of:
+    with timed(Coordinator, "apply_round") as turns, timed(testing, "step") as steps_of:
         for _ in range(rounds + WARM):
             simulation.step()
             working.append(sum(steps_of))
             steps_of.clear()
-            header.append(len(simulation.turn.header))
+            header.append(len(simulation.turn.header.encode()))
     coordinator = simulation.coordinator
     return {
         "tracker": tracker_time(coordinator, rounds),
@@ -275,7 +275,7 @@ def clocked(steps: int, rounds: int) -> dict[str, float]:
         changed.append(len(found) // 2)  # one left, one joined
         return found
 
-    with mock.patch.object(Tracker, "propagate", counted), timed(Coordinator, "turn") as turns:
+    with mock.patch.object(Tracker, "propagate", counted), timed(Coordinator, "apply_round") as turns:
         for _ in range(rounds + WARM):
             simulation.send("x", [0, 1])
             simulation.step()

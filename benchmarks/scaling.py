@@ -36,6 +36,8 @@ from benchmarks.loops import as_flow, barriers, one_round_each, vector
 from timely_spark import testing
 from timely_spark.coordinator import Coordinator
 from timely_spark.testing import Simulation
+from timely_spark.worker import wire
+from timely_spark.worker.wire import Message
 
 CORES_PER_NODE = 4
 
@@ -144,7 +146,7 @@ def watching(path: Path) -> Iterator[None]:
         path.turns.append(clock.perf_counter() - began)
         path.steps.append(times.copy())
         times.clear()
-        sent = rows.filter(pc.equal(rows["kind"], "message"))
+        sent = wire.only(rows, Message)
         path.messages += sent.num_rows
         path.bytes += sent["payload"].nbytes
         path.records += found.stats.get("records_sent", 0)

@@ -182,7 +182,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         [
             ("until = min(until, time.epoch)", "until = min(until, time.epoch + 1)"),
             (
-                '(self.unfinished.add if meta["left"] else self.unfinished.discard)(worker)',
+                "(self.unfinished.add if report.left else self.unfinished.discard)(worker)",
                 "self.unfinished.discard(worker)",
             ),
             ("not (clocked and guarantee.epoch > self.last_epoch)", "True"),
@@ -195,13 +195,21 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ["tests/worker/test_round.py", "tests/coordinator/test_coordinator.py", "tests/laws/test_rounds.py"],
         [
             ("deltas.subtract(self.queued_before)", "pass"),
-            ("deltas.subtract(self.received)", "pass"),
-            ("if late == (channel.index in source.late):", "if late != (channel.index in source.late):"),
+            ("deltas.subtract(received.pointstamps)", "pass"),
             (
                 "deltas[self.plan.nodes[pending.node].leaves, pending.capability] += n",
                 "deltas[self.plan.nodes[pending.node].leaves, pending.capability] += 1",
             ),
             ("deltas[node.arrives, time] += 1", "deltas[node.arrives, time] += 2"),
+        ],
+    ),
+    (
+        "worker/received.py",
+        ["tests/worker/test_round.py", "tests/worker/test_epochs.py", "tests/laws/test_rounds.py"],
+        [
+            ("if late == (channel.index in source.late):", "if late != (channel.index in source.late):"),
+            ("self.pointstamps[node.arrives, time] += 1", "self.pointstamps[node.arrives, time] += 2"),
+            ("first = self.header.batch < self.batch_id", "first = True"),
         ],
     ),
     (
@@ -487,7 +495,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             ('if output.release == "arrival":', "if True:"),
             ('if name in by_name and by_name[name].release == "epoch":', "if name in by_name:"),
             ("if result.complete:", "if False:"),
-            ("runnable=result.rows.num_rows > 0", "runnable=True"),
+            ('"runnable": result.rows.num_rows > 0', '"runnable": True'),
             ("rounds_ahead=context.rounds", "rounds_ahead=1"),
             ("states.enter(changed)\n", "pass\n"),
         ],
@@ -522,7 +530,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         "runtime/storage/log.py",
         _LOG,
         [
-            ('pc.not_equal(whole[1].column("kind"), KEPT)', 'pc.is_valid(whole[1].column("kind"))'),
+            ('pc.is_in(rows.column("worker"), running)', 'pc.is_valid(rows.column("worker"))'),
             ("(whole := self.read_whole(batch - 1))", "(whole := self.read_whole(batch))"),
             ("while self.has(hint + 1):", "while False:"),
             (
@@ -551,7 +559,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         [
             ("self.gone += sorted(old.files - state.files)", "pass"),
             ("self.gone += sorted(old.files - state.files)", "self.gone += sorted(old.files)"),
-            ("states.by_worker[worker] = State.of(meta, payload)", "pass"),
+            ("return cls(dict(wire.read(rows, State)))", "return cls()"),
         ],
     ),
     (

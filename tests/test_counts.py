@@ -187,7 +187,7 @@ def test_progress_does_not_grow_with_the_records() -> None:
         def seen(*parts: Any) -> None:
             *_, header, _, made = parts
             sizes.append(sum(map(len, made["meta"].to_pylist())))
-            headers.append(len(header))
+            headers.append(len(header.encode()))
 
         simulation.on_step = seen
         simulation.send("x", pa.table({"k": np.arange(n) % (n // 2), "v": np.arange(n)}))
@@ -214,7 +214,7 @@ def test_a_loop_of_many_laps_keeps_no_lap_in_its_progress() -> None:
     simulation.send("edges", [(i, i + 1) for i in range(150)])
     headers = []
     while simulation.step():
-        headers.append(len(simulation.turn.header))
+        headers.append(len(simulation.turn.header.encode()))
 
     assert simulation.rounds > 20
     assert max(headers) < 200

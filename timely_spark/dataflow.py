@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from timely_spark import show
 from timely_spark.compiler import Plan, compile_plan
+from timely_spark.coordinator.loops import with_warn_after
 from timely_spark.errors import BadArgument, GraphError, InvalidTime
 from timely_spark.graph import (
     Graph,
@@ -30,7 +31,6 @@ from timely_spark.operators.outputs import OutputSpec
 from timely_spark.streams import Scope, Stream
 from timely_spark.times import PRODUCT, Times, broken_law
 from timely_spark.worker.columns import check_epoch_column, kind_of
-from timely_spark.worker.loops import with_warn_after
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -49,7 +49,8 @@ import pyarrow.compute as pc
 from timely_spark.captured import Captured, Result, renumbered, sorted_rows
 from timely_spark.compiler import Node, Plan
 from timely_spark.coordinator import Bound, Coordinator, RoundResult
-from timely_spark.coordinator.local_rounds import run_local_rounds
+from timely_spark.coordinator.local_rounds import run_local_rounds, run_workers
+from timely_spark.coordinator.loops import notices_to_log, with_warn_after
 from timely_spark.crashes import Batch, Crash, Crashes
 from timely_spark.dataflow import Dataflow
 from timely_spark.errors import TimelyError
@@ -58,12 +59,11 @@ from timely_spark.graph.arguments import check_schedule, most_epochs
 from timely_spark.state.codec import Blobs, unpack_parts
 from timely_spark.state.keys import from_bytes
 from timely_spark.times import as_epoch
-from timely_spark.worker import Budget, pack, pack_input, step
+from timely_spark.worker import Budget, pack, pack_input, step, wire
 from timely_spark.worker.columns import by_column
-from timely_spark.worker.loops import notices_to_log, with_warn_after
 from timely_spark.worker.record import Recorded, recorded
-from timely_spark.worker.rows import ROWS, read_rows
 from timely_spark.worker.vertex_snapshot import VertexSnapshot
+from timely_spark.worker.wire import ROWS, Message, Output
 
 
 class LoopWarning(UserWarning):
@@ -299,26 +299,26 @@ class Simulation:
 
     def _attempt(self, batch: Batch) -> None:
         """Run a batch to its commit, or to a crash."""
-        point, rows, header, out = self._crashes.attempt(), batch.rows, batch.turn.header, []
+        point, rows = self._crashes.attempt(), batch.rows
         self.batch = batch.number
         if self.random is not None:
             self.random.setstate(batch.draws)
         if self.crashed:
             rows = _shuffled(rows, self._crashes.random)
-        for worker in range(self.plan.workers):
-            mine = rows.filter(pc.equal(rows.column("worker"), worker))
-            if mine.num_rows:
-                next(point)
-                before = self.states[worker]
-                self.states[worker], sent = step(
-                    self.plan, before, self.batch, worker, mine, lambda: header, self._budget(), self.blobs
-                )
-                self._check(f"the round of worker {worker}", self.states[worker], sent)
-                if self.on_step is not None:
-                    self.on_step(self.batch, worker, before, mine, header, self.states[worker], sent)
-                out.append(sent)
+
+        def run_worker(worker: int, own: pa.Table) -> pa.Table:
+            next(point)
+            before, header = self.states[worker], batch.turn.header
+            self.states[worker], sent = step(
+                self.plan, before, self.batch, worker, own, header, self._budget(), self.blobs
+            )
+            self._check(f"the round of worker {worker}", self.states[worker], sent)
+            if self.on_step is not None:
+                self.on_step(self.batch, worker, before, own, header, self.states[worker], sent)
+            return sent
+
+        sent = run_workers(rows, run_worker)
         next(point)
-        sent = pa.concat_tables([ROWS.empty_table(), *out])
         self.turn = self.coordinator.apply_round(self.batch, sent, cancel=batch.cancel)
         if not batch.later:  # a message that is late for this round must arrive before the next round
             self._local_rounds(point)
@@ -349,8 +349,7 @@ class Simulation:
             next(point)
             self.states[index] = worker.checkpoint(f"{index}-{self.batch}")
             self._check(f"the local rounds of worker {index}", self.states[index], ROWS.empty_table())
-        messages = self.turn.rows.filter(pc.equal(self.turn.rows.column("kind"), "message"))
-        self._check("the messages left", None, messages)
+        self._check("the messages left", None, wire.only(self.turn.rows, Message))
 
     def _budget(self) -> Budget | None:
         if self.random is not None and self.budget is None and self.random.random() < 0.3:
@@ -368,13 +367,10 @@ class Simulation:
         late = {w for w in range(self.plan.workers) if w not in busy and self.random.random() < 0.3}
         arriving, later = [], []
         for table in self.waiting:
-            pairs = zip(*(table.column(column).to_pylist() for column in ("worker", "kind")), strict=True)
-            waits = [(worker in late, kind == "message") for worker, kind in pairs]
-            newest = table is self.waiting[-1]  # also of headers
-            arriving.append(
-                table.filter(pa.array([not w and (message or newest) for w, message in waits], pa.bool_()))
-            )
-            later.append(table.filter(pa.array([w and message for w, message in waits], pa.bool_())))
+            sent = table if table is self.waiting[-1] else wire.only(table, Message)  # the newest headers
+            waits = pa.array([worker in late for worker in sent.column("worker").to_pylist()], pa.bool_())
+            arriving.append(sent.filter(pc.invert(waits)))
+            later.append(wire.only(sent.filter(waits), Message))
         return [_shuffled(pa.concat_tables(arriving), self.random)], [t for t in later if t.num_rows]
 
     def _collect(self, point: Iterator[None]) -> None:
@@ -451,13 +447,12 @@ def _by_step(plan: Plan, state: bytes | None, rows: pa.Table) -> dict[str, list[
         head, *parts = unpack_parts(state)
         for name, snapshot in json.loads(bytes(head))["vertices"].items():
             found[name].append(VertexSnapshot.decode(snapshot, parts))
-    for to, kind, meta, payload in read_rows(rows):
-        if kind == "message":
-            source = plan.channels[meta["channel"]].source
-            name = plan.nodes[source].name if source is not None else ""
-            found[name].append((to, meta, payload.to_pybytes()))
-        elif kind == "output":
-            found[meta["sink"]].append((meta, payload.to_pybytes()))
+    for to, message in wire.read(rows, Message):
+        source = plan.channels[message.channel].source
+        name = plan.nodes[source].name if source is not None else ""
+        found[name].append((to, message.encode(), message.payload.to_pybytes()))
+    for _, output in wire.read(rows, Output):
+        found[output.sink].append((output.encode(), output.payload.to_pybytes()))
     return found
 
 

@@ -50,7 +50,8 @@ from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.states import States
 from timely_spark.state import codec
 from timely_spark.testing import Captured, Simulation, run, sorted_rows
-from timely_spark.worker import ROWS, vertex_snapshot
+from timely_spark.worker import ROWS, vertex_snapshot, wire
+from timely_spark.worker.wire import Message
 
 
 class Killed(BaseException):
@@ -490,7 +491,7 @@ def files(log: RoundLog) -> tuple[set[str], set[str], set[str]]:
         gone.update(manifest.gone)
         if batch < newest.kept_from:  # one that was given up for dead wrote it later
             continue
-        live |= files_of(rows.filter(pc.equal(rows.column("kind"), "message")))
+        live |= files_of(wire.only(rows, Message))
         live = live.union(*(state.files for state in States.of(rows).by_worker.values()))
         waiting = {
             name for epochs in manifest.unreleased.values() for names in epochs.values() for name in names

@@ -11,7 +11,7 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.compiler import Plan
-from timely_spark.coordinator import Bound, Coordinator, RoundResult, run_local_rounds
+from timely_spark.coordinator import Bound, Coordinator, RoundResult, run_local_rounds, run_workers
 from timely_spark.testing import Simulation
 from timely_spark.worker import Worker, step
 
@@ -60,16 +60,16 @@ def test_a_live_worker_equals_a_restored_one() -> None:
     plan, coordinator, result, states = first_round(3)
     resident = {index: Worker(plan, state, index) for index, state in states.items()}
     batch, seen = 0, 0
+
+    def both(index: int, rows: pa.Table) -> pa.Table:
+        states[index], out = step(plan, states[index], batch, index, rows)
+        assert resident[index].step(batch, rows).equals(out)
+        assert resident[index].checkpoint() == states[index]
+        return out
+
     while result.rows.num_rows and seen < 20:
-        made = []
-        for index in sorted(set(result.rows["worker"].to_pylist())):
-            mine = result.rows.filter(pa.compute.equal(result.rows["worker"], index))
-            states[index], out = step(plan, states[index], batch, index, mine, lambda: "")
-            assert resident[index].step(batch, mine, lambda: "").equals(out)
-            assert resident[index].checkpoint() == states[index]
-            made.append(out)
-            seen += 1
-        result = coordinator.apply_round(batch, pa.concat_tables(made))
+        seen += len(set(result.rows["worker"].to_pylist()))
+        result = coordinator.apply_round(batch, run_workers(result.rows, both))
     assert seen >= 20
 
 

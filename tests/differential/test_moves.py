@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ import timely_spark as ts
 from timely_spark.differential.arranged import Arrange
 from timely_spark.state import codec
 from timely_spark.testing import Simulation
-from timely_spark.worker import Budget
+from timely_spark.worker import Budget, wire
 from timely_spark.worker.round import Worker
-from timely_spark.worker.rows import read_rows
+from timely_spark.worker.wire import Message, Output, Report
 
 TESTS = Path(__file__).parents[1]
 #: how flows are moved
@@ -175,10 +176,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def did(rows: pa.Table) -> list[Any]:
     """What a round did. How large its batches are in memory depends on how they came to be."""
-    made = []
-    for to, kind, meta, payload in read_rows(rows):
-        meta.pop("stats", None)
-        made.append((to, kind, meta, payload and payload.to_pybytes()))
+    made: list[Any] = [(worker, replace(report, stats={})) for worker, report in wire.read(rows, Report)]
+    for to, sent in wire.read(rows, Message, Output):
+        made.append((to, sent.encode(), sent.payload.to_pybytes()))
     return made
 
 
@@ -195,7 +195,7 @@ class Resident:
         _, rows, header, after, out = parts
         plan, blobs = self.simulation.plan, self.simulation.blobs
         here = self.workers.setdefault(index, Worker(plan, None, index, blobs))
-        assert did(here.step(batch, rows, lambda: header, self.simulation.budget)) == did(out)
+        assert did(here.step(batch, rows, header, self.simulation.budget)) == did(out)
         assert here.checkpoint(f"{index}-{batch}") == after
         again = Worker(plan, after, index, blobs)
         assert again.references == here.references

@@ -9,18 +9,19 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import pyarrow as pa
 import pytest
 
 import timely_spark as ts
-from timely_spark.coordinator import Coordinator, coordinator
+from timely_spark.coordinator import Coordinator
 from timely_spark.state.codec import unpack_parts
 from timely_spark.testing import Simulation
-from timely_spark.worker import Budget, notify, read_rows, step
-from timely_spark.worker import round as round_
+from timely_spark.worker import Budget, notify, received, step, wire
+from timely_spark.worker.notify import lower_bounds
+from timely_spark.worker.wire import Header, Message
 
 SCHEMA = pa.schema([("h", pa.int64()), ("ttl", pa.int64())])
 
@@ -212,18 +213,19 @@ class Checked(Simulation):
                 if time is not None
             )
         for table in self.waiting:
-            for _, kind, meta, _ in read_rows(table):
-                if kind == "message":
-                    target = plan.nodes[plan.channels[meta["channel"]].target]
-                    found[target.arrives, plan.times.decode(meta["time"])] += 1
+            for _, message in wire.read(table, Message):
+                target = plan.nodes[plan.channels[message.channel].target]
+                found[target.arrives, plan.times.decode(message.time)] += 1
         return dict(found)
 
-    def replay(self, batch: int, worker: int, before: Any, rows: pa.Table, header: str, *after: Any) -> None:
+    def replay(
+        self, batch: int, worker: int, before: Any, rows: pa.Table, header: Header, *after: Any
+    ) -> None:
         assert self.again is not None
         if self.again.random() < 0.5:
             order = self.again.sample(range(rows.num_rows), rows.num_rows)
             WORLD.replaying = True
-            state, made = step(self.plan, before, batch, worker, rows.take(order), lambda: header, self.last)
+            state, made = step(self.plan, before, batch, worker, rows.take(order), header, self.last)
             WORLD.replaying = False
             if state != after[0] or made != after[1]:
                 broken("a round that is run again, its rows in another order, gives something else")
@@ -312,22 +314,21 @@ def test_what_happens_depends_on_no_schedule_in_many_cases() -> None:
 
 
 def no_arrivals(plan: Any, node: Any, header: Any, open_: Any, present: Any) -> list[Any]:
-    return notify.lower_bounds(plan, node, {"arrivals": {}}, open_, present)
+    return lower_bounds(plan, node, replace(header, arrivals={}), open_, present)
 
 
 def no_open_inputs(plan: Any, node: Any, header: Any, open_: Any, present: Any) -> list[Any]:
-    return notify.lower_bounds(plan, node, header, dict.fromkeys(open_), present)
+    return lower_bounds(plan, node, header, dict.fromkeys(open_), present)
 
 
 def no_data_of_this_batch(plan: Any, node: Any, header: Any, open_: Any, present: Any) -> list[Any]:
-    return notify.lower_bounds(plan, node, header, open_, dict.fromkeys(present))
+    return lower_bounds(plan, node, header, open_, dict.fromkeys(present))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [no_arrivals, no_open_inputs, no_data_of_this_batch])
 def test_a_wrong_rule_of_notifications_is_caught(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(round_, "lower_bounds", rule)
-    monkeypatch.setattr(coordinator, "lower_bounds", rule)
+    monkeypatch.setattr(notify, "lower_bounds", rule)
     with pytest.raises(Broken):
         check_many()
 
@@ -349,7 +350,7 @@ def test_a_further_round_that_takes_the_next_epoch_for_closed_is_caught(
     def next_batch(source: Any, position: Any, batch_id: int, *, first: bool = True) -> Any:
         return notify.input_frontier(source, position, batch_id + (not first))
 
-    monkeypatch.setattr(round_, "input_frontier", next_batch)
+    monkeypatch.setattr(received, "input_frontier", next_batch)
     with pytest.raises(Broken):
         check_many()
 

@@ -8,7 +8,6 @@ import pickle
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from stepper import Begin, Stepper
 
@@ -19,6 +18,8 @@ from timely_spark.runtime.handle.watch import Watch
 from timely_spark.runtime.storage import blobs
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.states import States
+from timely_spark.worker import wire
+from timely_spark.worker.wire import Message
 
 Told = list[tuple[int, list[Any]]]
 
@@ -341,7 +342,7 @@ def test_files_go_when_no_batch_that_may_run_again_needs_them(
         live.append(len(_names(process, "blobs")))
         for batch in manifests(process):  # each of them could be gone back to
             _, rows = process.context.log.newest_before(batch + 1)
-            needed = blobs.files_of(rows.filter(pc.equal(rows.column("kind"), "message")))
+            needed = blobs.files_of(wire.only(rows, Message))
             needed = needed.union(*(state.files for state in States.of(rows).by_worker.values()))
             assert {name.rpartition("/")[2] for name in needed} <= set(_names(process, "blobs"))
 

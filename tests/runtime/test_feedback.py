@@ -14,7 +14,8 @@ from timely_spark.runtime.errors import LostOwnership
 from timely_spark.runtime.query import feedback
 from timely_spark.runtime.query.feedback import FeedbackReader
 from timely_spark.runtime.storage.log import FIRST, RoundLog
-from timely_spark.worker import ROWS, read_rows
+from timely_spark.worker import ROWS, wire
+from timely_spark.worker.wire import InputBatch
 
 
 def two_inputs() -> ts.Dataflow:
@@ -30,9 +31,7 @@ def read(reader: FeedbackReader, start: Any, end: Any) -> pa.Table:
 
 def sent(table: pa.Table) -> list[tuple[str, int]]:
     """Of the rows of inputs, (source, which entry)."""
-    return sorted(
-        {(m["source"], m["seq"]) for _, kind, m, _ in read_rows(table) if kind == "input" and "seq" in m}
-    )
+    return sorted({(batch.source, batch.seq) for _, batch in wire.read(table, InputBatch)})
 
 
 def fresh(process: Stepper) -> FeedbackReader:
@@ -135,7 +134,7 @@ def test_after_a_manifest_without_rows_what_is_sent_is_read_alone(begin: Begin) 
 
     assert end == {"round": at["round"], "inputs": {"x": 0, "y": 0}}
     kinds = pa.Table.from_batches(list(rows), schema=ROWS).column("kind").to_pylist()
-    assert set(kinds) == {"input"}
+    assert set(kinds) == {"tick", "input"}
 
 
 def test_only_the_last_of_several_manifests_counts(begin: Begin) -> None:

@@ -7,7 +7,9 @@ import pytest
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.states import State, States
-from timely_spark.worker import as_rows, read_rows
+from timely_spark.state.codec import as_text
+from timely_spark.worker import wire
+from timely_spark.worker.wire import Failure
 
 
 @pytest.fixture
@@ -18,14 +20,15 @@ def blobs(tmp_path_factory: pytest.TempPathFactory) -> Blobs:
 def test_files_of_which_no_state_refers_any_more_are_gone(blobs: Blobs) -> None:
     old, kept, new = (blobs.put(name, name.encode() * 10_000) for name in ("old", "kept", "new"))
     states = States()
-    states.enter(as_rows([State(b"first", (old, kept)).row(0, ms=1), State(b"other", ()).row(1, ms=2)]))
+    first = State(b"first", as_text([old, kept]), ms=1)
+    states.enter(wire.table([(0, first), (1, State(b"other", ms=2))]))
     assert states.gone == []
 
-    rest = states.enter(as_rows([State(b"second", (kept, new)).row(0, ms=5), (0, "message", {}, None)]))
+    failure = Failure({})  # any row of another kind
+    states.enter(wire.table([(0, State(b"second", as_text([kept, new]), ms=5)), (0, failure)]))
 
-    assert states.gone == sorted(State(b"", (old,)).files)
+    assert states.gone == sorted(State(b"", as_text([old])).files)
     assert len(states.gone) == 1
-    assert [kind for _, kind, _, _ in read_rows(rest)] == ["message"]
     assert {worker: state.reference for worker, state in states.by_worker.items()} == {
         0: b"second",
         1: b"other",

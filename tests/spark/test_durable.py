@@ -24,7 +24,8 @@ from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.storage.blobs import BULK, Blobs, file_of, files_of, size_of
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog
-from timely_spark.worker import ROWS, as_rows
+from timely_spark.worker import ROWS, wire
+from timely_spark.worker.wire import Header, Item, Message, Output
 
 ROWS_SENT = 250_000
 
@@ -32,13 +33,13 @@ ROWS_SENT = 250_000
 def test_a_reference_is_a_part_of_a_file(tmp_path: Path) -> None:
     blobs = Blobs(Files(str(tmp_path)))
     payloads = [bytes([i]) * (300_000 + i) for i in range(6)]
-    rows = as_rows(
-        [
-            *((i, "message" if i % 2 else "output", {"i": i}, data) for i, data in enumerate(payloads)),
-            (0, "message", {"i": 6}, b"small"),
-            (0, "report", {"i": 7}, None),
-        ]
-    )
+
+    def item(i: int, payload: bytes) -> Item:
+        message = Message(channel=i, time=[0], sender=0, payload=payload)
+        return message if i % 2 else Output(sink=f"{i}", epoch=0, payload=payload)
+
+    items = [(i, item(i, payload)) for i, payload in enumerate(payloads)]
+    rows = wire.table([*items, (0, item(7, b"small")), (0, Header(batch=0))])
 
     referring = blobs.refer("0-7", rows)
 

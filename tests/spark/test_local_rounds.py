@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from timely_spark.errors import LogDamaged, TimelyError, VertexError
 from timely_spark.runtime.storage.blobs import EMBEDDED, Blobs, file_of, size_of
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.states import State, States
-from timely_spark.worker import ROWS, as_rows
+from timely_spark.state.codec import as_text
+from timely_spark.worker import wire
+from timely_spark.worker.wire import Failure
 
 NODES = 60_000
 
@@ -170,39 +173,29 @@ def test_of_mapped_states_what_is_searched_is_not_counted_as_read(tmp_path: Path
     reference, index, log = (
         blobs.put(name, b"x" * n * EMBEDDED) for name, n in (("a", 2), ("b", 5), ("c", 3))
     )
-    state = State(reference, (index, log), {}, indexed=5 * EMBEDDED)
+    state = State(reference, as_text([index, log]), indexed=5 * EMBEDDED)
 
     assert state.read(mapped=True) == 5 * EMBEDDED
     assert state.read(mapped=False) == 10 * EMBEDDED
     states = States()
-    states.enter(as_rows([state.row(0, ms=1)]))
+    states.enter(wire.table([(0, replace(state, ms=1.0))]))
     assert states.by_worker == {0: state}
 
 
 def test_the_manifest_says_where_each_state_is_and_gives_it_to_those_who_run() -> None:
     states = States()
-    others = as_rows([(0, "report", {}, None)])
+    other = Failure({})  # a row of any other kind
 
     def wrote(worker: int, reference: bytes) -> None:
-        rest = states.enter(pa_concat(others, as_rows([State(reference).row(worker, ms=2.5)])))
-        assert rest.column("kind").to_pylist() == ["report"]
+        states.enter(wire.table([(0, other), (worker, State(reference, ms=2.5))]))
 
     wrote(0, b"blobfilefirst")
     wrote(1, b"embedded...")
-    assert states.rows({0, 1}).column("kind").to_pylist() == ["state", "state"]
-    second = State(b"blobfilesecond", (b"blobfilepart",), {"step": 7})
-    states.enter(as_rows([second.row(0, ms=1.5)]))
+    assert states.rows().column("worker").to_pylist() == [0, 1]
+    second = State(b"blobfilesecond", as_text([b"blobfilepart"]), {"step": 7}, ms=1.5)
+    states.enter(wire.table([(0, second)]))
     assert (states.took, states.sizes) == ({0: 4.0, 1: 2.5}, {"step": 7})
     assert states.gone == ["first"]
-    assert states.rows({0}).column("kind").to_pylist() == ["state", "kept"]
-    assert states.rows({1}).column("kind").to_pylist() == ["kept", "state"]
-
-    assert States.of(states.rows({1})).by_worker == states.by_worker
+    assert States.of(states.rows()).by_worker == states.by_worker
     wrote(0, b"blobfilesecond")
     assert states.gone == ["first", "part"]
-
-
-def pa_concat(*tables: Any) -> Any:
-    import pyarrow as pa
-
-    return pa.concat_tables([ROWS.empty_table(), *tables])

@@ -13,7 +13,7 @@ from timely_spark.runtime.errors import LostOwnership, OtherFlow
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
-from timely_spark.worker import as_rows
+from timely_spark.worker import ROWS as WIRE_ROWS
 
 ROWS = pa.table({"x": [1, 2]})
 
@@ -212,9 +212,9 @@ def test_a_run_knows_that_it_has_lost_however_many_came_after_it(log: RoundLog) 
 
 
 def test_what_a_batch_needs_that_is_committed_a_moment_too_late_is_kept(log: RoundLog) -> None:
-    log.write(manifest(-1), as_rows([]))
+    log.write(manifest(-1), WIRE_ROWS.empty_table())
     waiting = log.write_outputs(0, pa.table({"payload": pa.array([b"x"], pa.binary())}))
-    log.write(manifest(0, unreleased={"out": {"0": [waiting]}}), as_rows([]))
+    log.write(manifest(0, unreleased={"out": {"0": [waiting]}}), WIRE_ROWS.empty_table())
     log.files.write("blobs/0-nobody-needs-it-1-0", b"x")
     spark_ran(log, offsets=[0], commits=[])
 
@@ -233,7 +233,7 @@ def test_a_checkpoint_without_its_manifests_is_damaged_and_stays_as_it_is(log: R
 
 
 def test_a_start_removes_what_killed_processes_had_begun_to_write(log: RoundLog) -> None:
-    log.write(manifest(-1), as_rows([]))
+    log.write(manifest(-1), WIRE_ROWS.empty_table())
     begun = ["timely/rounds/0/.1.tmp", "timely/blobs/.2.tmp", "offsets/.0.3.tmp", "timely/inputs/x/.4.tmp"]
     for name in begun:
         file = Path(log.checkpoint, name)

@@ -16,8 +16,9 @@ from timely_spark.coordinator import Coordinator
 from timely_spark.coordinator.coordinator import MAX_EMPTY, epochs_to_release
 from timely_spark.errors import GraphError
 from timely_spark.testing import Simulation
-from timely_spark.worker import pack, read_rows
+from timely_spark.worker import pack, wire
 from timely_spark.worker import pack as packing
+from timely_spark.worker.wire import InputBatch
 
 HUGE = 2**62
 
@@ -286,14 +287,14 @@ def test_many_epochs_of_a_batch_are_packed_by_one_sort(monkeypatch: pytest.Monke
 
     monkeypatch.setitem(packing.__globals__, "partition", counted)
     simulation = column(workers=2)
-    packed = read_rows(pack(simulation.plan, "s", table, shard=0))
-    payloads = [meta for _, _, meta, payload in packed if payload is not None]
+    packed = pack(simulation.plan, "s", table, shard=0)
+    batches = [batch for _, batch in wire.read(packed, InputBatch)]
 
     assert seen[0] <= 2
     assert seen[1] <= 2 * table.num_rows
-    assert len(packed) <= 8
+    assert packed.num_rows <= 8
     (out,) = [i for i in simulation.plan.source("s").entries if i not in simulation.plan.source("s").late]
-    counts = [pair for meta in payloads if meta["channel"] == out for pair in meta["epochs"]]
+    counts = [pair for batch in batches if batch.channel == out for pair in batch.epochs or ()]
     assert sum(n for _, n in counts) == table.num_rows
     simulation.send("s", table)
     simulation.run()

@@ -230,7 +230,7 @@ def test_a_round_is_a_pure_function_whatever_the_order_of_rows() -> None:
             for b, w, state, rows, header in rounds
         ]
         made = [
-            step(simulation.plan, state, batch, worker, rows, lambda header=header: header)
+            step(simulation.plan, state, batch, worker, rows, header)
             for batch, worker, state, rows, header in shuffled
         ]
         assert [state for state, _ in made] == [parts[5] for parts in steps]
@@ -302,6 +302,6 @@ def test_a_step_without_header_rows_reads_the_one_it_is_given() -> None:
     simulation.send("x", [4])
     rows = simulation._input[0]
 
-    _, made = step(plan, None, 0, 0, rows, lambda: simulation.turn.header)
+    _, made = step(plan, None, 0, 0, rows, simulation.turn.header)
 
     assert made["kind"].to_pylist() == ["output", "report"]

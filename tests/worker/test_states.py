@@ -230,7 +230,7 @@ class Resident:
         _, rows, header, after, out = parts
         blobs: Any = self.simulation.blobs
         here = self.workers.setdefault(index, Worker(self.plan, None, index, blobs))
-        assert here.step(batch, rows, lambda: header, self.simulation.budget).equals(out)
+        assert here.step(batch, rows, header, self.simulation.budget).equals(out)
         assert here.checkpoint(f"{index}-{batch}") == after
         again = Worker(self.plan, after, index, blobs)
         assert (again.references, again.sizes, list(again.pending)) == (

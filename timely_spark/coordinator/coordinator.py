@@ -12,18 +12,17 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timely_spark.compiler.plan import Node, Plan
+from timely_spark.coordinator.loops import Loops, Notice
 from timely_spark.coordinator.round_result import OUTPUTS, RoundResult, as_outputs
-from timely_spark.errors import VertexError
 from timely_spark.graph import Kind
 from timely_spark.progress import Tracker
 from timely_spark.times import MutableAntichain
+from timely_spark.worker import wire
 from timely_spark.worker.columns import Refused, by_column
-from timely_spark.worker.loops import Loops, Notice
-from timely_spark.worker.notify import Blockers, input_frontier, lower_bounds
-from timely_spark.worker.rows import ROWS, as_rows, read_rows, text
+from timely_spark.worker.notify import Blockers, input_frontier
+from timely_spark.worker.wire import ROWS, Failure, Header, Message, Report
 
 #: Longer runs of empty epochs are released as one epoch.
 MAX_EMPTY = 100
@@ -97,7 +96,7 @@ class Coordinator:
 
     def _index(self) -> None:
         #: `Tracker.arrivals` of each waiting node, encoded for the header
-        self.arrivals: dict[str, list[Any]] = {}
+        self.arrivals: dict[int, list[Any]] = {}
         #: vertices whose calls depend on what may still arrive
         self.waiting_nodes = {node.index for node in self.plan.nodes if node.waits or node.template.settles}
         self.end_nodes = [node for node in self.plan.nodes if node.stage.kind.is_end]
@@ -124,59 +123,46 @@ class Coordinator:
             VertexError: a vertex failed; names the step, the time, and the user's line.
         """
         self.batch = batch_id
-        message_rows: list[int] = []
         deltas = []
-        loops: list[Any] = []
         stats: Counter[str] = Counter()
         ticks: set[int] = set()
-        moved: dict[str, int | None] = {}
+        advanced: dict[str, int | None] = {}
         seen: dict[str, int] = {}
         late: Counter[str] = Counter()
         refused: dict[str, Refused] = defaultdict(Refused)
         # Spark does not promise an order of rows. The sort is stable: rows of one worker keep their order.
-        rows = rows.sort_by([("kind", "ascending"), ("worker", "ascending")])
-        outputs = as_outputs(rows)
-        rows = rows.filter(pc.not_equal(rows.column("kind"), "output"))
-        for place, (worker, kind, meta, _) in enumerate(read_rows(rows)):
-            match kind:
-                case "error":
-                    raise VertexError.decode(meta, f"batch {batch_id}, worker {worker}")
-                case "message":
-                    message_rows.append(place)
-                case "report":
-                    deltas += [(at, self.plan.times.decode(time), n) for at, time, n in meta["deltas"]]
-                    self._update_pending(
-                        worker,
-                        [(node, self.plan.times.decode(time), n) for node, time, n in meta["pending"]],
-                    )
-                    (self.unfinished.add if meta["left"] else self.unfinished.discard)(worker)
-                    ticks.update(meta["ticks"])
-                    moved |= meta["advance"]
-                    loops.append(meta["loops"])
-                    seen |= meta["seen"]
-                    late.update(meta["late"])
-                    for name, counts in meta["refused"].items():
-                        refused[name].add(counts)
-                    stats.update(meta["stats"])
+        rows = rows.sort_by("worker")
+        for worker, failure in wire.read(rows, Failure):
+            failure.throw(f"batch {batch_id}, worker {worker}")
+        reports, decode = wire.read(rows, Report), self.plan.times.decode
+        for worker, report in reports:
+            deltas += [(at, decode(time), n) for at, time, n in report.deltas]
+            self._update_pending(worker, [(node, decode(time), n) for node, time, n in report.pending])
+            (self.unfinished.add if report.left else self.unfinished.discard)(worker)
+            ticks.update(report.ticks)
+            advanced |= report.advanced
+            seen |= report.seen
+            late.update(report.late)
+            for name, counts in report.refused.items():
+                refused[name].add(counts)
+            stats.update(report.stats)
         self.tracker.update(deltas)
         self._begin_epochs(ticks)
         if ended:
-            moved = {
-                **{s.name: self.last_epoch + 1 for s in self.plan.inputs if by_column(s.epochs)},
-                **moved,
-            }
-        self._advance_inputs(moved, seen, late)
+            for source in self.plan.inputs:
+                if by_column(source.epochs):
+                    advanced.setdefault(source.name, self.last_epoch + 1)
+        self._advance_inputs(advanced, seen, late)
         self.tracker.propagate()
+        outputs = as_outputs(rows)
         self._add_unreleased(ticks, outputs)
-        notices = self.loops.enter(loops)
+        notices = self.loops.enter(report.loops for _, report in reports)
         for epoch in cancel:
             nodes = self.plan.nodes
             active = ((nodes[at // 2].stage.scope.path[1:], time) for at, time in self.tracker.active)
             self.loops.cancel(epoch, active)
-        messages = rows.take(pa.array(message_rows, pa.int64()))
-        return replace(
-            self._result(messages, outputs, stats, notices), refused=self._refused_to_report(refused)
-        )
+        result = self._result(wire.only(rows, Message), outputs, stats, notices)
+        return replace(result, refused=self._refused_to_report(refused))
 
     def _add_unreleased(self, ticks: set[int], outputs: pa.Table) -> None:
         """Enter the epochs that inputs began, for all sinks, and the epochs of output records."""
@@ -191,7 +177,9 @@ class Coordinator:
             self.first_epoch = min(epochs) if self.first_epoch is None else min(self.first_epoch, *epochs)
             self.last_epoch = max(self.last_epoch, *epochs)
 
-    def _advance_inputs(self, moved: dict[str, int | None], seen: dict[str, int], late: Counter[str]) -> None:
+    def _advance_inputs(
+        self, advanced: dict[str, int | None], seen: dict[str, int], late: Counter[str]
+    ) -> None:
         """Advance the inputs as a round's reports say."""
         self.late_rows.update(late)
         self.no_epoch_yet -= seen.keys()
@@ -203,7 +191,7 @@ class Coordinator:
                     self.late_epochs[name] += 1
                 continue
             new = self.batch + 1 if source.epochs == "clock" else max(old, seen.get(name, old))
-            if (to := moved.get(name, new)) == old:
+            if (to := advanced.get(name, new)) == old:
                 continue
             if source.epochs == "manual" and to is not None:
                 self._begin_epochs({to - 1})
@@ -242,16 +230,16 @@ class Coordinator:
     ) -> RoundResult:
         oldest = self._oldest()
         self.loops.forget(oldest)
-        header = {
-            "batch": self.batch,
-            "inputs": self.inputs,
-            "oldest": oldest,
-            "arrivals": self._updated_arrivals(),
-            "bounds": self.loops.bounds,
-            "unseen": sorted(self.no_epoch_yet),
-            "late": self.late_epochs,
-        }
-        header_text = text(header)
+        # copies: the coordinator's own change with the next round
+        header = Header(
+            batch=self.batch,
+            inputs=dict(self.inputs),
+            oldest=oldest,
+            arrivals=dict(self._updated_arrivals()),
+            bounds=dict(self.loops.bounds),
+            unseen=sorted(self.no_epoch_yet),
+            late=dict(self.late_epochs),
+        )
         wake = (
             set(messages.column("worker").to_pylist())
             | self.unfinished
@@ -263,10 +251,8 @@ class Coordinator:
         stats["pending_notifications"] = self.pending_count
         stats["left"] = len(self.unfinished)
         return RoundResult(
-            rows=pa.concat_tables(
-                [messages, as_rows((worker, "header", header_text, None) for worker in sorted(wake))]
-            ),
-            header=header_text,
+            rows=pa.concat_tables([messages, wire.table((worker, header) for worker in sorted(wake))]),
+            header=header,
             outputs=outputs,
             released=sorted(self._release(), key=lambda pair: pair[1]),
             frontier={
@@ -276,21 +262,21 @@ class Coordinator:
             complete=not wake and all(at is None for at in self.inputs.values()) and not self.pending_count,
             late=dict(self.late_rows),
             cut_off=dict(self.loops.dropped),
-            notices=[notice.encode() for notice in notices],
+            notices=notices,
             stats=dict(stats),
         )
 
-    def _updated_arrivals(self) -> dict[str, list[Any]]:
+    def _updated_arrivals(self) -> dict[int, list[Any]]:
         """`arrivals` after the entries that have changed were looked up again."""
         for location in self.tracker.arrived():
             if (index := location // 2) in self.waiting_nodes and location % 2 == 0:
                 if arrivals := self.tracker.arrivals(location):
-                    self.arrivals[str(index)] = [time.encode() for time in arrivals]
+                    self.arrivals[index] = [time.encode() for time in arrivals]
                 else:
-                    self.arrivals.pop(str(index), None)
+                    self.arrivals.pop(index, None)
         return self.arrivals
 
-    def _deliverable_workers(self, header: dict[str, Any]) -> Iterable[int]:
+    def _deliverable_workers(self, header: Header) -> Iterable[int]:
         """Workers with a notification that the next batch may deliver even if it has no input.
 
         With clock epochs, a notification for an epoch that no input has begun waits for input. Otherwise a
@@ -299,9 +285,7 @@ class Coordinator:
         positions = {s.name: input_frontier(s, self.inputs[s.name], self.batch + 1) for s in self.plan.inputs}
         open_, present = {k: v[0] for k, v in positions.items()}, {k: v[1] for k, v in positions.items()}
         clocked = any(s.epochs == "clock" and self.inputs[s.name] is not None for s in self.plan.inputs)
-        blockers = Blockers(
-            lambda index: lower_bounds(self.plan, self.plan.nodes[index], header, open_, present)
-        )
+        blockers = Blockers(self.plan, header, open_, present)
         for worker, pending in enumerate(self.pending):
             # if the least guarantees of a vertex are blocked, so are its others
             least = ((index, guarantee) for index, waiting in pending.items() for guarantee in waiting.least)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -18,9 +19,10 @@ from timely_spark.coordinator.coordinator import Coordinator
 from timely_spark.coordinator.round_result import RoundResult
 from timely_spark.errors import VertexError
 from timely_spark.state.codec import Blobs
+from timely_spark.worker import wire
 from timely_spark.worker.record import Recorded
 from timely_spark.worker.round import Budget, Worker
-from timely_spark.worker.rows import as_rows
+from timely_spark.worker.wire import ROWS, Failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +49,24 @@ class Bound:
             and result.stats["bytes_in_flight"] <= self.exchanged
             and result.stats.get("bytes", 0) <= self.delivered
             # after very many iterations the batch ends, so that the driver sees the notice
-            and not any(notice["kind"] == "iterations" for notice in result.notices)
+            and not any(notice.kind == "iterations" for notice in result.notices)
         )
+
+
+def run_workers(rows: pa.Table, run: Callable[[int, pa.Table], pa.Table]) -> pa.Table:
+    """Run a round of each worker that has rows; returns the rows that the workers write, in their order.
+
+    Args:
+        rows: the rows for all workers, of schema `ROWS`.
+        run: runs a worker's round with the worker's rows; its `VertexError` becomes a `Failure`.
+    """
+    column, written = rows.column("worker"), [ROWS.empty_table()]
+    for worker in sorted(set(column.to_pylist())):
+        try:
+            written.append(run(worker, rows.filter(pc.equal(column, worker))))
+        except VertexError as error:  # noqa: PERF203 - the other workers run
+            written.append(wire.table([(worker, Failure.of(error))]))
+    return pa.concat_tables(written)
 
 
 def run_local_rounds(
@@ -80,29 +98,20 @@ def run_local_rounds(
     """
     plan, batch = coordinator.plan, coordinator.batch
     workers: dict[int, Worker] = {}
+
+    def run(index: int, rows: pa.Table, *, after: RoundResult, share: Budget) -> pa.Table:
+        if index not in workers:
+            workers[index] = Worker(plan, states.get(index), index, blobs)
+        if watch is None:
+            return workers[index].step(batch, rows, after.header, share)
+        number = after.stats["rounds"]
+        recorded = Recorded.of_step(workers[index], batch, rows, after.header, share, number=number)
+        watch(recorded)
+        return recorded.out
+
     while bound.allows(result):
-        written = []
         share = budget() or plan.budget or Budget()
         share = replace(share, bytes=min(share.bytes, bound.delivered))
-        for index in sorted(set(result.rows.column("worker").to_pylist())):
-            if index not in workers:
-                workers[index] = Worker(plan, states.get(index), index, blobs)
-            worker, rows = workers[index], result.rows.filter(pc.equal(result.rows.column("worker"), index))
-            before = worker.checkpoint(whole=True) if watch is not None else None
-            header = result.header
-            try:
-                out = worker.step(batch, rows, lambda header=header: header, share)  # type: ignore[misc]
-            except VertexError as error:
-                written.append(as_rows([(index, "error", error.encode(), None)]))
-                continue
-            if watch is not None:
-                new, number = worker.checkpoint(whole=True), result.stats["rounds"]
-                watch(
-                    Recorded(
-                        batch=batch, round=number, worker=index, header=header, state=before, rows=rows,
-                        new_state=new, out=out,
-                    )
-                )  # fmt: skip
-            written.append(out)
-        result = result.then(coordinator.apply_round(batch, pa.concat_tables(written)))
+        written = run_workers(result.rows, partial(run, after=result, share=share))
+        result = result.then(coordinator.apply_round(batch, written))
     return result, workers

@@ -31,11 +31,12 @@ from timely_spark.graph import Kind, Partition, Stage, Vertex
 from timely_spark.progress import Tracker
 from timely_spark.state.codec import Blobs, Codec, pack_parts, unpack_parts
 from timely_spark.state.keys import from_bytes, partition
+from timely_spark.worker import wire
 from timely_spark.worker.context import errors_of
 from timely_spark.worker.notify import Pending
 from timely_spark.worker.round import FORMAT, Worker
-from timely_spark.worker.rows import read_rows
 from timely_spark.worker.vertex_snapshot import changed, instance
+from timely_spark.worker.wire import Message
 
 
 class FlowChanged(TimelyError, ValueError):
@@ -129,9 +130,8 @@ class _Migrator:
         )
         self.stages: dict[str, Stage] = {stage.name: stage for stage in plan.stages}
         self.heads = [self._head(worker, state) for worker, state in enumerate(states)]
-        rows = (row for row in read_rows(messages) if row[1] == "message")
         self.messages = sorted(
-            rows, key=lambda row: (row[2]["channel"], row[2]["from"], row[2].get("seq", 0))
+            wire.read(messages, Message), key=lambda sent: (sent[1].channel, sent[1].sender)
         )
         self.rescaled = self.differences.workers[0] != self.differences.workers[1]
         #: per step the number of states, batches, notifications and unreleased epochs
@@ -162,8 +162,8 @@ class _Migrator:
                 contents[name]["batch"] += 1
             for name, _, _ in head["pending"]:
                 contents[name]["notification"] += 1
-        for _, _, meta, _ in self.messages:
-            contents[self.old_plan["channels"][meta["channel"]][1]]["batch"] += 1
+        for _, message in self.messages:
+            contents[self.old_plan["channels"][message.channel][1]]["batch"] += 1
         for name, epochs in self.snapshot["unreleased"].items():
             if epochs:
                 contents[name]["unreleased epoch"] += len(epochs)
@@ -309,10 +309,10 @@ class _Migrator:
     def _workers(self) -> list[Worker]:
         old = self.old_workers
         if not self.rescaled:
-            for to, _, meta, payload in self.messages:
-                _, target, input_, *_ = self.old_plan["channels"][meta["channel"]]
-                time = self.plan.times.decode(meta["time"])
-                old[to].enqueue(self.plan.by_name[target], input_, time, from_bytes(payload))
+            for to, message in self.messages:
+                _, target, input_, *_ = self.old_plan["channels"][message.channel]
+                time = self.plan.times.decode(message.time)
+                old[to].enqueue(self.plan.by_name[target], input_, time, from_bytes(message.payload))
             return old
         new = [self._worker(index, _EMPTY) for index in range(self.plan.workers)]
         requested: dict[int, list[set[Pending]]] = defaultdict(lambda: [set() for _ in old])
@@ -362,11 +362,11 @@ class _Migrator:
         for worker in old:
             for (index, input_, time), tables in worker.queue.items():
                 enqueue(self.plan.nodes[index], input_, time, pa.concat_tables(tables))
-        for _, _, meta, payload in self.messages:
-            _, target, input_, _, columns = self.old_plan["channels"][meta["channel"]]
+        for _, message in self.messages:
+            _, target, input_, _, columns = self.old_plan["channels"][message.channel]
             by = BROADCAST if columns == "broadcast" else Partition(tuple(columns))
-            time = self.plan.times.decode(meta["time"])
-            enqueue(self.plan.by_name[target], input_, time, from_bytes(payload), by)
+            time = self.plan.times.decode(message.time)
+            enqueue(self.plan.by_name[target], input_, time, from_bytes(message.payload), by)
 
     def _parts(
         self, node: Node, noun: str, input_: int, table: pa.Table, *exchange: Partition

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from timely_spark.coordinator.loops import Notice
+from timely_spark.worker import wire
 from timely_spark.worker.columns import Refused
-from timely_spark.worker.rows import read_rows
+from timely_spark.worker.wire import Header, Output
 
 #: stats that describe the state after a round; the others count work, and are summed
 _OPEN = frozenset({"rows_in_flight", "bytes_in_flight", "pending_notifications", "left"})
@@ -22,10 +23,10 @@ OUTPUTS = pa.schema(
 
 def as_outputs(rows: pa.Table) -> pa.Table:
     """The output rows of a round, in schema `OUTPUTS`."""
-    outputs = rows.filter(pc.equal(rows.column("kind"), "output"))
-    metas = [meta for _, _, meta, _ in read_rows(outputs)]
-    sinks = pa.array([meta["sink"] for meta in metas], pa.string())
-    epochs = pa.array([meta["epoch"] for meta in metas], pa.int64())
+    outputs = wire.only(rows, Output)
+    items = [output for _, output in wire.read(outputs, Output)]
+    sinks = pa.array([output.sink for output in items], pa.string())
+    epochs = pa.array([output.epoch for output in items], pa.int64())
     columns = [sinks, epochs, outputs.column("worker"), outputs.column("payload")]
     return pa.table(columns, schema=OUTPUTS)
 
@@ -37,7 +38,7 @@ class RoundResult:
     #: messages and headers for the next round; empty if no worker runs until there is input
     rows: pa.Table
     #: the next round's header, also for workers without a header row
-    header: str
+    header: Header
     #: schema `OUTPUTS`
     outputs: pa.Table
     #: (sink, epoch) pairs that have become complete, by epoch
@@ -50,8 +51,7 @@ class RoundResult:
     late: dict[str, int]
     #: records that the limits of loops have dropped, per loop, since the flow began
     cut_off: dict[str, int]
-    #: encoded `Notice`s
-    notices: list[dict[str, Any]]
+    notices: list[Notice]
     #: counts summed over the rounds (`rounds`, `records`, ...), and counts after the last round (`_OPEN`)
     stats: dict[str, int]
     #: refused rows to warn the user of, by source
@@ -71,3 +71,26 @@ class RoundResult:
             stats=counts,
             refused=self.refused,  # only the first round reads input
         )
+
+    def encode(self) -> dict[str, Any]:
+        """The result as plain JSON, without rows, outputs, and refused rows."""
+        return {
+            "header": self.header.encode(),
+            "released": self.released,
+            "frontier": self.frontier,
+            "complete": self.complete,
+            "late": self.late,
+            "cut_off": self.cut_off,
+            "notices": [notice.encode() for notice in self.notices],
+            "stats": self.stats,
+        }
+
+    @classmethod
+    def decode(cls, encoded: dict[str, Any], rows: pa.Table, outputs: pa.Table) -> RoundResult:
+        """The result that `encode` encoded, with its rows and outputs."""
+        own = {
+            "header": Header.decode(encoded["header"]),
+            "released": [(sink, epoch) for sink, epoch in encoded["released"]],
+            "notices": [Notice(**notice) for notice in encoded["notices"]],
+        }
+        return cls(**encoded | own, rows=rows, outputs=outputs)

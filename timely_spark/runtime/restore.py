@@ -7,16 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timely_spark.compiler import Plan
 from timely_spark.coordinator.migrate import Migration, migrate
-from timely_spark.runtime.query.driver import woken_by
+from timely_spark.runtime.query.driver import progress_of
 from timely_spark.runtime.query.run_context import RunContext
 from timely_spark.runtime.storage.blobs import Blobs, files_of
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.states import States, write_state
+from timely_spark.worker import wire
+from timely_spark.worker.wire import Message
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ def restore(log: RoundLog, context: RunContext, newest: int) -> None:
     states = States(
         {i: write_state(context.blobs, worker, newest, None) for i, worker in enumerate(migration.workers)}
     )
-    files = files_of(rows.filter(pc.equal(rows.column("kind"), "message")))
+    files = files_of(wire.only(rows, Message))
     gone = files.union(manifest.gone, *(state.files for state in States.of(rows).by_worker.values()))
     gone = gone.difference(*(state.files for state in states.by_worker.values()))
     log.first = newest
@@ -61,16 +62,10 @@ def restore(log: RoundLog, context: RunContext, newest: int) -> None:
             manifest,
             plan=context.plan.fingerprint,
             run=context.run,
-            coordinator=migration.coordinator.encode(),
-            header=migration.result.header,
-            runnable=migration.result.rows.num_rows > 0,
-            frontier=migration.result.frontier,
-            complete=migration.result.complete,
             gone=sorted(gone),
-            late=migration.result.late,
-            cut_off=migration.result.cut_off,
+            **progress_of(migration.coordinator, migration.result),
         ),
-        pa.concat_tables([migration.result.rows, states.rows(woken_by(migration.result))]),
+        pa.concat_tables([migration.result.rows, states.rows()]),
     )
     _warn_of_changes(context.plan.name, migration)
 
@@ -82,7 +77,7 @@ def _migrated(log: RoundLog, plan: Plan, manifest: Manifest, rows: pa.Table, blo
         blobs.get(old_states[worker].reference) if worker in old_states else None
         for worker in range(before["workers"])
     ]
-    messages = blobs.resolve(rows.filter(pc.equal(rows.column("kind"), "message")))
+    messages = blobs.resolve(wire.only(rows, Message))
     return migrate(before, plan, manifest.coordinator, states, messages, blobs)
 
 

@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from timely_spark.worker.pack import pack, pack_input
 from timely_spark.worker.round import Budget, Worker, step
-from timely_spark.worker.rows import ROWS, as_rows, read_rows
+from timely_spark.worker.wire import ROWS
 
-__all__ = ["ROWS", "Budget", "Worker", "as_rows", "pack", "pack_input", "read_rows", "step"]
+__all__ = ["ROWS", "Budget", "Worker", "pack", "pack_input", "step"]

@@ -6,8 +6,8 @@ workers decide alike, whatever the number of tasks and the order of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -157,16 +157,16 @@ class Refused:
                 refused.least = min(refused.least, epoch)
         return refused
 
-    def add(self, other: Mapping[str, int]) -> None:
-        """Add the refused rows of another worker's report."""
-        self.without += other["without"]
-        self.far += other["far"]
-        self.least = min(self.least, other["least"])
-        self.above = max(self.above, other["above"])
+    def add(self, other: Refused) -> None:
+        """Add the refused rows of another task or worker."""
+        self.without += other.without
+        self.far += other.far
+        self.least = min(self.least, other.least)
+        self.above = max(self.above, other.above)
 
     def encode(self) -> dict[str, Any]:
         """As plain JSON."""
-        return {"without": self.without, "far": self.far, "least": self.least, "above": self.above}
+        return asdict(self)
 
     def text(self, source: str, where: Where, jump: int) -> str:
         """The warning for the user."""

@@ -11,12 +11,13 @@ import heapq
 import itertools
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from timely_spark.compiler.plan import Node, Plan, Source
 from timely_spark.times import Antichain, MutableAntichain
+from timely_spark.worker.wire import Header
 
 
 def input_frontier(
@@ -35,7 +36,7 @@ def input_frontier(
 def lower_bounds(
     plan: Plan,
     node: Node,
-    header: Mapping[str, Any],
+    header: Header,
     open_: Mapping[str, int | None],
     present: Mapping[str, int | None],
 ) -> list[Any]:
@@ -44,11 +45,11 @@ def lower_bounds(
     Three kinds of messages: over an exchange (the header has their bounds); from an open input, along every
     path; and from data of this batch, which is at its first vertex on any worker, by paths with an exchange.
     """
-    times = [plan.times.decode(time) for time in header["arrivals"].get(str(node.index), ())]
+    times = [plan.times.decode(time) for time in header.arrivals.get(node.index, ())]
     for source in plan.inputs:
         in_time = late = (open_[source.name], present[source.name])
         if source.late and open_[source.name] is None:  # rows of a closed source are late
-            at = header.get("late", {}).get(source.name, present[source.name])
+            at = header.late.get(source.name, present[source.name])
             late = at, at
         for index in source.entries:
             epochs = late if index in source.late else in_time
@@ -71,12 +72,19 @@ def lower_bounds(
 class Blockers(dict[int, list[Any]]):
     """`lower_bounds` by node, computed on first use."""
 
-    def __init__(self, find: Callable[[int], list[Any]]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        header: Header,
+        open_: Mapping[str, int | None],
+        present: Mapping[str, int | None],
+    ) -> None:
         super().__init__()
-        self.find = find
+        self.plan, self.header, self.open, self.present = plan, header, open_, present
 
     def __missing__(self, index: int) -> list[Any]:
-        bounds = self[index] = self.find(index)
+        node = self.plan.nodes[index]
+        bounds = self[index] = lower_bounds(self.plan, node, self.header, self.open, self.present)
         return bounds
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +14,9 @@ from timely_spark.compiler.plan import Plan, Source
 from timely_spark.errors import VertexError, excerpt
 from timely_spark.graph import Stage, Stateless
 from timely_spark.state.keys import partition, to_bytes
-from timely_spark.worker.columns import Epochs, epochs_of, spans
-from timely_spark.worker.rows import Row, as_rows
+from timely_spark.worker import wire
+from timely_spark.worker.columns import Epochs, by_column, epochs_of, spans
+from timely_spark.worker.wire import Advance, InputBatch, Item, Tick
 
 #: A large `send` is split into rows of about this size.
 PIECE_BYTES = 8 << 20
@@ -39,37 +40,37 @@ def pack(plan: Plan, source: str, table: pa.Table, shard: int, seq: int = 0) -> 
     """
     entry = plan.source(source)
     table = table.cast(entry.stage.outputs[0]) if table.schema != entry.stage.outputs[0] else table
-    rows: list[Row] = []
-    tick: dict[str, Any] = {"source": source}
-    if entry.epochs in {"clock", "manual"}:
-        rows += _pack(plan, entry, _Batch(table), {"shard": shard, "seq": seq})
-    elif table.num_rows:
-        batch = _by_epoch(table, entry.epochs)
-        rows += _pack(plan, entry, batch, {"shard": shard, "seq": seq})
-        counts = batch.counts
-        tick["spans"] = spans(counts, entry.stage.max_jump)
-        rows += [(w, "input", tick, None) for w in range(plan.workers) if w != shard % plan.workers]
-        tick = tick | {"rows": counts}  # one worker counts the rows of each epoch
-    return as_rows([(shard % plan.workers, "input", tick, None), *rows])
+    first, tick = shard % plan.workers, Tick(source=source)
+    if not by_column(entry.epochs):
+        return wire.table([(first, tick), *_pack(plan, entry, _Batch(table), shard, seq)])
+    if not table.num_rows:
+        return wire.table([(first, tick)])
+    batch = _by_epoch(table, entry.epochs)
+    counts, batches = batch.counts, _pack(plan, entry, batch, shard, seq)
+    tick = replace(tick, spans=spans(counts, entry.stage.max_jump))
+    others = [(worker, tick) for worker in range(plan.workers) if worker != first]
+    # one worker counts the rows of each epoch
+    return wire.table([(first, replace(tick, rows=counts)), *batches, *others])
 
 
 def pack_input(
-    plan: Plan, source: str, entries: Iterable[tuple[int, str, int | None, pa.Table | None]]
+    plan: Plan,
+    source: str,
+    entries: Iterable[tuple[int, Literal["send", "advance", "close"], int | None, pa.Table | None]],
 ) -> pa.Table:
     """Pack the calls of a handle, in order: ``(seq, "send" | "advance" | "close", epoch, table)``."""
     entry = plan.source(source)
-    rows: list[Row] = []
+    items: list[tuple[int, Item]] = []
     for seq, kind, epoch, table in entries:
         if kind == "send" and table is not None:
-            at = {"shard": -1, "seq": seq} | ({"epoch": epoch} if entry.epochs == "manual" else {})
-            rows.append((0, "input", {"source": source} | ({"epoch": epoch} if "epoch" in at else {}), None))
-            pieces = _pieces(table)
-            for index, piece in enumerate(pieces):
-                rows += _pack(plan, entry, _Batch(piece), at | ({"piece": index} if len(pieces) > 1 else {}))
+            at = epoch if entry.epochs == "manual" else None
+            items.append((0, Tick(source=source, epoch=at)))
+            for piece, part in enumerate(_pieces(table)):
+                items += _pack(plan, entry, _Batch(part), -1, seq, piece=piece, epoch=at)
         else:
-            meta = {"source": source, "to": epoch if kind == "advance" else None, "seq": seq}
-            rows += [(worker, "advance", meta, None) for worker in range(plan.workers)]
-    return as_rows(rows)
+            advance = Advance(source=source, to=epoch if kind == "advance" else None, seq=seq)
+            items += [(worker, advance) for worker in range(plan.workers)]
+    return wire.table(items)
 
 
 def _pieces(table: pa.Table) -> list[pa.Table]:
@@ -137,7 +138,16 @@ def _by_epoch(table: pa.Table, column: str) -> _Batch:
     return _Batch(table.combine_chunks(), epochs)
 
 
-def _pack(plan: Plan, entry: Source, whole: _Batch, meta: dict[str, Any]) -> Iterator[Row]:
+def _pack(
+    plan: Plan,
+    entry: Source,
+    whole: _Batch,
+    shard: int,
+    seq: int,
+    *,
+    piece: int = 0,
+    epoch: int | None = None,
+) -> Iterator[tuple[int, InputBatch]]:
     # outputs by the route from the source, because a stage gets other rows by another route
     outputs: dict[tuple[tuple[Stage, int], ...], _Batch] = {(): whole}
     for index in entry.entries:
@@ -150,16 +160,26 @@ def _pack(plan: Plan, entry: Source, whole: _Batch, meta: dict[str, Any]) -> Ite
             route = (*route, (stage, port))
         batch = outputs[route]
         if channel.exchange is None:  # any worker; by shard, so that a replay chooses the same one
-            worker = (meta["shard"] + meta["seq"] + meta.get("piece", 0)) % plan.workers
+            worker = (shard + seq + piece) % plan.workers
             parts = {worker: batch} if batch.table.num_rows else {}
         elif channel.exchange.broadcast:
             parts = dict.fromkeys(range(plan.workers), batch) if batch.table.num_rows else {}
         else:
             parts = batch.partitioned(channel.exchange.columns, plan.workers)
-        common = {"source": entry.name, "channel": index, **meta}
         for worker, part in parts.items():
-            own = common if part.epochs is None else common | {"epochs": part.counts}
-            yield worker, "input", own, to_bytes(part.table, narrow=True)
+            yield (
+                worker,
+                InputBatch(
+                    source=entry.name,
+                    channel=index,
+                    shard=shard,
+                    seq=seq,
+                    piece=piece,
+                    epoch=epoch,
+                    epochs=None if part.epochs is None else part.counts,
+                    payload=to_bytes(part.table, narrow=True),
+                ),
+            )
 
 
 def apply_stage(stage: Stage, batch: pa.Table) -> tuple[pa.Table, ...]:

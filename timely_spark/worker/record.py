@@ -11,7 +11,8 @@ import pyarrow as pa
 from timely_spark.compiler.plan import Plan
 from timely_spark.state.codec import pack_parts, unpack_parts
 from timely_spark.state.keys import from_bytes, to_bytes
-from timely_spark.worker.round import Worker, step
+from timely_spark.worker.round import Budget, Worker, step
+from timely_spark.worker.wire import Header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,16 +23,40 @@ class Recorded:
     #: the number of the round in its batch
     round: int = 0
     worker: int
-    #: the header of the newest manifest, if the rows have none
-    header: str
+    header: Header
     state: bytes | None
     rows: pa.Table
     new_state: bytes
     out: pa.Table
 
+    @classmethod
+    def of_step(
+        cls,
+        worker: Worker,
+        batch: int,
+        rows: pa.Table,
+        header: Header | None,
+        budget: Budget | None = None,
+        *,
+        number: int = 0,
+    ) -> Recorded:
+        """Run a worker's round, and record it."""
+        before = worker.checkpoint(whole=True)
+        out = worker.step(batch, rows, header, budget)
+        return cls(
+            batch=batch,
+            round=number,
+            worker=worker.worker,
+            header=worker.header,
+            state=before,
+            rows=rows,
+            new_state=worker.checkpoint(whole=True),
+            out=out,
+        )
+
     def write(self, folder: str) -> None:
         """Write the round to a file of its own."""
-        head = json.dumps([self.batch, self.round, self.worker, self.header, self.state is None])
+        head = json.dumps([self.batch, self.round, self.worker, self.header.encode(), self.state is None])
         parts = [head.encode(), self.state or b"", to_bytes(self.rows), self.new_state, to_bytes(self.out)]
         Path(folder).mkdir(parents=True, exist_ok=True)
         Path(folder, f"{self.batch:08}-{self.round:04}-{self.worker:04}.round").write_bytes(pack_parts(parts))
@@ -45,7 +70,7 @@ class Recorded:
             batch=batch,
             round=round_,
             worker=worker,
-            header=header,
+            header=Header.decode(header),
             state=None if first else bytes(state),
             rows=from_bytes(rows),
             new_state=bytes(new_state),
@@ -54,7 +79,7 @@ class Recorded:
 
     def again(self, plan: Plan) -> tuple[bytes, pa.Table]:
         """Run the round again, for example in a debugger; returns the new state and the worker's rows."""
-        state, out = step(plan, self.state, self.batch, self.worker, self.rows, lambda: self.header)
+        state, out = step(plan, self.state, self.batch, self.worker, self.rows, self.header)
         return Worker(plan, state, self.worker).checkpoint(whole=True), out
 
 

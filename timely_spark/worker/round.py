@@ -14,23 +14,23 @@ import heapq
 import itertools
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import pyarrow as pa
 
-from timely_spark.compiler.plan import Channel, Node, Plan
-from timely_spark.errors import StateError, VertexError
+from timely_spark.compiler.plan import Node, Plan
+from timely_spark.errors import StateError
 from timely_spark.graph import Vertex
 from timely_spark.state.codec import BlobRef, Blobs, Chunk, Codec, pack_parts, unpack_parts
 from timely_spark.state.keys import data_bytes, from_bytes, to_bytes
-from timely_spark.worker.columns import InTime, Refused, by_column
+from timely_spark.worker import wire
 from timely_spark.worker.context import CallContext, ReplayContext, errors_of
 from timely_spark.worker.loops import Iterations
-from timely_spark.worker.notify import Blockers, Notificator, Pending, input_frontier, lower_bounds
-from timely_spark.worker.rows import Row, as_rows, read_rows
+from timely_spark.worker.notify import Blockers, Notificator, Pending
+from timely_spark.worker.received import Received
 from timely_spark.worker.vertex_snapshot import (
     Invocation,
     VertexSnapshot,
@@ -39,6 +39,7 @@ from timely_spark.worker.vertex_snapshot import (
     encode_chunk,
     instance,
 )
+from timely_spark.worker.wire import Header, Item, Message, Output, Report
 
 FORMAT = 7
 """The version of a worker's encoded state."""
@@ -61,7 +62,7 @@ def step(  # noqa: PLR0917 - the round's own signature, of which nothing is opti
     batch_id: int,
     worker: int,
     rows: pa.Table,
-    read_header: Callable[[], str],
+    header: Header | None = None,
     budget: Budget | None = None,
     blobs: Blobs | None = None,
 ) -> tuple[bytes, pa.Table]:
@@ -73,19 +74,19 @@ def step(  # noqa: PLR0917 - the round's own signature, of which nothing is opti
         batch_id: the micro-batch; with clock epochs, also the epoch of its input.
         worker: the index of the worker.
         rows: the worker's input, of schema `ROWS`, in any order.
-        read_header: reads the header if no row has one.
+        header: the round's header; None: a row has it.
         budget: the round's budget.
         blobs: the store of large parts of the state; None: the state is one piece.
 
     Returns:
-        The new state, and rows of schema `ROWS` for the driver: messages, outputs, one report; or one error.
+        The new state, and rows of schema `ROWS` for the driver: messages, outputs and one report.
+
+    Raises:
+        VertexError: a vertex failed.
     """
     restored = Worker(plan, state, worker, blobs)
-    try:
-        out = restored.step(batch_id, rows, read_header, budget)
-        return restored.checkpoint(f"{worker}-{batch_id}"), out
-    except VertexError as error:
-        return state or b"", as_rows([(worker, "error", error.encode(), None)])
+    out = restored.step(batch_id, rows, header, budget)
+    return restored.checkpoint(f"{worker}-{batch_id}"), out
 
 
 class Worker:
@@ -103,7 +104,7 @@ class Worker:
         >>> plan = flow.compile(workers=1)
         >>> header = Coordinator(plan).first().header
         >>> worker = Worker(plan, None, 0)
-        >>> rows = worker.step(0, pack(plan, "x", pa.table({"n": [1, 1]}), shard=0), lambda: header)
+        >>> rows = worker.step(0, pack(plan, "x", pa.table({"n": [1, 1]}), shard=0), header)
         >>> sorted(rows.column("kind").to_pylist())
         ['output', 'report']
     """
@@ -129,7 +130,7 @@ class Worker:
         self._restore(state)
 
     def step(
-        self, batch_id: int, rows: pa.Table, read_header: Callable[[], str], budget: Budget | None = None
+        self, batch_id: int, rows: pa.Table, header: Header | None = None, budget: Budget | None = None
     ) -> pa.Table:
         """Run one round, and return its rows; see the function `step`.
 
@@ -137,17 +138,17 @@ class Worker:
             VertexError: a vertex failed.
         """
         started = perf_counter()
-        self.batch_id, self.budget = batch_id, budget or self.plan.budget or Budget()
+        self.budget = budget or self.plan.budget or Budget()
         self.outbox: dict[tuple[int, Any, int], list[pa.Table]] = defaultdict(list)
         self.outputs: dict[tuple[int, Any], list[pa.Table]] = defaultdict(list)
-        self.received: Counter[tuple[int, Any]] = Counter()
-        self.report: dict[str, Any] = {
-            "ticks": set(), "advance": {}, "seen": {}, "late": Counter(), "refused": {}
-        }  # fmt: skip
         self.stats: Counter[str] = Counter()
         self.queued_before = self._queued()
         self.pending.begin()
-        self.receive(read_rows(rows), read_header)
+        self.received = Received(self.plan, batch_id, rows, header)
+        self.header = self.received.header
+        self.iterations.begin(self.header.bounds)
+        for batch in self.received.batches():
+            self.enqueue(*batch)
         self.run()
         out = self._rows()
         self.seconds += perf_counter() - started
@@ -184,103 +185,6 @@ class Worker:
             held = decode(capability) if capability is not None else None
             self.pending.add(Pending(by_name[name].index, decode(guarantee), held))
 
-    def receive(
-        self, rows: list[tuple[int, str, dict[str, Any], Any]], read_header: Callable[[], str]
-    ) -> None:
-        """Take in the header, the advances of inputs, and the data, whatever the order of the rows."""
-        headers = [meta for _, kind, meta, _ in rows if kind == "header"]
-        self.header = headers[0] if headers else json.loads(read_header())
-        self.iterations.begin(self.header["bounds"])
-        inputs = self.header["inputs"]
-        #: per input the frontier after this batch, and the least epoch of the batch's data
-        self.frontiers: dict[str, int | None] = {}
-        self.data_epochs: dict[str, int | None] = {}
-        advances = sorted(
-            (meta for _, kind, meta, _ in rows if kind == "advance"),
-            key=lambda meta: (meta["source"], meta["seq"]),
-        )
-        for source in self.plan.inputs:
-            self.frontiers[source.name], self.data_epochs[source.name] = input_frontier(
-                source, inputs[source.name], self.batch_id, first=self.header["batch"] < self.batch_id
-            )
-        for meta in advances:
-            before = self.frontiers[meta["source"]]
-            closed = meta["to"] is None and before is not None
-            if closed and self.plan.source(meta["source"]).epochs == "manual":
-                self.report["ticks"].add(before)  # closing an input completes its last epoch
-            self.frontiers[meta["source"]] = meta["to"]
-            self.report["advance"][meta["source"]] = meta["to"]
-        self._check_epochs([meta for _, kind, meta, _ in rows if kind == "input"])
-        data = [(kind, meta, payload) for _, kind, meta, payload in rows if kind in {"input", "message"}]
-        data.sort(
-            key=lambda row: (
-                row[0],
-                row[1].get("channel", -1),
-                row[1].get("from", row[1].get("shard", 0)),
-                row[1].get("seq", 0),
-                row[1].get("piece", 0),
-                str(row[1].get("time", "")),
-                row[1].get("epoch", -1),
-            )
-        )
-        for kind, meta, payload in data:
-            if kind == "message":
-                channel, time = self.plan.channels[meta["channel"]], self.plan.times.decode(meta["time"])
-                node = self.plan.nodes[channel.target]
-                self.received[node.arrives, time] += 1
-                self.enqueue(node, channel.input, time, from_bytes(payload))
-            else:
-                self._receive_input(meta, payload)
-
-    def _check_epochs(self, metas: list[dict[str, Any]]) -> None:
-        """Decide which epochs of sources with an epoch column are in time, and report the other rows."""
-        self.in_time: dict[str, InTime] = {}
-        for name in {meta["source"] for meta in metas if "spans" in meta}:
-            ticks = [meta for meta in metas if meta["source"] == name and "spans" in meta]
-            in_time = self.in_time[name] = InTime.of(
-                itertools.chain.from_iterable(meta["spans"] for meta in ticks),
-                self.data_epochs[name],
-                seen=name not in self.header.get("unseen", ()),
-                jump=self.plan.source(name).stage.max_jump,
-                after=self.header.get("late", {}).get(name),
-            )
-            if in_time.high >= in_time.low:
-                self.report["seen"][name] = in_time.high
-            for rows in (meta["rows"] for meta in ticks if "rows" in meta):
-                self.report["ticks"].update(epoch for epoch, _ in rows if epoch in in_time)
-                if late := sum(n for epoch, n in rows if epoch not in in_time):
-                    self.report["late"][name] += late
-                if (refused := Refused.among(rows, in_time)).rows:
-                    self.report["refused"].setdefault(name, Refused()).add(refused.encode())
-
-    def _receive_input(self, meta: dict[str, Any], payload: Any) -> None:
-        """Enqueue input data: at the batch's epoch with clock epochs, else at the epoch of the data."""
-        source = self.plan.source(meta["source"])
-        epoch = self.batch_id if source.epochs == "clock" else meta.get("epoch")
-        if epoch is not None:
-            self.report["ticks"].add(epoch)
-        if payload is None:
-            return
-        channel, table = self.plan.channels[meta["channel"]], from_bytes(payload)
-        if not by_column(source.epochs):
-            self._enter(channel, epoch, table)
-            return
-        in_time, start = self.in_time[source.name], 0
-        for epoch, rows in meta["epochs"]:
-            late = epoch not in in_time
-            if late == (channel.index in source.late):
-                self._enter(channel, in_time.late if late else epoch, table.slice(start, rows))
-            start += rows
-
-    def _enter(self, channel: Channel, epoch: int | None, table: pa.Table) -> None:
-        """Enqueue input records at an epoch; None: drop them."""
-        if epoch is None:
-            return
-        time = channel.summary.results_in(self.plan.times.epoch(epoch))
-        if time is not None:
-            self.stats["records_in"] += table.num_rows
-            self.enqueue(self.plan.nodes[channel.target], channel.input, time, table)
-
     def enqueue(self, node: Node, input_: int, time: Any, table: pa.Table) -> None:
         """Queue a batch for delivery."""
         key = (node.index, input_, time)
@@ -294,11 +198,8 @@ class Worker:
 
     def run(self) -> None:
         """Deliver batches and notifications until none is deliverable, or the budget is used up."""
-        self.blockers = Blockers(
-            lambda index: lower_bounds(
-                self.plan, self.plan.nodes[index], self.header, self.frontiers, self.data_epochs
-            )
-        )
+        received = self.received
+        self.blockers = Blockers(self.plan, received.header, received.frontiers, received.data_epochs)
         while self.stats["steps"] < self.budget.steps and self.stats["bytes"] < self.budget.bytes:
             before = self.order[0][0] if self.order else None
             pending = None
@@ -312,7 +213,7 @@ class Worker:
                     return
                 self.pending.remove(pending)
                 self.stats["notifications"] += 1
-                self._call(node, Invocation(time, self.header["oldest"]), pending.capability)
+                self._call(node, Invocation(time, self.header.oldest), pending.capability)
             elif self.order:
                 key, index, input_, _, time = self.order[0]
                 node, tables = self.plan.nodes[index], self.queue[index, input_, time]
@@ -325,7 +226,7 @@ class Worker:
                 batch = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
                 self.stats["bytes"] += data_bytes(batch)
                 self.stats["records"] += batch.num_rows
-                self._call(node, Invocation(time, self.header["oldest"], input_, batch), time)
+                self._call(node, Invocation(time, self.header.oldest, input_, batch), time)
             else:
                 return
             self.stats["steps"] += 1
@@ -371,39 +272,40 @@ class Worker:
 
     def _rows(self) -> pa.Table:
         """The rows for the driver: messages, outputs, and the report of the round."""
-        rows: list[Row] = []
+        received, items = self.received, list[tuple[int, Item]]()
         deltas = self._queued()
         deltas.subtract(self.queued_before)
-        deltas.subtract(self.received)
+        deltas.subtract(received.pointstamps)
         for pending, n in self.pending.changed.items():
             if pending.capability is not None:
                 deltas[self.plan.nodes[pending.node].leaves, pending.capability] += n
         for index, time, to, table in self._messages():
             node = self.plan.nodes[self.plan.channels[index].target]
             deltas[node.arrives, time] += 1
-            meta = {"channel": index, "time": time.encode(), "from": self.worker}
             payload = to_bytes(table, narrow=True)
-            rows.append((to, "message", meta, payload))
+            items.append(
+                (to, Message(channel=index, time=time.encode(), sender=self.worker, payload=payload))
+            )
             self.stats["sent"] += 1
             self.stats["bytes_sent"] += len(payload)
             self.stats["records_sent"] += table.num_rows
         for (index, time), tables in self.outputs.items():
-            meta = {"sink": self.plan.nodes[index].name, "time": time.encode(), "epoch": time.epoch}
-            rows.append((self.worker, "output", meta, to_bytes(pa.concat_tables(tables))))
-        report = {
-            "deltas": [[location, time.encode(), n] for (location, time), n in deltas.items() if n],
-            "pending": [[p.node, p.guarantee.encode(), n] for p, n in self.pending.changed.items() if n],
-            "left": len(self.queue),
-            "ticks": sorted(self.report["ticks"]),
-            "advance": self.report["advance"],
-            "seen": self.report["seen"],
-            "late": self.report["late"],
-            "loops": self.iterations.report(),
-            "refused": {name: refused.encode() for name, refused in self.report["refused"].items()},
-            "stats": self.stats,
-        }
-        rows.append((self.worker, "report", report, None))
-        return as_rows(rows)
+            sink, payload = self.plan.nodes[index].name, to_bytes(pa.concat_tables(tables))
+            items.append((self.worker, Output(sink=sink, epoch=time.epoch, payload=payload)))
+        changed = self.pending.changed.items()
+        report = Report(
+            deltas=[(location, time.encode(), n) for (location, time), n in deltas.items() if n],
+            pending=[(p.node, p.guarantee.encode(), n) for p, n in changed if n],
+            left=len(self.queue),
+            ticks=sorted(received.ticks),
+            advanced=received.advanced,
+            seen=received.seen,
+            late=received.late,
+            refused=received.refused,
+            loops=self.iterations.counts(),
+            stats={**self.stats, "records_in": received.records},
+        )
+        return wire.table([*items, (self.worker, report)])
 
     def _messages(self) -> Iterator[tuple[int, Any, int, pa.Table]]:
         """Messages to other workers: one batch per (channel, time, worker).

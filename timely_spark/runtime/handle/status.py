@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import pyarrow.compute as pc
-
 from timely_spark.compiler.summary import OpenPointstamp, PlanSummary
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.storage.blobs import size_of
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.worker import wire
+from timely_spark.worker.wire import Message
 
 _MOST = 10
 
@@ -75,7 +75,7 @@ class Status:
         flow = log.require_json(f"flows/{manifest.plan}.json")
         snapshot, summary = manifest.coordinator, PlanSummary(flow["outline"])
         epochs = sorted({epoch for epochs in snapshot["unreleased"].values() for epoch in epochs})
-        messages = rows.filter(pc.equal(rows.column("kind"), "message")).column("payload").to_pylist()
+        messages = wire.only(rows, Message).column("payload").to_pylist()
         inputs = snapshot["inputs"]
         oldest = epochs[0] if epochs else None
         held_by_inputs = [

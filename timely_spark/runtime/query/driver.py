@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timely_spark.coordinator import Bound, Coordinator, RoundResult
+from timely_spark.coordinator.loops import notices_to_log
 from timely_spark.errors import TimelyError, VertexError
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.query.local_rounds import local_rounds_on_spark
@@ -28,9 +28,9 @@ from timely_spark.runtime.storage.cancel import due
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.states import States
-from timely_spark.worker import ROWS
+from timely_spark.worker import ROWS, wire
 from timely_spark.worker.columns import by_column
-from timely_spark.worker.loops import notices_to_log
+from timely_spark.worker.wire import Message
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,7 +63,7 @@ class Driver:
         if last is None or last.manifest.batch != batch_id - 1:
             last = self._restored(log, batch_id)
         before, coordinator, states = last.manifest, last.coordinator, last.states
-        rows = states.enter(rows)
+        states.enter(rows)
         cancel = due(log, batch_id, before.kept_from) if coordinator.loops.loops else ()
         columns = any(by_column(source.epochs) for source in self.context.plan.inputs)
         ended = columns and log.at_the_end(batch_id)
@@ -92,7 +92,7 @@ class Driver:
         gone = [*manifest.gone, *sorted(read - sent)]
         manifest = pending.into(replace(manifest, gone=gone, captured=captured))
         manifest = log.prune(manifest, keep=self.context.keep)
-        log.write(manifest, pa.concat_tables([result.rows, states.rows(woken_by(result))]))
+        log.write(manifest, pa.concat_tables([result.rows, states.rows()]))
         log.check_owner()  # Spark commits the batch when this returns
         self._log_batch(manifest, result, time.perf_counter() - started)
         return _BatchState(manifest, coordinator, States(states.by_worker), sent)
@@ -102,7 +102,7 @@ class Driver:
         if manifest.plan != self.context.plan.fingerprint:  # committed by a driver that has since died
             raise OtherFlow.moved(log.checkpoint, manifest.batch)
         coordinator = Coordinator.decode(self.context.plan, manifest.coordinator)
-        sent = files_of(rows.filter(pc.equal(rows.column("kind"), "message")))
+        sent = files_of(wire.only(rows, Message))
         return _BatchState(manifest, coordinator, States.of(rows), sent)
 
     def _deliver(
@@ -172,9 +172,17 @@ class _BatchState:
     sent: set[str]
 
 
-def woken_by(result: RoundResult) -> set[int]:
-    """The workers that run in the next round even without input."""
-    return set(result.rows.column("worker").to_pylist())
+def progress_of(coordinator: Coordinator, result: RoundResult) -> dict[str, Any]:
+    """The fields of a manifest which say where the flow stands."""
+    return {
+        "coordinator": coordinator.encode(),
+        "header": result.header.encode(),
+        "runnable": result.rows.num_rows > 0,
+        "frontier": result.frontier,
+        "complete": result.complete,
+        "late": result.late,
+        "cut_off": result.cut_off,
+    }
 
 
 def manifest_of(
@@ -186,19 +194,13 @@ def manifest_of(
         batch=coordinator.batch,
         plan=context.plan.fingerprint,
         run=context.run,
-        coordinator=coordinator.encode(),
-        header=result.header,
-        runnable=result.rows.num_rows > 0,
         released=list(result.released),
-        frontier=result.frontier,
-        complete=result.complete,
         captured={},
         unreleased={},
         gone=list(states.gone),
         kept_from=coordinator.batch,
         rounds=result.stats["rounds"],
         rounds_ahead=context.rounds,
-        late=dict(result.late),
-        cut_off=dict(result.cut_off),
         stats={**result.stats, "slowest": slowest, "state_bytes": dict(states.sizes)},
+        **progress_of(coordinator, result),
     )

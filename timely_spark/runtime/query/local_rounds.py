@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timely_spark.coordinator import OUTPUTS, Bound, Coordinator, RoundResult, run_local_rounds
 from timely_spark.coordinator.round_result import as_outputs
 from timely_spark.errors import VertexError
 from timely_spark.runtime.query.run_context import ROWS_DDL, RunContext
 from timely_spark.runtime.storage.states import State, write_state
-from timely_spark.worker import ROWS, as_rows, read_rows
+from timely_spark.worker import ROWS, wire
+from timely_spark.worker.wire import Failure, Header, Item, Message, Output, RowKind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class LocalResult(Item):
+    """The result of local rounds, without rows: the encoded coordinator and `RoundResult`."""
+
+    kind = RowKind.RESULT
+    coordinator: dict[str, Any]
+    result: dict[str, Any]
 
 
 def local_rounds_on_spark(
@@ -79,50 +88,38 @@ def _run(
     try:
         result, workers = run_local_rounds(coordinator, result, read, bound, blobs=blobs, watch=watch)
         changed = [
-            write_state(blobs, worker, coordinator.batch, states.get(index)).row(
-                index, ms=1000 * worker.seconds
+            (
+                index,
+                write_state(blobs, worker, coordinator.batch, states.get(index), ms=1000 * worker.seconds),
             )
             for index, worker in workers.items()
         ]
     except VertexError as error:
-        return as_rows([(0, "error", error.encode(), None)])
-    encoded = {
-        "coordinator": coordinator.encode(),
-        "header": result.header,
-        "released": result.released,
-        "frontier": result.frontier,
-        "complete": result.complete,
-        "late": result.late,
-        "cut_off": result.cut_off,
-        "notices": result.notices,
-        "stats": result.stats,
-    }
+        return wire.table([(0, Failure.of(error))])
     out = blobs.refer(f"local-{coordinator.batch}", pa.concat_tables([result.rows, _as_rows(result.outputs)]))
-    return pa.concat_tables([out, as_rows([(0, "result", encoded, None), *changed])])
+    own = LocalResult(coordinator.encode(), result.encode())
+    return pa.concat_tables([out, wire.table([(0, own), *changed])])
 
 
 def _as_rows(outputs: pa.Table) -> pa.Table:
-    """Outputs as rows of schema `ROWS`, with sink and epoch in the meta column."""
-    pairs = zip(outputs["sink"].to_pylist(), outputs["epoch"].to_pylist(), strict=True)
-    rows = as_rows((0, "output", {"sink": sink, "epoch": epoch}, None) for sink, epoch in pairs)
-    return rows.set_column(0, ROWS.field(0), outputs["worker"]).set_column(
-        3, ROWS.field(3), outputs["payload"]
+    """Outputs as rows of schema `ROWS`."""
+    columns = (outputs[name].to_pylist() for name in ("worker", "sink", "epoch", "payload"))
+    return wire.table(
+        (worker, Output(sink=sink, epoch=epoch, payload=payload))
+        for worker, sink, epoch, payload in zip(*columns, strict=True)
     )
 
 
 def _decoded(
     context: RunContext, batch: int, result: RoundResult, answer: pa.Table
 ) -> tuple[Coordinator, RoundResult, pa.Table]:
-    kind = answer.column("kind")
-    rows = {name: answer.filter(pc.equal(kind, name)) for name in ("error", "result", "state")}
-    for _, _, meta, _ in read_rows(rows["error"]):
-        raise VertexError.decode(meta, f"batch {batch}")
-    encoded = read_rows(rows["result"])[0][2]
-    coordinator = Coordinator.decode(context.plan, encoded.pop("coordinator"))
-    encoded["released"] = [*result.released, *map(tuple, encoded["released"])]
-    last = RoundResult(
-        rows=answer.filter(pc.is_in(kind, pa.array(["message", "header"]))),
+    for _, failure in wire.read(answer, Failure):
+        failure.throw(f"batch {batch}")
+    ((_, local),) = wire.read(answer, LocalResult)
+    last = RoundResult.decode(
+        local.result,
+        rows=wire.only(answer, Message, Header),
         outputs=pa.concat_tables([result.outputs, as_outputs(answer)]),
-        **encoded,
     )
-    return coordinator, last, rows["state"]
+    coordinator = Coordinator.decode(context.plan, local.coordinator)
+    return coordinator, replace(last, released=[*result.released, *last.released]), answer

@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timely_spark.errors import VertexError
 from timely_spark.runtime.batches import numbered, portions
@@ -21,8 +21,9 @@ from timely_spark.runtime.query.run_context import ROWS_DDL, RunContext
 from timely_spark.runtime.session import register
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.states import States, write_state
-from timely_spark.worker import ROWS, Worker, as_rows, pack
+from timely_spark.worker import ROWS, Worker, pack, wire
 from timely_spark.worker.record import Recorded
+from timely_spark.worker.wire import Failure, Header
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,32 +107,27 @@ def _work(
     rows = rows.set_column(0, ROWS.field(0), pa.repeat(pa.scalar(worker, pa.int32()), rows.num_rows))
     rows = context.blobs.resolve(rows)
     batch = batch_id(context.log)
-    header, state_at = "", States.of(rows).by_worker.get(worker)
-    if not pc.any(pc.equal(rows.column("kind"), "header")).as_py():  # only input came for this worker
-        header, state_at = context.log.header_and_state(batch, worker)
-    reference = None if state_at is None else state_at.reference
-    restored_worker = restored(context, worker, reference)
-    old = (
-        restored_worker.checkpoint(whole=True)
-        if context.record is not None and reference is not None
-        else None
-    )
+    header, state_before = None, States.of(rows).by_worker.get(worker)
+    if not wire.only(rows, Header).num_rows:  # only input came for this worker
+        header, state_before = context.log.header_and_state(batch, worker)
+    reference = None if state_before is None else state_before.reference
+    own = restored(context, worker, reference)
     try:
-        out = restored_worker.step(batch, rows, lambda: header)
-        new = write_state(context.blobs, restored_worker, batch, reference)
+        if context.record is None:
+            out = own.step(batch, rows, header)
+        else:
+            recorded = Recorded.of_step(own, batch, rows, header)
+            recorded.write(context.record)
+            out = recorded.out
+        new = write_state(context.blobs, own, batch, reference)
     except VertexError as error:
-        yield as_rows([(worker, "error", error.encode(), None)]).to_pandas()
+        yield wire.table([(worker, Failure.of(error))]).to_pandas()
         return
-    if context.record is not None:
-        whole = restored_worker.checkpoint(whole=True)
-        Recorded(
-            batch=batch, worker=worker, header=header, state=old, rows=rows, new_state=whole, out=out
-        ).write(context.record)
     if new.reference != _reference_in(state):
         state.update((STATE_FORMAT, new.reference))
     out = context.blobs.refer(f"{worker}-{batch}", out)
-    took = 1000 * (time.perf_counter() - started)
-    yield pa.concat_tables([out, as_rows([new.row(worker, ms=took)])]).to_pandas()
+    new = replace(new, ms=1000 * (time.perf_counter() - started))
+    yield pa.concat_tables([out, wire.table([(worker, new)])]).to_pandas()
 
 
 def restored(context: RunContext, worker: int, reference: bytes | None) -> Worker:

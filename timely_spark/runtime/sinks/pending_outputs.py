@@ -58,8 +58,9 @@ class PendingOutputs:
         """Write the outputs that stay pending, and add their files to the batch's manifest."""
         names = _names(self.now)
         pending = self.now.filter(pa.array([name not in self.taken for name in names], pa.bool_()))
-        pending = self._by_reference(self._merged(pending)) if pending.num_rows else pending
         if pending.num_rows:
+            # as blobs: an epoch of many small parts can be too large for the driver
+            pending = self.blobs.refer_outputs(f"waiting-{self.batch}", self._merged(pending))
             file = self.log.write_outputs(self.batch, pending)
             for sink, epoch in sorted(set(_names(pending))):
                 self.unreleased.setdefault(sink, {}).setdefault(str(epoch), []).append(file)
@@ -91,11 +92,6 @@ class PendingOutputs:
             older = older.filter(pa.array([name in names for name in _names(older)], pa.bool_()))
             pending = pa.concat_tables([older, pending])
         return pending
-
-    def _by_reference(self, pending: pa.Table) -> pa.Table:
-        """Store the payloads as blobs: an epoch of many small parts can be too large for the driver."""
-        rows = pending.append_column("kind", pa.repeat(pa.scalar("output"), pending.num_rows))
-        return self.blobs.refer(f"waiting-{self.batch}", rows).select(pending.schema.names)
 
 
 def _files_in(unreleased: dict[str, dict[str, list[str]]]) -> set[str]:

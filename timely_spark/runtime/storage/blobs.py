@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 from timely_spark.errors import LogDamaged, TimelyError
 from timely_spark.runtime.storage.checksums import checksum
 from timely_spark.runtime.storage.files import Files
+from timely_spark.worker import wire
+from timely_spark.worker.wire import Message, Output
 
 #: Blobs up to this size are embedded in the reference, or in the row.
 EMBEDDED = 16 << 10
@@ -81,12 +83,15 @@ class Blobs:
 
         Messages and outputs are in separate files, because they are kept for different times.
         """
-        if (pc.sum(pc.binary_length(rows.column("payload"))).as_py() or 0) <= BULK:
+        if not _is_bulk(rows):
             return rows
-        kinds = [pc.equal(rows.column("kind"), kind) for kind in ("message", "output")]
-        others = rows.filter(pc.invert(pc.or_(*kinds)))
-        referring = (self._refer(f"{prefix}-{i}", rows.filter(kind)) for i, kind in enumerate(kinds))
-        return pa.concat_tables([others, *referring])
+        messages = self._refer(f"{prefix}-0", wire.only(rows, Message))
+        outputs = self._refer(f"{prefix}-1", wire.only(rows, Output))
+        return pa.concat_tables([wire.without(rows, Message, Output), messages, outputs])
+
+    def refer_outputs(self, prefix: str, outputs: pa.Table) -> pa.Table:
+        """Like `refer`, for a table of schema `OUTPUTS`."""
+        return self._refer(prefix, outputs) if _is_bulk(outputs) else outputs
 
     def _refer(self, prefix: str, rows: pa.Table) -> pa.Table:
         payloads = rows.column("payload")
@@ -149,6 +154,10 @@ def files_of(rows: pa.Table) -> set[str]:
         return set()
     payloads = rows.column("payload").to_pylist()
     return {file for each in payloads if each is not None and (file := file_of(each)) is not None}
+
+
+def _is_bulk(rows: pa.Table) -> bool:
+    return (pc.sum(pc.binary_length(rows.column("payload"))).as_py() or 0) > BULK
 
 
 def _referring(rows: pa.Table) -> bool:

@@ -39,7 +39,9 @@ from timely_spark.runtime.errors import LostOwnership, OtherFlow
 from timely_spark.runtime.storage.blobs import files_of
 from timely_spark.runtime.storage.files import HEAD, Files, quoted
 from timely_spark.runtime.storage.manifest import FORMAT, Manifest
-from timely_spark.runtime.storage.states import KEPT, State, States
+from timely_spark.runtime.storage.states import State, States
+from timely_spark.worker import wire
+from timely_spark.worker.wire import Header, Message
 
 #: The manifest that exists before any batch has run.
 FIRST = -1
@@ -174,16 +176,19 @@ class RoundLog:
         return None
 
     def read_whole(self, batch: int) -> tuple[Manifest, pa.Table] | None:
-        """Manifest `batch` and all its rows: those for batch + 1, and states of workers that do not run."""
+        """Manifest `batch` and its rows: messages and headers for batch + 1, and all workers' states."""
         for name in self._names(batch):
             if (table := self.files.table(name)) is not None:
                 return Manifest.of(self.files, name, table.schema), table.replace_schema_metadata(None)
         return None
 
     def feedback(self, batch: int) -> pa.Table | None:
-        """The rows of manifest `batch` for batch + 1."""
-        whole = self.read_whole(batch)
-        return None if whole is None else whole[1].filter(pc.not_equal(whole[1].column("kind"), KEPT))
+        """The rows of manifest `batch` for batch + 1: those of the workers that run, which have a header."""
+        if (whole := self.read_whole(batch)) is None:
+            return None
+        _, rows = whole
+        running = wire.only(rows, Header).column("worker").combine_chunks()
+        return rows.filter(pc.is_in(rows.column("worker"), running))
 
     def newest_before(self, batch: int) -> tuple[Manifest, pa.Table]:
         """The manifest of batch - 1 and its rows, also for a replay, whose own manifest may exist.
@@ -201,11 +206,10 @@ class RoundLog:
         own = self.files.numbers(f"rounds/{self.term}")
         return [batch for batch in {*own, *self._earlier} if self.has(batch)]
 
-    def header_and_state(self, batch: int, worker: int) -> tuple[str, State | None]:
+    def header_and_state(self, batch: int, worker: int) -> tuple[Header, State | None]:
         """The header, and the state if there is one, for a worker without a header row."""
         manifest, rows = self.newest_before(batch)
-        own = rows.filter(pc.equal(rows.column("worker"), worker))
-        return manifest.header, States.of(own).by_worker.get(worker)
+        return Header.decode(manifest.header), States.of(rows).by_worker.get(worker)
 
     def newest(self, hint: int | None = None) -> int | None:
         """The id of the newest manifest; with `hint`, a manifest that exists, found without listing."""
@@ -379,7 +383,7 @@ class RoundLog:
             if (rows := self.files.table(name)) is not None:
                 manifest = Manifest.of(self.files, name, rows.schema)
                 needed.update(manifest.gone)
-                needed |= files_of(rows.filter(pc.equal(rows.column("kind"), "message")))
+                needed |= files_of(wire.only(rows, Message))
                 needed.update(file for state in States.of(rows).by_worker.values() for file in state.files)
                 for epochs in manifest.unreleased.values():
                     needed.update(name for files in epochs.values() for name in files)

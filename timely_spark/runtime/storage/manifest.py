@@ -13,7 +13,7 @@ from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.storage.files import Files
 
 #: The version of the round log's format.
-FORMAT = 4
+FORMAT = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Manifest:
     run: str
     #: The encoded coordinator.
     coordinator: dict[str, Any]
-    #: The round header of batch + 1, for workers that get rows but no header row.
+    #: The encoded header of batch + 1, for workers that get rows but no header row.
     header: str
     #: Whether the next round has rows; if not, this manifest never becomes an offset.
     runnable: bool

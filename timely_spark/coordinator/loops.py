@@ -1,0 +1,188 @@
+"""The loops of a flow: all workers' counts, notices of loops that seem endless, bounds from `cancel`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from timely_spark.compiler.plan import Plan
+from timely_spark.errors import GraphError, with_hint
+from timely_spark.graph import Scope, caller
+from timely_spark.worker.loops import LoopCounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """A warning about a loop.
+
+    >>> print(Notice(kind="iterations", loop="hops", where="job.py:3", epoch=7, iteration=10000, rows="[1]"))
+    loop 'hops' (job.py:3) has reached iteration 10000 in epoch 7; records: [1]
+    Hint: let the loop drop repeated records, as distinct or min do; or bound it with max_iterations, \
+or with cancel(7)
+    """
+
+    #: "iterations": a loop has very many iterations; "limit" or "canceled": its limit, or the bound that
+    #: `cancel` set, dropped records
+    kind: str
+    loop: str
+    #: the user's line that made the loop
+    where: str
+    epoch: int
+    iteration: int
+    #: how many records the limit dropped
+    records: int = 0
+    #: some of the records, as text
+    rows: str
+
+    def __str__(self) -> str:
+        place = f"loop {self.loop!r} ({self.where})"
+        if self.kind != "iterations":
+            cause, hint = {
+                "limit": (
+                    "at its limit",
+                    "raise max_iterations, or say on_limit='return' if the loop is meant to end there",
+                ),
+                "canceled": (
+                    "by cancel",
+                    "the bound stays, for later epochs and restarts, until the loop gets another name",
+                ),
+            }[self.kind]
+            text = (
+                f"{place} ended {cause} after {self.iteration} iterations of epoch {self.epoch}: "
+                f"{self.records} records were dropped, among them {self.rows}"
+            )
+            return with_hint(text, hint)
+        hint = (
+            "let the loop drop repeated records, as distinct or min do; or bound it with max_iterations, "
+            f"or with cancel({self.epoch})"
+        )
+        text = f"{place} has reached iteration {self.iteration} in epoch {self.epoch}; records: {self.rows}"
+        return with_hint(text, hint)
+
+    def encode(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return asdict(self)
+
+
+class Loops:
+    """The loops of a flow, as the coordinator counts them.
+
+    Example:
+        >>> loops = Loops({"hops": ("job.py:3", "warn")}, every=10)
+        >>> counts = LoopCounts({"hops": 10}, far=[("hops", 0, 10, "[(1,)]")], dropped=[])
+        >>> [notice.iteration for notice in loops.enter([counts])], loops.enter([counts])
+        ([10], [])
+    """
+
+    def __init__(self, loops: Mapping[str, tuple[str, str]], *, every: int | None) -> None:
+        #: by name the user's line, and `on_limit`
+        self.loops, self.every = loops, every
+        #: by loop the highest counter that any time has had
+        self.reached: dict[str, int] = {}
+        #: by canceled loop the highest counter that a time may still have
+        self.bounds: dict[str, int] = {}
+        #: records that limits have dropped, by loop, since the flow began
+        self.dropped: Counter[str] = Counter()
+        #: by kind, loop and epoch, the counter of the last notice in multiples of `every`
+        self.noticed: dict[tuple[str, str, int], int] = {}
+
+    @classmethod
+    def of(cls, plan: Plan) -> Loops:
+        """The loops of a plan that has not run."""
+        scopes = {scope for stage in plan.stages for scope in stage.scope.path[1:]}
+        return cls({s.name: (str(s.where), s.on_limit) for s in scopes}, every=plan.warn_after)
+
+    def enter(self, reported: Iterable[LoopCounts]) -> list[Notice]:
+        """Enter the counts that the workers reported of one round; returns new notices."""
+        notices: list[Notice] = []
+        dropped: dict[tuple[str, int], list[Any]] = {}
+        for counts in reported:
+            for loop, counter in counts.reached.items():
+                self.reached[loop] = max(counter, self.reached.get(loop, 0))
+            for loop, epoch, counter, rows in counts.far:
+                mark = counter // self.every if self.every else 0
+                if mark > self.noticed.get(("iterations", loop, epoch), 0):
+                    self.noticed["iterations", loop, epoch] = mark
+                    notices.append(self._notice("iterations", loop, epoch, counter, rows=rows))
+            for loop, epoch, iteration, records, rows in counts.dropped:
+                self.dropped[loop] += records
+                dropped.setdefault((loop, epoch), [iteration, 0, rows])[1] += records
+        for (loop, epoch), (iteration, records, rows) in dropped.items():
+            warns = self.loops[loop][1] == "warn" or loop in self.bounds
+            if warns and ("limit", loop, epoch) not in self.noticed:
+                self.noticed["limit", loop, epoch] = 1
+                kind = "canceled" if loop in self.bounds else "limit"
+                notices.append(self._notice(kind, loop, epoch, iteration, rows=rows, records=records))
+        return notices
+
+    def _notice(
+        self, kind: str, loop: str, epoch: int, iteration: int, *, rows: str, records: int = 0
+    ) -> Notice:
+        return Notice(
+            kind=kind,
+            loop=loop,
+            where=self.loops[loop][0],
+            epoch=epoch,
+            iteration=iteration,
+            records=records,
+            rows=rows,
+        )
+
+    def cancel(self, epoch: int, pointstamps: Iterable[tuple[tuple[Scope, ...], Any]]) -> None:
+        """Bound the loops in which an epoch is active by the highest counter that any time has had.
+
+        Args:
+            epoch: the epoch.
+            pointstamps: all active times, each with the loops around its location.
+        """
+        running: set[str] = set()
+        for loops, time in pointstamps:
+            for loop, counter in zip(loops, time.order_key()[1:], strict=True):
+                if isinstance(counter, int):
+                    self.reached[loop.name] = max(counter, self.reached.get(loop.name, 0))
+                    if time.epoch == epoch:
+                        running.add(loop.name)
+        for name in running - set(self.bounds):
+            self.bounds[name] = self.reached[name]
+
+    def forget(self, oldest: int) -> None:
+        """Forget the notices of epochs before `oldest`, which are complete."""
+        self.noticed = {key: mark for key, mark in self.noticed.items() if key[2] >= oldest}
+
+    def encode(self) -> dict[str, Any]:
+        """The counts and bounds as plain JSON."""
+        return {
+            "reached": self.reached,
+            "bounds": self.bounds,
+            "cut": dict(self.dropped),
+            "told": [[*key, mark] for key, mark in self.noticed.items()],
+        }
+
+    def restore(self, encoded: Mapping[str, Any]) -> None:
+        """Restore what `encode` gave, without loops that were removed from the flow."""
+        self.reached = {name: at for name, at in encoded["reached"].items() if name in self.loops}
+        self.bounds = {name: at for name, at in encoded["bounds"].items() if name in self.loops}
+        self.dropped = Counter({name: n for name, n in encoded["cut"].items() if name in self.loops})
+        self.noticed = {(kind, loop, epoch): mark for kind, loop, epoch, mark in encoded["told"]}
+
+
+def with_warn_after(plan: Plan, after: int | None) -> Plan:
+    """The plan with another `warn_after`.
+
+    Raises:
+        GraphError: `after` is not a positive whole number.
+    """
+    if after is not None and (type(after) is not int or after < 1):
+        msg = f"warn_after={after!r}"
+        raise GraphError(
+            msg, where=caller(), hint="give a whole number of at least 1, or None for no warnings."
+        )
+    return replace(plan, warn_after=after)
+
+
+def notices_to_log(notices: Iterable[Notice], every: int | None) -> list[Notice]:
+    """The notices to log: of a loop with many iterations, one whenever the number has doubled."""
+    marked = ((notice, notice.iteration // (every or 1)) for notice in notices)
+    return [n for n, mark in marked if n.kind != "iterations" or not mark & (mark - 1)]

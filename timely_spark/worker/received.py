@@ -1,0 +1,132 @@
+"""What a worker receives for a round: the header, and the data and advances of inputs, and messages."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import Any
+
+import pyarrow as pa
+
+from timely_spark.compiler.plan import Channel, Node, Plan
+from timely_spark.state.keys import from_bytes
+from timely_spark.worker import wire
+from timely_spark.worker.columns import InTime, Refused, by_column
+from timely_spark.worker.notify import input_frontier
+from timely_spark.worker.wire import Advance, Header, InputBatch, Item, Message, Tick
+
+#: (vertex, input, time, records)
+Batch = tuple[Node, int, Any, pa.Table]
+
+
+class Received:
+    """The rows of a worker's round, decoded; the order of the rows does not matter.
+
+    Args:
+        plan: the compiled flow.
+        batch_id: the micro-batch; with clock epochs, also the epoch of its input.
+        rows: the worker's input, of schema `ROWS`.
+        header: the round's header; None: a row has it.
+    """
+
+    def __init__(self, plan: Plan, batch_id: int, rows: pa.Table, header: Header | None = None) -> None:
+        self.plan, self.batch_id = plan, batch_id
+        items: dict[type[Item], list[Any]] = defaultdict(list)
+        headers = () if header is not None else (Header,)
+        for _, item in wire.read(rows, *headers, Tick, Advance, InputBatch, Message):
+            items[type(item)].append(item)
+        self.header: Header = items[Header][0] if header is None else header
+        #: per input the frontier after this batch, and the least epoch of the batch's data
+        self.frontiers: dict[str, int | None] = {}
+        self.data_epochs: dict[str, int | None] = {}
+        #: as in `Report`
+        self.ticks: set[int] = set()
+        self.advanced: dict[str, int | None] = {}
+        self.seen: dict[str, int] = {}
+        self.late: Counter[str] = Counter()
+        self.refused: dict[str, Refused] = defaultdict(Refused)
+        #: the pointstamps of the messages, and the number of records of inputs, which `batches` counts
+        self.pointstamps: Counter[tuple[int, Any]] = Counter()
+        self.records = 0
+        self._advance_inputs(items[Advance])
+        self._check_epochs(items[Tick])
+        self._inputs: list[InputBatch] = sorted(items[InputBatch], key=attrgetter("order"))
+        self._messages: list[Message] = sorted(items[Message], key=attrgetter("order"))
+
+    def _advance_inputs(self, advances: list[Advance]) -> None:
+        first = self.header.batch < self.batch_id
+        for source in self.plan.inputs:
+            name = source.name
+            self.frontiers[name], self.data_epochs[name] = input_frontier(
+                source, self.header.inputs[name], self.batch_id, first=first
+            )
+        for advance in sorted(advances, key=attrgetter("seq")):
+            name, before = advance.source, self.frontiers[advance.source]
+            if advance.to is None and before is not None and self.plan.source(name).epochs == "manual":
+                self.ticks.add(before)  # closing an input completes its last epoch
+            self.frontiers[name] = self.advanced[name] = advance.to
+
+    def _check_epochs(self, ticks: list[Tick]) -> None:
+        """Find the epochs that begin; of sources with an epoch column, also which rows are in time."""
+        #: by source with an epoch column, the epochs that are in time
+        self.in_time: dict[str, InTime] = {}
+        parts: dict[str, list[Tick]] = defaultdict(list)
+        for tick in ticks:
+            epochs = self.plan.source(tick.source).epochs
+            if tick.spans is not None:
+                parts[tick.source].append(tick)
+            elif (epoch := self.batch_id if epochs == "clock" else tick.epoch) is not None:
+                self.ticks.add(epoch)
+        for name, of_source in parts.items():
+            in_time = self.in_time[name] = InTime.of(
+                itertools.chain.from_iterable(tick.spans or () for tick in of_source),
+                self.data_epochs[name],
+                seen=name not in self.header.unseen,
+                jump=self.plan.source(name).stage.max_jump,
+                after=self.header.late.get(name),
+            )
+            if in_time.high >= in_time.low:
+                self.seen[name] = in_time.high
+            for counts in (tick.rows for tick in of_source if tick.rows is not None):
+                self.ticks.update(epoch for epoch, _ in counts if epoch in in_time)
+                if late := sum(n for epoch, n in counts if epoch not in in_time):
+                    self.late[name] += late
+                if (refused := Refused.among(counts, in_time)).rows:
+                    self.refused[name].add(refused)
+
+    def batches(self) -> Iterator[Batch]:
+        """The batches to deliver, in an order that depends on their contents only."""
+        for batch in self._inputs:
+            yield from self._input(batch)
+        for message in self._messages:
+            channel, time = self.plan.channels[message.channel], self.plan.times.decode(message.time)
+            node = self.plan.nodes[channel.target]
+            self.pointstamps[node.arrives, time] += 1
+            yield node, channel.input, time, from_bytes(message.payload)
+
+    def _input(self, batch: InputBatch) -> Iterator[Batch]:
+        """Input data, at the batch's epoch with clock epochs, else at the epoch of the data."""
+        source, channel = self.plan.source(batch.source), self.plan.channels[batch.channel]
+        table = from_bytes(batch.payload)
+        if not by_column(source.epochs):
+            yield from self._entering(
+                channel, self.batch_id if source.epochs == "clock" else batch.epoch, table
+            )
+            return
+        in_time, start = self.in_time[source.name], 0
+        for own, rows in batch.epochs or ():
+            late = own not in in_time
+            if late == (channel.index in source.late):
+                yield from self._entering(channel, in_time.late if late else own, table.slice(start, rows))
+            start += rows
+
+    def _entering(self, channel: Channel, epoch: int | None, table: pa.Table) -> Iterator[Batch]:
+        """Input records at an epoch; None: drop them."""
+        if epoch is None:
+            return
+        time = channel.summary.results_in(self.plan.times.epoch(epoch))
+        if time is not None:
+            self.records += table.num_rows
+            yield self.plan.nodes[channel.target], channel.input, time, table

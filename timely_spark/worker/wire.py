@@ -1,0 +1,271 @@
+"""The wire: what sources, workers and the coordinator send each other.
+
+Each kind of row is a frozen dataclass: `table` encodes objects as rows, and `read` decodes the rows of some
+kinds. No other module knows the layout of a row. Times are in their encoded form, lists of plain values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.errors import VertexError
+from timely_spark.worker.columns import Refused, Span
+from timely_spark.worker.loops import LoopCounts
+
+if TYPE_CHECKING:
+    from typing import Self
+
+ROWS = pa.schema(
+    [("worker", pa.int32()), ("kind", pa.string()), ("meta", pa.string()), ("payload", pa.binary())]
+)
+"""Columns: worker (receiver or sender, from 0), kind (`RowKind`), meta (JSON), payload (Arrow IPC stream)."""
+
+
+class RowKind(str, Enum):
+    """The kinds of rows. The values are written to checkpoints."""
+
+    #: to a worker
+    HEADER = "header"
+    TICK = "tick"
+    INPUT = "input"
+    ADVANCE = "advance"
+    #: from a worker to another one
+    MESSAGE = "message"
+    #: from a worker to the driver
+    OUTPUT = "output"
+    REPORT = "report"
+    FAILURE = "failure"
+    #: of the runtime: `storage.states.State`, and `query.local_rounds.LocalResult`
+    STATE = "state"
+    RESULT = "result"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """The content of a row: the field `payload`, if there is one, and the other fields as JSON."""
+
+    kind: ClassVar[RowKind]
+
+    def encode(self) -> str:
+        """The fields other than `payload`, as JSON."""
+        meta = {name: getattr(self, name) for name in self.__slots__ if name != "payload"}
+        return _as_json(meta)
+
+    @classmethod
+    def decode(cls, meta: str, payload: Any = None) -> Self:
+        """Decode a row's `meta` and `payload`."""
+        return cls._of(json.loads(meta) if payload is None else json.loads(meta) | {"payload": payload})
+
+    @classmethod
+    def _of(cls, values: dict[str, Any]) -> Self:
+        """An object with these fields, where JSON cannot hold the fields as they are."""
+        return cls(**values)
+
+
+#: one encoder: `json.dumps` would make one for each row
+_as_json = json.JSONEncoder(
+    separators=(",", ":"), sort_keys=True, default=lambda value: value.encode()
+).encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header(Item):
+    """The progress of the flow before a round, for each worker that runs even without input."""
+
+    kind = RowKind.HEADER
+    #: the batch of the round before
+    batch: int
+    #: by input its epoch; None: closed
+    inputs: dict[str, int | None] = field(default_factory=dict)
+    #: the oldest epoch that is not complete
+    oldest: int = 0
+    #: by vertex that waits, the least times that may still arrive over an exchange
+    arrivals: dict[int, list[Any]] = field(default_factory=dict)
+    #: by canceled loop, the highest counter that a time may still have
+    bounds: dict[str, int] = field(default_factory=dict)
+    #: sources with an epoch column of which no epoch was read yet
+    unseen: list[str] = field(default_factory=list)
+    #: by closed source, the epoch at which rows that still arrive enter
+    late: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def _of(cls, values: dict[str, Any]) -> Self:
+        arrivals = {int(node): times for node, times in values["arrivals"].items()}
+        return cls(**values | {"arrivals": arrivals})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick(Item):
+    """A part of an input, perhaps without records, was read: its epoch begins."""
+
+    kind = RowKind.TICK
+    source: str
+    #: with manual epochs the epoch; with clock epochs the epoch is the batch
+    epoch: int | None = None
+    #: with an epoch column the spans of the part's epochs, and on one worker (epoch, rows) of each epoch
+    spans: list[Span] | None = None
+    rows: list[tuple[int, int]] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputBatch(Item):
+    """Records of an input for one channel."""
+
+    kind = RowKind.INPUT
+    source: str
+    channel: int
+    #: the task that packed the records, the number of its call, and the piece of a large table
+    shard: int
+    seq: int
+    piece: int = 0
+    #: the epoch; None with clock epochs, and with an epoch column
+    epoch: int | None = None
+    #: with an epoch column, (epoch, rows) in the order of the records
+    epochs: list[tuple[int, int]] | None = None
+    payload: Any
+
+    @property
+    def order(self) -> tuple[int, int, int, int]:
+        """The order of delivery, in which no two batches of a round are equal."""
+        return self.channel, self.shard, self.seq, self.piece
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance(Item):
+    """The epoch of an input advances; None: the input is closed."""
+
+    kind = RowKind.ADVANCE
+    source: str
+    to: int | None
+    #: the number of the handle's call
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message(Item):
+    """Records that a worker sends to another one over a channel."""
+
+    kind = RowKind.MESSAGE
+    channel: int
+    time: list[Any]
+    sender: int
+    payload: Any
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """The order of delivery; messages of several rounds may be equal, and keep their order."""
+        return self.channel, self.sender, str(self.time)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output(Item):
+    """Records for a sink, at an epoch."""
+
+    kind = RowKind.OUTPUT
+    sink: str
+    epoch: int
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report(Item):
+    """The progress of a worker in a round."""
+
+    kind = RowKind.REPORT
+    #: (location, time, number) by which the pointstamps changed
+    deltas: list[tuple[int, Any, int]]
+    #: (vertex, guarantee, number) by which the pending notifications changed
+    pending: list[tuple[int, Any, int]]
+    #: queued batches that the round's budget left over
+    left: int
+    #: epochs that began
+    ticks: list[int]
+    #: by input that was advanced, its epoch; None: closed
+    advanced: dict[str, int | None]
+    #: by source with an epoch column, the highest epoch in time
+    seen: dict[str, int]
+    #: by source, late rows, and those among them whose epoch is invalid or jumps too far
+    late: dict[str, int]
+    refused: dict[str, Refused]
+    loops: LoopCounts
+    #: counts of calls, records, bytes, ...
+    stats: dict[str, int]
+
+    @classmethod
+    def _of(cls, values: dict[str, Any]) -> Self:
+        refused = {source: Refused(**counts) for source, counts in values["refused"].items()}
+        return cls(**values | {"refused": refused, "loops": LoopCounts(**values["loops"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Failure(Item):
+    """The error of a vertex, which ends the run."""
+
+    kind = RowKind.FAILURE
+    #: `VertexError.encode`
+    parts: dict[str, str | None]
+
+    @classmethod
+    def of(cls, error: VertexError) -> Failure:
+        """The failure with this error."""
+        return cls(error.encode())
+
+    def throw(self, context: str) -> NoReturn:
+        """Raise the error; `context`: the part of the run in which it was raised first."""
+        raise VertexError.decode(self.parts, context)
+
+
+T = TypeVar("T", bound=Item)
+
+
+def table(items: Iterable[tuple[int, Item]]) -> pa.Table:
+    """Objects as rows of schema `ROWS`, each with the worker that receives or sends the object."""
+    listed = list(items)
+    texts = {id(item): item.encode() for item in {id(item): item for _, item in listed}.values()}
+    columns: tuple[list[Any], ...] = (
+        [worker for worker, _ in listed],
+        [item.kind for _, item in listed],
+        [texts[id(item)] for _, item in listed],
+        [getattr(item, "payload", None) for _, item in listed],
+    )
+    arrays = [pa.array(column, each.type) for column, each in zip(columns, ROWS, strict=True)]
+    return pa.table(arrays, schema=ROWS)
+
+
+def read(rows: pa.Table, *types: type[T]) -> list[tuple[int, T]]:
+    """The objects of some types, each with its worker, in the order of the rows.
+
+    Payloads are Arrow buffers, not copied.
+    """
+    by_kind: dict[str, type[T]] = {item.kind: item for item in types}
+    kinds = rows.column("kind").to_pylist()
+    if not (places := [place for place, kind in enumerate(kinds) if kind in by_kind]):
+        return []
+    workers, metas = rows.column("worker").to_pylist(), rows.column("meta").to_pylist()
+    payloads = rows.column("payload")
+    return [
+        (workers[place], by_kind[kinds[place]].decode(metas[place], payloads[place].as_buffer()))
+        for place in places
+    ]
+
+
+def only(rows: pa.Table, *types: type[Item]) -> pa.Table:
+    """The rows of some types."""
+    return rows.filter(_are(rows, types))
+
+
+def without(rows: pa.Table, *types: type[Item]) -> pa.Table:
+    """The rows of other types."""
+    return rows.filter(pc.invert(_are(rows, types)))
+
+
+def _are(rows: pa.Table, types: tuple[type[Item], ...]) -> pa.Array:
+    kinds = {item.kind for item in types}
+    return pa.array([kind in kinds for kind in rows.column("kind").to_pylist()], pa.bool_())
