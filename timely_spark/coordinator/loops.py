@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from timely_spark.compiler.plan import Plan
 from timely_spark.errors import GraphError, with_hint
 from timely_spark.graph import Scope, caller
 from timely_spark.worker.loops import LoopCounts
+
+NoticeKind = Literal["iterations", "limit", "canceled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,7 @@ or with cancel(7)
 
     #: "iterations": a loop has very many iterations; "limit" or "canceled": its limit, or the bound that
     #: `cancel` set, dropped records
-    kind: str
+    kind: NoticeKind
     loop: str
     #: the user's line that made the loop
     where: str
@@ -113,12 +115,12 @@ class Loops:
             warns = self.loops[loop][1] == "warn" or loop in self.bounds
             if warns and ("limit", loop, epoch) not in self.noticed:
                 self.noticed["limit", loop, epoch] = 1
-                kind = "canceled" if loop in self.bounds else "limit"
+                kind: NoticeKind = "canceled" if loop in self.bounds else "limit"
                 notices.append(self._notice(kind, loop, epoch, iteration, rows=rows, records=records))
         return notices
 
     def _notice(
-        self, kind: str, loop: str, epoch: int, iteration: int, *, rows: str, records: int = 0
+        self, kind: NoticeKind, loop: str, epoch: int, iteration: int, *, rows: str, records: int = 0
     ) -> Notice:
         return Notice(
             kind=kind,

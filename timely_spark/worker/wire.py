@@ -49,19 +49,21 @@ class RowKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """The content of a row: the field `payload`, if there is one, and the other fields as JSON."""
+    """The content of a row: one field is the row's payload, if there is one, and the others are JSON."""
 
     kind: ClassVar[RowKind]
+    #: the name of the field that is the payload
+    binary: ClassVar[str] = "payload"
 
     def encode(self) -> str:
-        """The fields other than `payload`, as JSON."""
-        meta = {name: getattr(self, name) for name in self.__slots__ if name != "payload"}
-        return _as_json(meta)
+        """All fields but the payload, as JSON."""
+        names: tuple[str, ...] = self.__slots__
+        return _as_json({name: getattr(self, name) for name in names if name != self.binary})
 
     @classmethod
     def decode(cls, meta: str, payload: Any = None) -> Self:
         """Decode a row's `meta` and `payload`."""
-        return cls._of(json.loads(meta) if payload is None else json.loads(meta) | {"payload": payload})
+        return cls._of(json.loads(meta) if payload is None else json.loads(meta) | {cls.binary: payload})
 
     @classmethod
     def _of(cls, values: dict[str, Any]) -> Self:
@@ -233,7 +235,7 @@ def table(items: Iterable[tuple[int, Item]]) -> pa.Table:
         [worker for worker, _ in listed],
         [item.kind for _, item in listed],
         [texts[id(item)] for _, item in listed],
-        [getattr(item, "payload", None) for _, item in listed],
+        [getattr(item, item.binary, None) for _, item in listed],
     )
     arrays = [pa.array(column, each.type) for column, each in zip(columns, ROWS, strict=True)]
     return pa.table(arrays, schema=ROWS)

@@ -84,19 +84,17 @@ def _run(
     read = {worker: blobs.get(reference) for worker, reference in states.items()}
     result = replace(result, rows=blobs.resolve(result.rows))
     folder = context.record
+    batch = coordinator.batch
     watch = None if folder is None else lambda recorded: recorded.write(folder)
     try:
         result, workers = run_local_rounds(coordinator, result, read, bound, blobs=blobs, watch=watch)
         changed = [
-            (
-                index,
-                write_state(blobs, worker, coordinator.batch, states.get(index), ms=1000 * worker.seconds),
-            )
+            (index, write_state(blobs, worker, batch, states.get(index), ms=1000 * worker.seconds))
             for index, worker in workers.items()
         ]
     except VertexError as error:
         return wire.table([(0, Failure.of(error))])
-    out = blobs.refer(f"local-{coordinator.batch}", pa.concat_tables([result.rows, _as_rows(result.outputs)]))
+    out = blobs.refer(f"local-{batch}", pa.concat_tables([result.rows, _as_rows(result.outputs)]))
     own = LocalResult(coordinator.encode(), result.encode())
     return pa.concat_tables([out, wire.table([(0, own), *changed])])
 

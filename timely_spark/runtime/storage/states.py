@@ -20,9 +20,8 @@ from timely_spark.worker.wire import Item, RowKind
 class State(Item):
     """The reference of one worker's state, and the references of blobs in that state."""
 
-    kind = RowKind.STATE
-    #: the reference
-    payload: bytes
+    kind, binary = RowKind.STATE, "reference"
+    reference: bytes
     #: the references of blobs, as text
     blobs: list[str] = field(default_factory=list)
     #: bytes by step
@@ -34,16 +33,11 @@ class State(Item):
 
     @classmethod
     def _of(cls, values: dict[str, Any]) -> State:
-        return cls(**values | {"payload": values["payload"].to_pybytes()})
+        return cls(**values | {"reference": values["reference"].to_pybytes()})
 
     def read(self, *, mapped: bool) -> int:
         """Bytes that a round may read; with mapped files, without arrangements."""
         return sum(map(size_of, self._references)) - (self.indexed if mapped else 0)
-
-    @property
-    def reference(self) -> bytes:
-        """The reference of the state."""
-        return self.payload
 
     @property
     def files(self) -> set[str]:
@@ -52,7 +46,7 @@ class State(Item):
 
     @property
     def _references(self) -> list[bytes]:
-        return [self.payload, *from_text(self.blobs)]
+        return [self.reference, *from_text(self.blobs)]
 
 
 @dataclass
