@@ -8,13 +8,11 @@ import pstats
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 import timely_spark as ts
-from timely_spark.coordinator import Coordinator
+from timely_spark.coordinator import Coordinator, run_workers
 from timely_spark.state.keys import from_bytes
-from timely_spark.worker import Worker, pack
-from timely_spark.worker.rows import ROWS
+from timely_spark.worker import ROWS, Worker, pack
 
 
 class Memory(dict[bytes, bytes]):
@@ -42,16 +40,14 @@ class Engine:
         packed = [pack(self.plan, name, table, 0) for name, table in inputs.items()]
         rows, out = pa.concat_tables([ROWS.empty_table(), self.turn.rows, *packed]), []
         while rows.num_rows:
-            header, made = self.turn.header, []
-            for index, worker in enumerate(self.workers):
-                mine = rows.filter(pc.equal(rows.column("worker"), index))
-                if mine.num_rows:
-                    made.append(worker.step(self.batch, mine, lambda header=header: header))
-            self.turn = self.coordinator.apply_round(self.batch, pa.concat_tables(made))
+            self.turn = self.coordinator.apply_round(self.batch, run_workers(rows, self._step))
             out += [from_bytes(payload.as_buffer()) for payload in self.turn.outputs.column("payload")]
             rows = self.turn.rows
         self.batch += 1
         return out
+
+    def _step(self, worker: int, rows: pa.Table) -> pa.Table:
+        return self.workers[worker].step(self.batch, rows, self.turn.header)
 
     def checkpoint(self) -> None:
         for index, worker in enumerate(self.workers):
