@@ -33,21 +33,21 @@ class Engine:
         self.plan = flow.compile(workers)
         self.coordinator = Coordinator(self.plan)
         self.workers = [Worker(self.plan, None, worker, Memory()) for worker in range(workers)]
-        self.turn, self.batch = self.coordinator.first(), 0
+        self.result, self.batch = self.coordinator.first(), 0
 
     def epoch(self, **inputs: pa.Table) -> list[pa.Table]:
         """All rounds of an epoch; what comes out."""
         packed = [pack(self.plan, name, table, 0) for name, table in inputs.items()]
-        rows, out = pa.concat_tables([ROWS.empty_table(), self.turn.rows, *packed]), []
+        rows, out = pa.concat_tables([ROWS.empty_table(), self.result.rows, *packed]), []
         while rows.num_rows:
-            self.turn = self.coordinator.apply_round(self.batch, run_workers(rows, self._step))
-            out += [from_bytes(payload.as_buffer()) for payload in self.turn.outputs.column("payload")]
-            rows = self.turn.rows
+            self.result = self.coordinator.apply_round(self.batch, run_workers(rows, self._step))
+            out += [from_bytes(payload.as_buffer()) for payload in self.result.outputs.column("payload")]
+            rows = self.result.rows
         self.batch += 1
         return out
 
     def _step(self, worker: int, rows: pa.Table) -> pa.Table:
-        return self.workers[worker].step(self.batch, rows, self.turn.header)
+        return self.workers[worker].step(self.batch, rows, self.result.header)
 
     def checkpoint(self) -> None:
         for index, worker in enumerate(self.workers):

@@ -211,7 +211,7 @@ def token(steps: int, workers: int, epochs: int, rounds: int) -> dict[str, float
             simulation.step()
             working.append(sum(steps_of))
             steps_of.clear()
-            header.append(len(simulation.turn.header.encode()))
+            header.append(len(simulation.result.header.encode()))
     coordinator = simulation.coordinator
     return {
         "tracker": tracker_time(coordinator, rounds),

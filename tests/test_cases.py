@@ -108,14 +108,16 @@ def test_probe(workers: int) -> None:
     flow.input("x", "n long", epochs="manual").exchange("n").probe("probe")
     simulation = Simulation(flow, workers=workers)
     for round_ in range(10):
-        assert simulation.turn.frontier["probe"] == [[round_]], "less_equal(round), and not less_than(round)"
+        assert simulation.result.frontier["probe"] == [[round_]], (
+            "less_equal(round), and not less_than(round)"
+        )
         simulation.advance_to("x", round_ + 1)
         simulation.run()
-    assert not simulation.turn.complete
+    assert not simulation.result.complete
     simulation.close("x")
     simulation.run()
-    assert simulation.turn.frontier["probe"] == []
-    assert simulation.turn.complete
+    assert simulation.result.frontier["probe"] == []
+    assert simulation.result.complete
 
 
 def test_capture_and_replay() -> None:
@@ -406,7 +408,7 @@ def test_naiad_latency_k_laps_are_k_notifications(workers: int) -> None:
     simulation = Simulation(flow, workers=workers)
     simulation.send("x", range(64))
     simulation.run()
-    notes = sum(turn.stats.get("notifications", 0) for _, turn in simulation.log)
+    notes = sum(result.stats.get("notifications", 0) for _, result in simulation.log)
 
     assert 0 < notes - 1 <= k * workers
     assert notes - 1 >= k

@@ -74,7 +74,7 @@ def test_a_word_count_takes_one_batch_per_epoch(workers: int) -> None:
     for epoch in range(10):
         simulation.send("lines", ["round", "a b c d e"])
         simulation.step()
-        assert simulation.turn.released == [("out", epoch)]
+        assert simulation.result.released == [("out", epoch)]
         assert simulation.idle
 
     assert simulation.captured["out"].rows()[9] == [(word, 10) for word in ("a", "b", "c", "d", "e", "round")]
@@ -98,7 +98,7 @@ def test_one_worker_ends_an_epoch_with_nested_loops_in_one_batch() -> None:
     for epoch in range(3):
         simulation.send("x", [64 + epoch, 7])
         simulation.step()
-        assert simulation.turn.released == [("out", epoch)]
+        assert simulation.result.released == [("out", epoch)]
 
     assert simulation.rounds == 3
     assert simulation.idle
@@ -214,7 +214,7 @@ def test_a_loop_of_many_laps_keeps_no_lap_in_its_progress() -> None:
     simulation.send("edges", [(i, i + 1) for i in range(150)])
     headers = []
     while simulation.step():
-        headers.append(len(simulation.turn.header.encode()))
+        headers.append(len(simulation.result.header.encode()))
 
     assert simulation.rounds > 20
     assert max(headers) < 200

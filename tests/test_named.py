@@ -292,7 +292,7 @@ def gone_on(old: Simulation, flow: ts.Dataflow, workers: int) -> Simulation:
         pa.concat_tables(old.waiting),
     )
     new = Simulation(flow, workers=workers)
-    new.coordinator, new.turn, new.batch = made.coordinator, made.result, old.batch
+    new.coordinator, new.result, new.batch = made.coordinator, made.result, old.batch
     new.states = [worker.checkpoint("moved") for worker in made.workers]
     new.waiting, new._stands = [made.result.rows], dict(made.coordinator.inputs)
     new._parts.update({key: parts for key, parts in old._parts.items() if key[0] in new.captured})

@@ -57,7 +57,7 @@ class Batch:
     later: list[pa.Table]
     #: epochs whose loops are cancelled
     cancel: list[int]
-    turn: RoundResult
+    result: RoundResult
     states: list[bytes | None]
     #: as JSON
     coordinator: str

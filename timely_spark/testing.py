@@ -169,8 +169,9 @@ class Simulation:
             for node in self.plan.nodes
             if node.stage.kind in {Kind.OUTPUT, Kind.INSPECT}
         }
-        self.turn: RoundResult = self.coordinator.first()
-        self.waiting: list[pa.Table] = [self.turn.rows]
+        #: of the last batch, all its rounds together
+        self.result: RoundResult = self.coordinator.first()
+        self.waiting: list[pa.Table] = [self.result.rows]
         self.log: list[tuple[int, RoundResult]] = []
         #: called with (batch, worker, state before, rows in, header, state after, rows out) of a first round
         self.on_step: Callable[..., object] | None = None
@@ -269,7 +270,7 @@ class Simulation:
             rows=rows,
             later=later,
             cancel=cancel,
-            turn=self.turn,
+            result=self.result,
             states=list(self.states),
             coordinator=json.dumps(self.coordinator.encode()) if self._crashes.likely else "",
             parts={key: list(parts) for key, parts in self._parts.items()},
@@ -291,7 +292,7 @@ class Simulation:
 
     def _restore(self, batch: Batch) -> None:
         """Restore the state before a batch."""
-        self.batch, self.turn, self.states = batch.number, batch.turn, list(batch.states)
+        self.batch, self.result, self.states = batch.number, batch.result, list(batch.states)
         self.coordinator = Coordinator.decode(self.plan, json.loads(batch.coordinator))
         self._parts = defaultdict(list, {key: list(parts) for key, parts in batch.parts.items()})
         self.rounds = batch.rounds
@@ -308,7 +309,7 @@ class Simulation:
 
         def run_worker(worker: int, own: pa.Table) -> pa.Table:
             next(point)
-            before, header = self.states[worker], batch.turn.header
+            before, header = self.states[worker], batch.result.header
             self.states[worker], sent = step(
                 self.plan, before, self.batch, worker, own, header, self._budget(), self.blobs
             )
@@ -319,17 +320,17 @@ class Simulation:
 
         sent = run_workers(rows, run_worker)
         next(point)
-        self.turn = self.coordinator.apply_round(self.batch, sent, cancel=batch.cancel)
+        self.result = self.coordinator.apply_round(self.batch, sent, cancel=batch.cancel)
         if not batch.later:  # a message that is late for this round must arrive before the next round
             self._local_rounds(point)
         next(point)
         self._collect(point)
         self._crashes.end()
-        self.waiting = [*batch.later, self.turn.rows]
-        self.log.append((self.batch, self.turn))
-        self.rounds += self.turn.stats["rounds"]
+        self.waiting = [*batch.later, self.result.rows]
+        self.log.append((self.batch, self.result))
+        self.rounds += self.result.stats["rounds"]
         self.batch += 1
-        for notice in notices_to_log(self.turn.notices, self.plan.warn_after):
+        for notice in notices_to_log(self.result.notices, self.plan.warn_after):
             warnings.warn(str(notice), LoopWarning, stacklevel=2)
 
     def _local_rounds(self, point: Iterator[None]) -> None:
@@ -342,14 +343,14 @@ class Simulation:
             next(point)
             return self._budget()
 
-        self.turn, changed = run_local_rounds(
-            self.coordinator, self.turn, states, Bound(rounds=rounds), blobs=self.blobs, budget=budget
+        self.result, changed = run_local_rounds(
+            self.coordinator, self.result, states, Bound(rounds=rounds), blobs=self.blobs, budget=budget
         )
         for index, worker in changed.items():
             next(point)
             self.states[index] = worker.checkpoint(f"{index}-{self.batch}")
             self._check(f"the local rounds of worker {index}", self.states[index], ROWS.empty_table())
-        self._check("the messages left", None, wire.only(self.turn.rows, Message))
+        self._check("the messages left", None, wire.only(self.result.rows, Message))
 
     def _budget(self) -> Budget | None:
         if self.random is not None and self.budget is None and self.random.random() < 0.3:
@@ -375,7 +376,7 @@ class Simulation:
 
     def _collect(self, point: Iterator[None]) -> None:
         for sink, epoch, payload in zip(
-            *(self.turn.outputs.column(c) for c in ("sink", "epoch", "payload")), strict=True
+            *(self.result.outputs.column(c) for c in ("sink", "epoch", "payload")), strict=True
         ):
             self._parts[sink.as_py(), epoch.as_py()].append(from_bytes(payload.as_buffer()))
         for node in self.plan.nodes:
@@ -384,7 +385,7 @@ class Simulation:
                     table = pa.concat_tables(self._parts.pop((node.name, epoch)))
                     self._deliver(node, epoch, table, batch=self.batch)
                     next(point)
-        for sink, epoch in self.turn.released:
+        for sink, epoch in self.result.released:
             template: Any = (node := self.plan.by_name[sink]).template
             self._deliver(node, epoch, template.finish(self._parts.pop((sink, epoch), [])))
             next(point)
@@ -517,7 +518,7 @@ def run(
     if clock and names:
         for captured in simulation.captured.values():
             captured.epochs = renumbered(captured.epochs, names)
-    return Result(simulation.captured, simulation.turn.cut_off, flow=plan.name)
+    return Result(simulation.captured, simulation.result.cut_off, flow=plan.name)
 
 
 __all__ = [

@@ -317,7 +317,7 @@ def difference(calm: Run, crashed: Run) -> str | None:
     pairs = {
         "states": (calm.states, crashed.states),
         "coordinators": tuple(unordered(run.coordinator.encode()) for run in (calm, crashed)),
-        "headers": tuple(unordered(json.loads(run.turn.header.encode())) for run in (calm, crashed)),
+        "headers": tuple(unordered(json.loads(run.result.header.encode())) for run in (calm, crashed)),
         "batches": (calm.batch, crashed.batch),
         "rounds": (calm.rounds, crashed.rounds),
         "what vertices were told": (calm.trace, crashed.trace),

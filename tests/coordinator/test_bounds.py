@@ -42,10 +42,10 @@ def begun(flow: ts.Dataflow, batches: int) -> Simulation:
 def moved(old: Simulation, flow: ts.Dataflow, workers: int = 2) -> Simulation:
     """The flow, going on from where another one stood."""
     plan = flow.compile(workers)
-    made = migrate(old.plan.described(), plan, old.coordinator.encode(), old.states, old.turn.rows)
+    made = migrate(old.plan.described(), plan, old.coordinator.encode(), old.states, old.result.rows)
     assert set(made.bounded) == {"loop"}
     new = Simulation(plan)
-    new.coordinator, new.turn, new.waiting = made.coordinator, made.result, [made.result.rows]
+    new.coordinator, new.result, new.waiting = made.coordinator, made.result, [made.result.rows]
     new.states, new.batch = [worker.checkpoint() for worker in made.workers], old.batch
     new._parts = old._parts
     return new
@@ -65,7 +65,7 @@ def test_a_bound_that_no_time_exceeds_gives_the_results_of_the_bounded_flow(buil
     other.send("x", [(1000, 1)])
     other.run()
     assert answers(flow) == answers(other)
-    assert flow.turn.cut_off["loop"] > 0
+    assert flow.result.cut_off["loop"] > 0
 
 
 @pytest.mark.parametrize("build", [stream, collection])
@@ -75,8 +75,8 @@ def test_records_beyond_the_bound_are_dropped_and_counted(build: Any, limit: int
     flow.run()
     assert flow.idle
     assert len(answers(flow)) == 1
-    assert flow.turn.cut_off["loop"] > 0
-    assert all(time != [0] for times in flow.turn.frontier.values() for time in times)
+    assert flow.result.cut_off["loop"] > 0
+    assert all(time != [0] for times in flow.result.frontier.values() for time in times)
 
 
 def test_a_bound_may_become_lower_but_not_higher_or_disappear_with_records_in_flight() -> None:
@@ -100,7 +100,7 @@ def named(**options: Any) -> ts.Dataflow:
 @pytest.mark.parametrize("wider", [{"max_iterations": 51}, {}], ids=["larger", "gone"])
 def test_a_higher_bound_is_accepted_with_named_steps_and_nothing_in_flight(wider: Any) -> None:
     old, plan = begun(named(max_iterations=50), 3), named(**wider).compile(2)
-    rest = lambda: (old.coordinator.encode(), old.states, old.turn.rows)  # noqa: E731
+    rest = lambda: (old.coordinator.encode(), old.states, old.result.rows)  # noqa: E731
     with pytest.raises(FlowChanged, match=r"step 'grow\S*' \(.*test_bounds\.py:\d+\).*\nHint: "):
         migrate(old.plan.described(), plan, *rest())
     old.run()

@@ -1,4 +1,4 @@
-"""The driver's turn between rounds: whom to wake, what is complete, and all of it as JSON."""
+"""The driver's part between rounds: whom to wake, what is complete, and all of it as JSON."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ def test_with_manual_epochs_both_inputs_must_be_advanced_and_the_one_that_holds_
     simulation.advance_to("right", 1)
     simulation.run()
     assert simulation.captured["out"].rows() == {0: [(1, 1)]}
-    assert not simulation.turn.complete
+    assert not simulation.result.complete
     simulation.close("left")
     simulation.close("right")
     simulation.run()
-    assert simulation.turn.complete
-    assert simulation.turn.frontier == {"out": []}
+    assert simulation.result.complete
+    assert simulation.result.frontier == {"out": []}
 
 
 def test_manual_epochs_may_be_sent_ahead_in_pieces_and_in_any_order() -> None:
@@ -154,7 +154,7 @@ def test_a_column_epoch_completes_one_round_after_a_higher_one_and_late_rows_are
 
     late = [row for rows in simulation.captured["late"].rows().values() for row in rows]
     assert sorted(late, key=str) == sorted([(0, 7), (1, 8), (None, 6), (-3, 6)], key=str)
-    assert simulation.turn.late == {"s": 4}
+    assert simulation.result.late == {"s": 4}
     assert simulation.captured["out"].rows()[5] == [(1, 3), (9, 1)]
 
 
@@ -209,14 +209,14 @@ def test_probes_have_the_frontier() -> None:
     flow.input("x", "n long", epochs="manual").exchange("n").probe("p")
     simulation = Simulation(flow, workers=2)
     for epoch in range(10):
-        assert simulation.turn.frontier == {"p": [[epoch]]}
+        assert simulation.result.frontier == {"p": [[epoch]]}
         simulation.send("x", [epoch])
         simulation.advance_to("x", epoch + 1)
         simulation.run()
     simulation.close("x")
     simulation.run()
-    assert simulation.turn.frontier == {"p": []}
-    assert simulation.turn.complete
+    assert simulation.result.frontier == {"p": []}
+    assert simulation.result.complete
 
 
 def test_a_flow_that_is_closed_leaves_nothing_behind() -> None:
@@ -234,4 +234,4 @@ def test_a_flow_that_is_closed_leaves_nothing_behind() -> None:
     simulation.close("x")
     simulation.run()
     assert simulation.coordinator.tracker.inputs == {}
-    assert simulation.turn.complete
+    assert simulation.result.complete

@@ -38,7 +38,7 @@ def first_round(workers: int) -> tuple[Plan, Coordinator, RoundResult, dict[int,
     simulation.send("edges", PATH)
     simulation.step()
     states = {worker: state for worker, state in enumerate(simulation.states) if state is not None}
-    return simulation.plan, simulation.coordinator, simulation.turn, states
+    return simulation.plan, simulation.coordinator, simulation.result, states
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ def moved(old: Simulation, flow: ts.Dataflow, workers: int) -> Migration:
 def go_on(old: Simulation, flow: ts.Dataflow, workers: int = 2) -> tuple[Simulation, Migration]:
     made = moved(old, flow, workers)
     new = Simulation(flow, workers=workers)
-    new.coordinator, new.turn, new.batch = made.coordinator, made.result, old.batch
+    new.coordinator, new.result, new.batch = made.coordinator, made.result, old.batch
     new.states = [worker.checkpoint("moved") for worker in made.workers]
     new.waiting, new._stands = [made.result.rows], dict(made.coordinator.inputs)
     new._parts.update({key: parts for key, parts in old._parts.items() if key[0] in new.captured})
@@ -160,7 +160,7 @@ def test_a_step_of_another_name_is_another_step() -> None:
 
 def test_the_order_of_building_does_not_matter() -> None:
     old = started(counts, totals, slow, run=False)
-    assert old.turn.rows.num_rows, "something is in flight"
+    assert old.result.rows.num_rows, "something is in flight"
     new, made = go_on(old, built(slow, totals, counts))
     assert (made.added, made.removed) == ((), {})
     new.run()
@@ -353,7 +353,7 @@ def test_a_new_output_gets_no_released_epochs() -> None:
     assert old.coordinator.last_released == {"counted": 2}
     new, _ = go_on(old, built(counts, lambda x: x.capture("all")))
     assert new.coordinator.last_released == {"counted": 2, "all": 2}
-    assert new.turn.frontier == {"counted": [[3]], "all": [[3]]}
+    assert new.result.frontier == {"counted": [[3]], "all": [[3]]}
     send(new, [(4, 4)], epoch=3)
 
     assert new.captured["all"].rows() == {3: [(4, 4)]}
@@ -542,7 +542,7 @@ def test_batches_left_by_a_budget_continue_on_other_workers() -> None:
         old.send("x", [(k, epoch) for k in range(6)], epoch=epoch)
         old.advance_to("x", epoch + 1)
         old.step()
-    assert old.turn.stats["left"]
+    assert old.result.stats["left"]
     new, made = go_on(old, built(far), workers=5)
     assert made.result.stats["left"] == len({w for w, worker in enumerate(made.workers) if worker.queue})
     new.run()

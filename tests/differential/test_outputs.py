@@ -96,7 +96,7 @@ def test_the_frontier_at_a_collection_can_be_read() -> None:
     simulation.send("x", [1])
     simulation.run()
 
-    assert simulation.turn.frontier[probe.name] == [[1]]
+    assert simulation.result.frontier[probe.name] == [[1]]
 
 
 def test_a_loop_in_the_body_of_a_loop_may_begin_with_a_collection_from_outside() -> None:

@@ -291,7 +291,7 @@ def rescaled(simulation: Simulation, workers: int) -> None:
     messages = pa.concat_tables(simulation.waiting)
     made = migrate(plain[0], plan, plain[1], simulation.states, messages, simulation.blobs)
     simulation.states = [worker.checkpoint(f"moved-{i}") for i, worker in enumerate(made.workers)]
-    simulation.plan, simulation.coordinator, simulation.turn = plan, made.coordinator, made.result
+    simulation.plan, simulation.coordinator, simulation.result = plan, made.coordinator, made.result
     simulation.waiting = [made.result.rows]
 
 

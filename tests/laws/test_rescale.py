@@ -40,9 +40,9 @@ def move(simulation: Simulation, flow: ts.Dataflow, workers: int) -> Migration:
     counted = {key: n for key, n in made.coordinator.tracker.active.items() if n}
     assert counted == recount(made, states)
     assert min(counted.values(), default=1) > 0
-    assert made.result.frontier == simulation.turn.frontier
+    assert made.result.frontier == simulation.result.frontier
     assert (made.result.released, made.result.outputs.num_rows) == ([], 0)
-    simulation.plan, simulation.coordinator, simulation.turn = plan, made.coordinator, made.result
+    simulation.plan, simulation.coordinator, simulation.result = plan, made.coordinator, made.result
     simulation.states, simulation.waiting = list(states), [made.result.rows]
     return made
 
@@ -117,7 +117,7 @@ def answers(
     moving.run()
     assert simulation.coordinator.tracker.active == {}
     assert simulation.coordinator.tracker.inputs == {}
-    assert simulation.turn.complete
+    assert simulation.result.complete
     said = {name: captured.rows() for name, captured in simulation.captured.items()}
     return {name: {named.get(e, -1): of for e, of in rows.items() if of} for name, rows in said.items()}, (
         moving.batches

@@ -185,7 +185,7 @@ class Checked(Simulation):
         released = {(sink, epoch) for sink, epochs in self.captured.items() for epoch in epochs.epochs}
         if not super().step():
             return False
-        outputs = self.turn.outputs.select(["sink", "epoch"]).to_pylist()
+        outputs = self.result.outputs.select(["sink", "epoch"]).to_pylist()
         late = [row for row in outputs if (row["sink"], row["epoch"]) in released]
         if late:
             broken(f"after its release an epoch gets records: {late}")
@@ -270,7 +270,7 @@ def run(  # noqa: C901 - one schedule, from input to close
     except ts.TimelyError as error:
         raise Broken(str(error)) from error
     left = simulation.coordinator.tracker.active
-    if left or any(simulation.coordinator.pending) or not simulation.turn.complete:
+    if left or any(simulation.coordinator.pending) or not simulation.result.complete:
         broken(f"all inputs are closed, and {left}, {simulation.coordinator.pending} are left")
     if simulation.coordinator.tracker.inputs:
         broken("closed inputs are still counted")

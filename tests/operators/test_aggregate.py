@@ -172,7 +172,7 @@ def test_late_records_are_counted_one_by_one() -> None:
         simulation.send("x", rows)
         simulation.run()
 
-    assert simulation.turn.late == {"x": 3}
+    assert simulation.result.late == {"x": 3}
     empty = {epoch: [] for epoch in range(5, 9)}
     assert simulation.captured["out"].rows() == {3: [(1, 1)], 4: [(1, 3)], **empty}
 

@@ -48,9 +48,9 @@ def test_many_outputs_are_released_together_and_in_order() -> None:
     for epoch in range(3):
         simulation.send("x", [epoch])
         simulation.step()
-        released += simulation.turn.released
+        released += simulation.result.released
     while simulation.step():
-        released += simulation.turn.released
+        released += simulation.result.released
 
     for name in ("now", "later"):
         assert [epoch for sink, epoch in released if sink == name] == [0, 1, 2]

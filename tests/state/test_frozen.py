@@ -195,7 +195,7 @@ def rescaled(simulation: Simulation, workers: int) -> None:
     messages = pa.concat_tables(simulation.waiting)
     moved = migrate(said, plan, coordinator, simulation.states, messages, simulation.blobs)
     simulation.states = [worker.checkpoint(f"moved-{i}") for i, worker in enumerate(moved.workers)]
-    simulation.plan, simulation.coordinator, simulation.turn = plan, moved.coordinator, moved.result
+    simulation.plan, simulation.coordinator, simulation.result = plan, moved.coordinator, moved.result
     simulation.waiting = [moved.result.rows]
 
 

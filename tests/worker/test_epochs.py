@@ -169,7 +169,7 @@ def test_an_output_complete_in_an_early_round_of_a_batch_and_one_in_a_late_round
         simulation = Simulation(build(), workers=3, rounds_per_batch=rounds_per_batch)
         simulation.send("x", [9])
         simulation.run()
-        batches = {name: [b for b, turn in simulation.log for sink, _ in turn.released if sink == name]
+        batches = {name: [b for b, result in simulation.log for sink, _ in result.released if sink == name]
                    for name in ("early", "late")}  # fmt: skip
         found.append({name: captured.rows()[0] for name, captured in simulation.captured.items()})
         assert simulation.rounds > 3
@@ -177,8 +177,8 @@ def test_an_output_complete_in_an_early_round_of_a_batch_and_one_in_a_late_round
             assert batches["early"][0] < batches["late"][0]
         else:
             assert batches == {"early": [0], "late": [0]}
-            ((_, turn),) = simulation.log
-            assert turn.released == [("early", 0), ("late", 0)]
+            ((_, result),) = simulation.log
+            assert result.released == [("early", 0), ("late", 0)]
 
     assert found[0] == found[1] == {"early": [(9,)], "late": [(n,) for n in range(9)]}
 
@@ -190,12 +190,12 @@ def test_one_row_that_jumps_too_far_does_not_stall_the_flow() -> None:
     simulation = column()
     simulation.send("s", [(1_700_000_000, 1), (1_700_000_000, 2), (HUGE - 1, 3)])
     simulation.run()
-    assert simulation.turn.late == {"s": 1}
+    assert simulation.result.late == {"s": 1}
     for step in range(1, 4):
         simulation.send("s", [(1_700_000_000 + step * 1_000, step)])
         simulation.run()
 
-    assert simulation.turn.late == {"s": 1}
+    assert simulation.result.late == {"s": 1}
     assert rows(simulation) == [(1_700_000_000, 1), (1_700_000_000, 2),
                                 (1_700_001_000, 1), (1_700_002_000, 2)]  # fmt: skip
     assert rows(simulation, "late") == [(HUGE - 1, 3)]
@@ -222,7 +222,7 @@ def test_epochs_in_time_do_not_depend_on_the_order_of_rows(workers: int) -> None
         simulation.run()
         simulation.close("s")
         simulation.run()
-        verdicts.add((tuple(rows(simulation)), tuple(rows(simulation, "late")), simulation.turn.late["s"]))
+        verdicts.add((tuple(rows(simulation)), tuple(rows(simulation, "late")), simulation.result.late["s"]))
 
     assert verdicts == {(((0, 0), *ladder), tuple(far), 2)}
 
@@ -231,13 +231,13 @@ def test_rows_without_an_epoch_are_late_and_refused_rows_are_counted() -> None:
     simulation = column()
     simulation.send("s", [(None, 1), (-5, 2), (HUGE, 3), (2**63 - 1, 4)])
     simulation.run()
-    assert (said(simulation), simulation.turn.late) == ([], {"s": 4})
+    assert (said(simulation), simulation.result.late) == ([], {"s": 4})
     assert simulation.log[0][1].refused["s"].encode()["without"] == 4
     simulation.send("s", [(10**12, 5), (10**12 + 1, 6), (7, 8), (None, 9)])
     simulation.run()
 
-    assert simulation.turn.late == {"s": 5}, "the first epoch may be any, and lesser ones of its batch, too"
-    refused = [turn.refused for _, turn in simulation.log if turn.refused]
+    assert simulation.result.late == {"s": 5}, "the first epoch may be any, and lesser ones of its batch, too"
+    refused = [result.refused for _, result in simulation.log if result.refused]
     assert len(refused) == 1, "told once, until it is ten times as much"
     simulation.send("s", [(10**12 + 5_000, n) for n in range(6)])
     simulation.run()
@@ -259,7 +259,7 @@ def test_unsigned_and_narrow_epoch_columns() -> None:
     simulation.run()
 
     assert rows(simulation) == [(3, 1)]
-    assert simulation.turn.late == {"s": 2}
+    assert simulation.result.late == {"s": 2}
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "9", None, 2**62])
@@ -298,7 +298,7 @@ def test_many_epochs_of_a_batch_are_packed_by_one_sort(monkeypatch: pytest.Monke
     assert sum(n for _, n in counts) == table.num_rows
     simulation.send("s", table)
     simulation.run()
-    assert simulation.turn.stats["steps"] <= 2 * epochs + 2
+    assert simulation.result.stats["steps"] <= 2 * epochs + 2
     assert said(simulation) == list(range(epochs - 1))
 
 
@@ -326,8 +326,8 @@ def test_closing_a_source_completes_its_last_epoch_and_later_rows_are_late() -> 
     simulation.close("s")
     simulation.run()
     assert said(simulation) == [3, 4]
-    assert simulation.turn.complete
-    assert simulation.turn.frontier["out"] == []
+    assert simulation.result.complete
+    assert simulation.result.frontier["out"] == []
     for n in (5, 6):
         simulation.send("s", [(n, n), (None, n)])
         snapshot = json.loads(json.dumps(simulation.coordinator.encode()))
@@ -335,7 +335,7 @@ def test_closing_a_source_completes_its_last_epoch_and_later_rows_are_late() -> 
         simulation.run()
 
     assert said(simulation) == [3, 4]
-    assert simulation.turn.late == {"s": 4}
+    assert simulation.result.late == {"s": 4}
     assert {at: len(of) for at, of in simulation.captured["late"].rows().items() if of} == {5: 2, 6: 2}
 
 
@@ -386,7 +386,7 @@ def test_late_rows_of_a_closed_source_are_never_complete(workers: int) -> None:
         simulation.send("s", [(5, n), (5, n + 1)])
     simulation.run()
 
-    assert simulation.turn.late == {"s": 9}
+    assert simulation.result.late == {"s": 9}
     assert len(rows(simulation, "late")) == 9
 
 
@@ -406,15 +406,17 @@ def test_when_sources_are_exhausted_all_begun_epochs_complete() -> None:
     simulation.send("a", [(3, 1), (5, 2)])
     simulation.run()
     assert said(simulation) == []
-    turn = simulation.coordinator.apply_round(simulation.batch, simulation.waiting[0].slice(0, 0), ended=True)
+    result = simulation.coordinator.apply_round(
+        simulation.batch, simulation.waiting[0].slice(0, 0), ended=True
+    )
 
-    assert turn.released == [("out", 3), ("out", 4), ("out", 5)]
+    assert result.released == [("out", 3), ("out", 4), ("out", 5)]
     assert simulation.coordinator.inputs == {"a": 6, "b": 6}
-    simulation.turn, simulation.waiting, simulation.batch = turn, [turn.rows], simulation.batch + 1
+    simulation.result, simulation.waiting, simulation.batch = result, [result.rows], simulation.batch + 1
     simulation.send("a", [(5, 3), (7, 4)])
     simulation.send("b", [(6, 5), (8, 6)])
     simulation.run()
-    assert simulation.turn.late == {"a": 1}
+    assert simulation.result.late == {"a": 1}
     simulation.close("a")
     simulation.close("b")
     simulation.run()

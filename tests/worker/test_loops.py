@@ -63,7 +63,7 @@ def test_a_round_ends_at_a_multiple_of_warn_after(told: list[Any]) -> None:
     steps = []
     for _ in range(4):
         simulation.step()
-        steps.append(simulation.turn.stats["records"])
+        steps.append(simulation.result.stats["records"])
 
     assert max(steps) <= 52
     assert told
@@ -174,7 +174,7 @@ def test_after_cancel_the_results_are_those_of_a_bounded_loop(
     simulation.run()
 
     bound = simulation.coordinator.loops.bounds["up"]
-    assert simulation.turn.cut_off["up"] > 0
+    assert simulation.result.cut_off["up"] > 0
     assert any("ended by cancel after" in str(warning.message) for warning in told)
     other = Simulation(build(max_iterations=bound + 1), workers=workers)
     for records in (first, second, third):

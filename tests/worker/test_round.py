@@ -248,14 +248,14 @@ def test_work_left_by_a_budget_gives_the_same_result_in_later_rounds(workers: in
             sorted(rows) for rows in expected.captured["out"].rows().values()
         ]
         assert tight.rounds > expected.rounds
-        assert max(turn.stats.get("steps", 0) for _, turn in tight.log) <= workers * budget.steps
+        assert max(result.stats.get("steps", 0) for _, result in tight.log) <= workers * budget.steps
 
 
 def test_budget_counts_what_is_left() -> None:
     simulation = Simulation(flow_of(Log()), budget=Budget(steps=1))
     simulation.send("x", [1])
     simulation.step()
-    assert simulation.turn.released == []
+    assert simulation.result.released == []
     assert not simulation.idle
     simulation.run()
     assert simulation.captured["out"].rows() == {0: [(1,)]}
@@ -292,7 +292,7 @@ def test_combining_before_the_exchange_sends_one_record_per_key() -> None:
     simulation.run()
 
     assert simulation.captured["out"].rows() == {0: [(7, 0)]}
-    assert sum(turn.stats.get("records_sent", 0) for _, turn in simulation.log) <= 3
+    assert sum(result.stats.get("records_sent", 0) for _, result in simulation.log) <= 3
 
 
 def test_a_step_without_header_rows_reads_the_one_it_is_given() -> None:
@@ -302,6 +302,6 @@ def test_a_step_without_header_rows_reads_the_one_it_is_given() -> None:
     simulation.send("x", [4])
     rows = simulation._input[0]
 
-    _, made = step(plan, None, 0, 0, rows, simulation.turn.header)
+    _, made = step(plan, None, 0, 0, rows, simulation.result.header)
 
     assert made["kind"].to_pylist() == ["output", "report"]

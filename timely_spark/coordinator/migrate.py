@@ -99,7 +99,7 @@ def migrate(  # noqa: PLR0917 - all of a checkpoint's parts, none of them option
         >>> old.send("words", ["to", "be", "to"])
         >>> old.run()
         >>> made = migrate(
-        ...     old.plan.described(), flow.compile(3), old.coordinator.encode(), old.states, old.turn.rows
+        ...     old.plan.described(), flow.compile(3), old.coordinator.encode(), old.states, old.result.rows
         ... )
         >>> made.worker_counts, len(made.workers), made.result.released
         ((2, 3), 3, [])

@@ -49,7 +49,7 @@ class Probe:
         >>> simulation = ts.testing.Simulation(flow)
         >>> simulation.send("x", [1])
         >>> simulation.run()
-        >>> simulation.turn.frontier[probe.name]
+        >>> simulation.result.frontier[probe.name]
         [[1]]
     """
 
