@@ -209,7 +209,6 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         [
             ("if late == (channel.index in source.late):", "if late != (channel.index in source.late):"),
             ("self.pointstamps[node.arrives, time] += 1", "self.pointstamps[node.arrives, time] += 2"),
-            ("first = self.header.batch < self.batch_id", "first = True"),
         ],
     ),
     (
