@@ -35,6 +35,7 @@ from timely_spark.state.keys import hashes
 from timely_spark.times import PRODUCT
 from timely_spark.worker import Worker
 from timely_spark.worker.vertex_snapshot import Invocation
+from timely_spark.worker.wire import Header
 
 Outcome = dict[str, Any]
 #: Vertices whose compaction advances times only.
@@ -112,7 +113,7 @@ def outcome(home: Path) -> Outcome:
     blobs = Blobs(log.files)
     for index, state in sorted(states.items()):
         worker = Worker(plan, blobs.get(state.reference), index, blobs)
-        since = json.loads(manifest.header)["oldest"]
+        since = Header.decode(manifest.header).oldest
         out |= {f"state/{index}/{name}": value for name, value in state_of(worker, plan, since).items()}
     progress = dict(manifest.coordinator)
     out["released"] = sorted(each for batch in range(newest + 1) for each in released(log, batch))
