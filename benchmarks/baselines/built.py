@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import shutil
 import subprocess
 import sys
@@ -18,11 +19,17 @@ def rust(program: str) -> str:
     Raises:
         OSError, subprocess.CalledProcessError: there is no cargo, or it cannot have what it builds with.
     """
-    place = _PLACE / "timely-bench-differential"
-    shutil.copytree(Path(__file__).parent / "differential", place, dirs_exist_ok=True)
+    place, sources = _PLACE / "timely-bench-differential", Path(__file__).parent / "differential"
+    shutil.copytree(sources, place, dirs_exist_ok=True, copy_function=_changed)
     build = ["cargo", "build", "--release", "--quiet", "--target-dir", "target"]
     subprocess.run(build, cwd=place, check=True, capture_output=True)
     return str(place / "target" / "release" / program)
+
+
+def _changed(source: str, target: str) -> None:
+    """Copy a file if it is another: cargo takes minutes to build anew what is younger than it was."""
+    if not Path(target).exists() or not filecmp.cmp(source, target, shallow=False):
+        shutil.copyfile(source, target)
 
 
 def pathway() -> str:
