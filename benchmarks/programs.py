@@ -41,7 +41,7 @@ def core(edges: ts.Collection) -> ts.Collection:
 
     def peel(left: ts.Collection) -> ts.Collection:
         degrees = left.count("degree", keys="src").where(pc.field("degree") >= CORE)
-        many = degrees.select(node="src").arrange("node")
+        many = degrees.select(node="src").consolidate().arrange("node")  # a degree that stays enough is none
         kept = both.semijoin(many, left="src", right="node", unique=True)
         return kept.semijoin(many, left="dst", right="node", unique=True)
 
