@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 CASES: tuple[tuple[tuple[str, str], tuple[str, ...]], ...] = (
     (("uniform", "100k"), tuple(FLOWS)),
     (("R-MAT", "100k"), tuple(FLOWS)),
-    (("classes", ""), ("bfs", "sssp")),
+    (("classes", ""), ("bfs", "sssp", "k-core", "triangles")),
     (("uniform", "1m"), ("bfs",)),
 )
 #: Of the first graph's, those that are measured on Spark, too.
