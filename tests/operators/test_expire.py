@@ -185,6 +185,17 @@ def test_sessions_of_keys_of_any_type_restart() -> None:
     assert result["total"].rows() == {0: [(2,)], 1: [(4,)], 2: [], 3: [(2,)], 4: []}
 
 
+def test_other_keys_do_not_end_a_session() -> None:
+    flow = ts.Dataflow("others")
+    flow.input("x", "k string").group_by("k").count("n", expire=2).capture("out")
+
+    assert run(flow, {"x": [["a"], ["b"], ["a"]]})["out"].rows() == {
+        0: [("a", 1)],
+        1: [("b", 1)],
+        2: [("a", 2)],
+    }
+
+
 def test_null_values_continue_no_session() -> None:
     flow = ts.Dataflow("null")
     flow.input("x", "k string, v double", epochs="manual").max("v", keys="k", expire=1).capture("out")

@@ -7,12 +7,18 @@ import math
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
 from timely_spark.errors import GraphError, SchemaError
+from timely_spark.graph import Monotone
+from timely_spark.operators.monotone import keep_best
+from timely_spark.state.history import EPOCH, stamped
 from timely_spark.testing import run
+from timely_spark.times import PRODUCT, Time
 
 UTC = dt.timezone.utc
 #: of each type two values in order
@@ -183,3 +189,12 @@ def test_old_epochs_are_compacted() -> None:
 
     assert len(simulation.states[0] or b"") < 20_000
     assert simulation.captured["out"].rows()[99] == [(k, -99) for k in range(10)]
+
+
+@pytest.mark.parametrize(("greatest", "due"), [(False, 3), (True, 8)])
+def test_compaction_keeps_the_best_record_of_a_key(*, greatest: bool, due: int) -> None:
+    rows = [stamped(pa.table({"k": [1], "v": [v]}), Time(epoch)) for epoch, v in enumerate([5, 3, 8, 4])]
+    compact = keep_best(Monotone(("k",), "v", greatest), 3, PRODUCT)
+    _, kept = compact(np.zeros(4, np.uint64), pa.concat_tables(rows))
+
+    assert kept.to_pydict() == {"k": [1, 1], "v": [due, 4], EPOCH: [2, 3]}

@@ -55,3 +55,17 @@ def test_many_outputs_are_released_together_and_in_order() -> None:
     for name in ("now", "later"):
         assert [epoch for sink, epoch in released if sink == name] == [0, 1, 2]
     assert len(released) == len(set(released))
+
+
+def test_a_record_of_an_older_epoch_withdraws_its_equal_of_a_newer_one() -> None:
+    flow = ts.Dataflow("older")
+    flow.input("x", "k long, v long", epochs="manual").min("v", keys="k").capture("out")
+    simulation = ts.testing.Simulation(flow, workers=2)
+    simulation.send("x", [(1, 5), (2, 5)], epoch=1)
+    simulation.step()
+    simulation.send("x", [(1, 5), (2, 6)], epoch=0)
+    simulation.step()
+    simulation.advance_to("x", 2)
+    simulation.run()
+
+    assert simulation.captured["out"].rows() == {0: [(1, 5), (2, 6)], 1: [(2, 5)]}

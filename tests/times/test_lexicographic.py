@@ -39,6 +39,15 @@ def test_bounds() -> None:
     assert isinstance(LEXICOGRAPHIC.enter(0).results_in(LEXICOGRAPHIC.epoch(3)), Lexicographic)
 
 
+def test_fewer_epochs_do_not_make_up_for_more_iterations() -> None:
+    twice = LEXICOGRAPHIC.feedback(1).followed_by(LEXICOGRAPHIC.feedback(1))
+    later = LEXICOGRAPHIC.delay(1, 1)
+
+    assert not twice.less_equal(later)
+    assert not later.less_equal(twice)
+    assert LEXICOGRAPHIC.feedback(1).less_equal(later.followed_by(twice))
+
+
 def test_between_two_locations_one_summary_is_least_where_the_product_order_has_several() -> None:
     found = []
     for kind in (PRODUCT, LEXICOGRAPHIC):
