@@ -40,12 +40,13 @@ def test_bounds() -> None:
 
 
 def test_fewer_epochs_do_not_make_up_for_more_iterations() -> None:
-    twice = LEXICOGRAPHIC.feedback(1).followed_by(LEXICOGRAPHIC.feedback(1))
-    later = LEXICOGRAPHIC.delay(1, 1)
+    enter, iteration = LEXICOGRAPHIC.enter(0), LEXICOGRAPHIC.feedback(1)
+    next_iteration = enter.followed_by(iteration)
+    next_epoch = LEXICOGRAPHIC.delay(0, 1).followed_by(enter)
 
-    assert not twice.less_equal(later)
-    assert not later.less_equal(twice)
-    assert LEXICOGRAPHIC.feedback(1).less_equal(later.followed_by(twice))
+    assert not next_iteration.less_equal(next_epoch)
+    assert not next_epoch.less_equal(next_iteration)
+    assert next_iteration.less_equal(next_epoch.followed_by(iteration))
 
 
 def test_between_two_locations_one_summary_is_least_where_the_product_order_has_several() -> None:
