@@ -92,7 +92,7 @@ FLOWS: dict[str, tuple[Callable[[], ts.Dataflow], Data]] = {
 
 @dataclass
 class Path:
-    """Seconds of packing, and by round of each worker's step and the driver's turn; what was sent."""
+    """Seconds of packing, and by round of each worker's step and the coordinator; what was sent."""
 
     workers: int
     steps: list[list[float]] = field(default_factory=list)
@@ -125,7 +125,7 @@ class Path:
 
 @contextmanager
 def watching(path: Path) -> Iterator[None]:
-    pack, step, turn = testing.pack, testing.step, Coordinator.apply_round
+    pack, step, apply_round = testing.pack, testing.step, Coordinator.apply_round
     times: list[float] = []
 
     def timed_pack(*args: Any) -> Any:
@@ -134,15 +134,15 @@ def watching(path: Path) -> Iterator[None]:
         path.packing += clock.perf_counter() - began
         return found
 
-    def timed_step(*args: Any) -> Any:
+    def timed_step(*args: Any, **options: Any) -> Any:
         began = clock.perf_counter()
-        found = step(*args)
+        found = step(*args, **options)
         times.append(clock.perf_counter() - began)
         return found
 
-    def timed_turn(coordinator: Coordinator, batch: int, rows: pa.Table) -> Any:
+    def timed_round(coordinator: Coordinator, batch: int, rows: pa.Table, **options: Any) -> Any:
         began = clock.perf_counter()
-        found = turn(coordinator, batch, rows)
+        found = apply_round(coordinator, batch, rows, **options)
         path.turns.append(clock.perf_counter() - began)
         path.steps.append(times.copy())
         times.clear()
@@ -155,7 +155,7 @@ def watching(path: Path) -> Iterator[None]:
     with (
         mock.patch.object(testing, "pack", timed_pack),
         mock.patch.object(testing, "step", timed_step),
-        mock.patch.object(Coordinator, "apply_round", timed_turn),
+        mock.patch.object(Coordinator, "apply_round", timed_round),
     ):
         yield
 
