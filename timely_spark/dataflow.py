@@ -10,7 +10,7 @@ import pyarrow as pa
 from timely_spark import show
 from timely_spark.compiler import Plan, compile_plan
 from timely_spark.coordinator.loops import with_warn_after
-from timely_spark.errors import BadArgument, GraphError, InvalidTime
+from timely_spark.errors import GraphError, InvalidTime
 from timely_spark.graph import (
     Graph,
     Kind,
@@ -23,6 +23,7 @@ from timely_spark.graph import (
     find,
     frame_schema,
     locate_errors,
+    refuse,
     whole,
 )
 from timely_spark.operators.custom import By, add_vertex
@@ -111,7 +112,7 @@ class Dataflow:
         given: Any = name
         if not isinstance(given, str) or not given:
             hint = 'name the flow after its result: Dataflow("reachability")'
-            raise BadArgument.kind(name, what="name", expected="a text", where=caller(), hint=hint)
+            refuse(name, what="name", expected="a text", hint=hint)
         if (broken := broken_law(times)) is not None:
             msg = f"flow {name!r} has times of the kind {type(times).__name__}: {broken}"
             raise InvalidTime(msg, where=caller(), hint="the laws of a kind of time are in times.Times")
@@ -192,7 +193,7 @@ class Dataflow:
     def _input(self, name: Any, outputs: list[pa.Schema], epochs: str, **more: Any) -> Stage:
         if not isinstance(name, str):
             hint = "name the input: its records are sent, and bound to DataFrames, by its name"
-            raise BadArgument.kind(name, what="name", expected="a text", where=caller(), hint=hint)
+            refuse(name, what="name", expected="a text", hint=hint)
         for stage in self.graph.stages:
             if stage.is_source and kind_of(stage.epochs) != kind_of(epochs):
                 msg = (

@@ -15,29 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = (
-    "BadArgument",
-    "CapabilityError",
-    "CycleError",
-    "CyclicTime",
-    "GraphError",
-    "InvalidTime",
-    "LimitReached",
-    "LogDamaged",
-    "NoSuchMethod",
-    "RecordError",
-    "SchemaError",
-    "StateError",
-    "TimelyError",
-    "UnknownName",
-    "VertexError",
-    "Where",
-    "excerpt",
-    "shorten",
-    "user_line",
-    "with_hint",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Where:
@@ -104,28 +81,10 @@ class InvalidTime(TimelyError, ValueError):
         return cls(msg, hint="number epochs from 0 upwards")
 
     @classmethod
-    def no_epoch(cls, of: str, got: object, where: Where | None) -> Self:
-        """An argument is not an epoch."""
-        msg = f"{of}: {got!r} ({type(got).__name__}) is no epoch"
-        return cls(msg, where=where, hint="an epoch is a whole number from 0 on and below 2**62")
-
-    @classmethod
     def depths_differ(cls, left: object, right: object) -> Self:
         """Two times, or a time and a summary, are of different loop contexts."""
         msg = f"{left!r} and {right!r} differ in their number of loop counters, so in their loop contexts"
         return cls(msg, hint="bring both into one context with enter or leave first")
-
-    @classmethod
-    def backwards(cls, old: object, new: object) -> Self:
-        """An input cannot move to an earlier or unrelated time."""
-        msg = f"an input stands at {old!r} and cannot move to {new!r}, which is not later"
-        return cls(msg, hint="an input only advances or closes")
-
-    @classmethod
-    def limit_not_monotone(cls, limit: int, depth: int) -> Self:
-        """Under the lexicographic order the limit of an inner loop is not monotone."""
-        msg = f"the lexicographic order has no limit ({limit}) for the loop at nesting depth {depth}"
-        return cls(msg, hint="limit only the outermost loop, or use the product order")
 
 
 class CyclicTime(TimelyError, ValueError):
@@ -157,23 +116,11 @@ class CyclicTime(TimelyError, ValueError):
 class BadArgument(TimelyError, ValueError):
     """An argument is not one of the allowed values.
 
-    >>> print(BadArgument.whole("workers", 0, least=1, where=Where("job.py", 12)))
-    workers=0: it must be a whole number of at least 1 (job.py:12)
-    Hint: leave it out for the default.
+    >>> isinstance(BadArgument("workers=0: it must be at least 1"), ValueError)
+    True
     """
 
     condition = "BAD_ARGUMENT"
-
-    @classmethod
-    def whole(cls, what: str, value: object, *, least: int, where: Where) -> Self:
-        """A whole number of at least `least` was expected."""
-        msg = f"{what}={value!r}: it must be a whole number of at least {least}"
-        return cls(msg, where=where, hint="leave it out for the default.")
-
-    @classmethod
-    def kind(cls, value: object, *, what: str, expected: str, where: Where, hint: str) -> Self:
-        """Another kind of value was expected."""
-        return cls(f"{what}={value!r}: {expected} was expected", where=where, hint=hint)
 
 
 class UnknownName(TimelyError, KeyError):
@@ -213,29 +160,17 @@ class CycleError(GraphError):
 class NoSuchMethod(TimelyError, AttributeError):
     """An object has no method or property of this name.
 
-    >>> isinstance(NoSuchMethod.of("Stream", "agg", None, "aggregate"), AttributeError)
+    >>> isinstance(NoSuchMethod("a Stream has no 'agg'"), AttributeError)
     True
     """
 
     condition = "NO_SUCH_METHOD"
-
-    @classmethod
-    def of(cls, kind: str, name: str, where: Where | None, meant: str) -> Self:
-        """The error for one name, with a suggestion."""
-        msg = f"a {kind} has no {name!r}"
-        return cls(msg, where=where, hint=f"did you mean {meant}?")
 
 
 class SchemaError(TimelyError, TypeError):
     """Columns or types do not fit."""
 
     condition = "SCHEMA"
-
-    @classmethod
-    def column(cls, source: str, column: str, kind: str, where: Where) -> Self:
-        """A column of a DataFrame has an unsupported Spark type."""
-        msg = f"source {source!r}: column {column!r} is of type {kind}, which a flow does not take"
-        return cls(msg, where=where, hint="cast the column, or drop it, in the DataFrame.")
 
 
 class CapabilityError(TimelyError, RuntimeError):

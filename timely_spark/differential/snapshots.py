@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from timely_spark.captured import Captured
 from timely_spark.differential.trace import DIFF, consolidate, numbers
-from timely_spark.errors import BadArgument, SchemaError
-from timely_spark.graph import caller, identifier, locate_errors
+from timely_spark.errors import SchemaError
+from timely_spark.graph import caller, identifier, locate_errors, refuse
 from timely_spark.times import as_epoch
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def snapshot(
     if not hasattr(changes, "sparkSession"):
         hint = "give a DataFrame of the table to which changes() were written, or the result of capture()."
         expected = "changes of a collection"
-        raise BadArgument.kind(changes, what="changes", expected=expected, where=caller(), hint=hint)
+        refuse(changes, what="changes", expected=expected, hint=hint)
     _check([diff, epoch], changes.columns)
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timely_spark.graph.arguments import OnLimit, check_limit, find, frame_schema, whole
+from timely_spark.graph.arguments import OnLimit, check_limit, find, frame_schema, refuse, whole
 from timely_spark.graph.graph import (
     Edge,
     Graph,
@@ -55,5 +55,6 @@ __all__ = [
     "locate_errors",
     "names",
     "operator",
+    "refuse",
     "whole",
 ]

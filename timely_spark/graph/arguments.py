@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, NoReturn, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -27,8 +27,15 @@ def whole(what: str, value: Any, *, least: int = 1) -> int:
         BadArgument: the value is something else, or below `least`.
     """
     if isinstance(value, bool | type) or not hasattr(value, "__index__") or value.__index__() < least:
-        raise BadArgument.whole(what, value, least=least, where=caller())
+        msg = f"{what}={value!r}: it must be a whole number of at least {least}"
+        raise BadArgument(msg, where=caller(), hint="leave it out for the default.")
     return int(value)
+
+
+def refuse(value: object, *, what: str, expected: str, hint: str) -> NoReturn:
+    """Raise a `BadArgument`: argument `what` is of another kind than expected."""
+    msg = f"{what}={value!r}: {expected} was expected"
+    raise BadArgument(msg, where=caller(), hint=hint)
 
 
 def find(things: Mapping[str, T], name: Any, *, kind: str, flow: str) -> T:
@@ -56,7 +63,10 @@ def frame_schema(source: str, frame: Any, where: Where) -> pa.Schema:
         try:
             fields += [*as_schema({column.name: column.dataType})]
         except SchemaError as error:  # noqa: PERF203 - fails at the first
-            raise SchemaError.column(source, column.name, column.dataType.simpleString(), where) from error
+            kind = column.dataType.simpleString()
+            msg = f"source {source!r}: column {column.name!r} is of type {kind}, which a flow does not take"
+            hint = "cast the column, or drop it, in the DataFrame."
+            raise SchemaError(msg, where=where, hint=hint) from error
     return as_schema(pa.schema(fields))
 
 
@@ -71,11 +81,11 @@ def most_epochs(inputs: Any) -> int:
     """
     hint = '{"x": [[1, 2], [3]]}: records 1 and 2 in epoch 0, and 3 in epoch 1.'
     if not isinstance(inputs, Mapping):
-        raise BadArgument.kind(inputs, what="inputs", expected="a mapping", where=caller(), hint=hint)
+        refuse(inputs, what="inputs", expected="a mapping", hint=hint)
     for name, epochs in inputs.items():
         if not isinstance(epochs, Sequence) or isinstance(epochs, str | bytes):
             expected, what = "a list with the records of each epoch", f"inputs[{name!r}]"
-            raise BadArgument.kind(epochs, what=what, expected=expected, where=caller(), hint=hint)
+            refuse(epochs, what=what, expected=expected, hint=hint)
     return max(map(len, inputs.values()), default=0)
 
 
@@ -96,7 +106,7 @@ def check_schedule(seed: Any, crashes: Any, *, flow: Any, fits: bool) -> None:
         ("crashes", crashes, valid_crashes, "a probability below 1", crashes_hint),
     ):
         if not valid:
-            raise BadArgument.kind(value, what=what, expected=expected, where=caller(), hint=hint)
+            refuse(value, what=what, expected=expected, hint=hint)
 
 
 def check_limit(max_iterations: Any, on_limit: Any) -> int | None:

@@ -95,4 +95,5 @@ class Suggests:
             names = [attribute for attribute in dir(kind) if not attribute.startswith("_")]
             close = ", ".join(difflib.get_close_matches(name, names))
             meant = _SUGGESTIONS.get(name.lower().replace("_", "")) or close or f"one of {', '.join(names)}"
-            raise NoSuchMethod.of(kind.__name__, name, caller(), meant)
+            msg = f"a {kind.__name__} has no {name!r}"
+            raise NoSuchMethod(msg, where=caller(), hint=f"did you mean {meant}?")

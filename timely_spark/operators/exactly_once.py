@@ -10,29 +10,15 @@ from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
 
-from timely_spark.errors import BadArgument, TimelyError
-from timely_spark.graph import caller
-
-
-class Cursor(Protocol):
-    """The methods of a DB-API 2.0 cursor that are used (PEP 249)."""
-
-    @property
-    def rowcount(self) -> int:
-        """The number of rows that the last statement changed."""
-
-    def execute(self, operation: str, /) -> object:
-        """Run a statement."""
-
-    def fetchone(self) -> Any:
-        """The next row, or None."""
+from timely_spark.errors import TimelyError
+from timely_spark.graph import refuse
 
 
 class Connection(Protocol):
     """The methods of a DB-API 2.0 connection that are used (PEP 249)."""
 
     def cursor(self) -> Any:
-        """A new `Cursor`."""
+        """A new cursor, with `execute`, `fetchone` and `rowcount`."""
 
     def commit(self) -> object:
         """Commit the transaction."""
@@ -49,29 +35,11 @@ class EpochsTaken(TimelyError, ValueError):
 
     condition = "EPOCHS_TAKEN"
 
-    @classmethod
-    def by(cls, name: str, *, found: str, mine: str) -> EpochsTaken:
-        """`found` and `mine` are the two checkpoints' ids."""
-        msg = (
-            f"table timely_epochs has {name!r} from the flow with checkpoint id {found}; this flow's is "
-            f"{mine}, and its epochs start again."
-        )
-        hint = f"resume the old checkpoint, choose another name, or delete the row of {name!r}."
-        return cls(msg, hint=hint)
-
 
 class NoTransaction(TimelyError, ValueError):
     """The connection is in autocommit mode."""
 
     condition = "NO_TRANSACTION"
-
-    @classmethod
-    def of(cls, name: str, connection: object) -> NoTransaction:
-        """`connection` is the result of `connect`."""
-        kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
-        msg = f"once({name!r}): the {kind} that connect() gives is in autocommit mode."
-        hint = "connect without autocommit: the epoch's number and your writes must be one transaction."
-        return cls(msg, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +65,7 @@ class ExactlyOnce:
 
     def _refuse(self, argument: str, expected: str, hint: str) -> NoReturn:
         value = getattr(self, argument)
-        raise BadArgument.kind(value, what=f"once: {argument}", expected=expected, where=caller(), hint=hint)
+        refuse(value, what=f"once: {argument}", expected=expected, hint=hint)
 
     def of(self, checkpoint: str) -> ExactlyOnce:
         """A copy for the epochs of this checkpoint."""
@@ -122,8 +90,11 @@ class ExactlyOnce:
     def _claim(self, connection: Connection, epoch: int) -> bool:
         """Write the epoch's number, which locks its row; False if the epoch was written before."""
         if _autocommits(connection):
-            raise NoTransaction.of(self.name, connection)
-        cursor: Cursor = connection.cursor()
+            kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
+            msg = f"once({self.name!r}): the {kind} that connect() gives is in autocommit mode."
+            hint = "connect without autocommit: the epoch's number and your writes must be one transaction."
+            raise NoTransaction(msg, hint=hint)
+        cursor = connection.cursor()
         mine = f"name = '{self.name}'"
         last = self._last(connection, cursor, mine)
         # literals, checked in `__post_init__`: drivers differ in how they mark parameters
@@ -133,13 +104,18 @@ class ExactlyOnce:
             )
             return True
         if last[0] != self.checkpoint:
-            raise EpochsTaken.by(self.name, found=last[0], mine=self.checkpoint)
+            msg = (
+                f"table timely_epochs has {self.name!r} from the flow with checkpoint id {last[0]}; this "
+                f"flow's is {self.checkpoint}, and its epochs start again."
+            )
+            hint = f"resume the old checkpoint, choose another name, or delete the row of {self.name!r}."
+            raise EpochsTaken(msg, hint=hint)
         cursor.execute(
             f"UPDATE timely_epochs SET epoch = {epoch:d} WHERE {mine} AND epoch < {epoch:d}"  # noqa: S608
         )
-        return cursor.rowcount != 0
+        return bool(cursor.rowcount != 0)
 
-    def _last(self, connection: Connection, cursor: Cursor, mine: str) -> tuple[str, int] | None:
+    def _last(self, connection: Connection, cursor: Any, mine: str) -> tuple[str, int] | None:
         try:
             cursor.execute(f"SELECT checkpoint, epoch FROM timely_epochs WHERE {mine}")  # noqa: S608
         except Exception:  # noqa: BLE001 - no table yet; each driver has its own error class

@@ -78,7 +78,8 @@ class Tracker:
         """
         assert 0 <= location < self.reachability.n, location
         if old is not None and new is not None and not old.less_equal(new):
-            raise InvalidTime.backwards(old, new)
+            msg = f"an input stands at {old!r} and cannot move to {new!r}, which is not later"
+            raise InvalidTime(msg, hint="an input only advances or closes")
         changes = [(time, n) for time, n in ((old, -1), (new, +1)) if time is not None]
         self._count(location + 2 * self.reachability.n, changes)
 

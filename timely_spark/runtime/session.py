@@ -62,9 +62,16 @@ def require_spark() -> None:
     try:
         from pyspark import __version__
     except ImportError as error:
-        raise SparkMissing.not_importable() from error
+        msg = "timely_spark needs PySpark 4.2 to run a flow, and none is installed."
+        hint = (
+            "pip install 'timely-spark[spark]' (a platform such as Databricks brings its own); "
+            "timely_spark.testing runs a flow without Spark."
+        )
+        raise SparkMissing(msg, hint=hint) from error
     if tuple(int(part) for part in re.findall(r"\d+", __version__)[:2]) < NEEDED:
-        raise SparkTooOld.found(__version__)
+        msg = f"timely_spark needs PySpark 4.2 or newer; found {__version__}."
+        hint = "pip install 'timely-spark[spark]', or choose a runtime with Spark 4.2."
+        raise SparkTooOld(msg, hint=hint)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
@@ -117,7 +124,8 @@ def _with_delta(builder: SparkSession.Builder, extra_packages: Sequence[str]) ->
     try:
         from delta import configure_spark_with_delta_pip
     except ImportError as error:
-        raise SparkMissing.no_delta() from error
+        msg = "configure(delta=True) needs delta-spark, and it is not installed."
+        raise SparkMissing(msg, hint="pip install 'timely-spark[delta]'.") from error
     return configure_spark_with_delta_pip(builder, extra_packages=list(extra_packages))
 
 
@@ -200,7 +208,9 @@ def active_session(session: SparkSession | None) -> SparkSession:
 
     session = session if session is not None else SparkSession.getActiveSession()
     if session is None:
-        raise NoSession.active()
+        msg = "No Spark session was given and none is active."
+        hint = "start(spark, ...), where spark = timely_spark.configure(SparkSession.builder).getOrCreate()."
+        raise NoSession(msg, hint=hint)
     return session
 
 

@@ -211,16 +211,20 @@ def _check_free(flow: str, inputs: Sequence[InputHandle], session: SparkSession,
     """Check that no running query uses the handles or the name."""
     bound = {handle.name: handle.query for handle in inputs if handle.query is not None}
     for query in bound.values():
-        raise InputsInUse.by(
-            flow,
-            [each for each, other in bound.items() if other is query],
-            query=query.name,
-            checkpoint=query.checkpoint,
-            where=caller(),
+        names = [each for each, other in bound.items() if other is query]
+        msg = (
+            f"Flow {flow!r}: the handles of {names} send to query {query.name!r} (checkpoint "
+            f"{query.checkpoint}), which is running; a second query cannot share them"
         )
+        hint = (
+            "stop() that query first, or start(..., replace=True); a flow built anew has handles of its own."
+        )
+        raise InputsInUse(msg, where=caller(), hint=hint)
     for active in session.streams.active:
         if active.name == name:
-            raise NameTaken.query(name, active.runId, where=caller())
+            msg = f"A query named {name!r} (run {active.runId}) is running in this session"
+            hint = "start(..., name=...) for another name, or replace=True to stop that query first."
+            raise NameTaken(msg, where=caller(), hint=hint)
 
 
 def _temporary(plan: Plan, session: SparkSession, undo: ExitStack) -> str:
@@ -292,9 +296,15 @@ def _refused(plan: Plan, dataframes: Mapping[str, DataFrame], error: Exception) 
     message = str(error).partition("\n")[0].partition(";")[0]
     stateful = [name for name, frame in dataframes.items() if _is_stateful(frame)]
     if not stateful:
-        return QueryRefused.because(plan.name, message)
-    places = [f"{name!r} ({plan.source(name).stage.where})" for name in stateful]
-    return QueryRefused.sources(plan.name, places, message)
+        msg = f"Flow {plan.name!r}: Spark does not start the query: {message}"
+        return QueryRefused(msg, hint="the cause below is Spark's own exception.")
+    places = ", ".join(f"{name!r} ({plan.source(name).stage.where})" for name in stateful)
+    msg = f"Flow {plan.name!r}: source {places} has a stateful step of Spark upstream: {message}"
+    hint = (
+        "give the flow the DataFrame before groupBy, dropDuplicates or a join of streams, and say these "
+        "in the flow; or write that query's result to a table, and read this."
+    )
+    return QueryRefused(msg, hint=hint)
 
 
 def _is_stateful(frame: DataFrame) -> bool:
@@ -309,17 +319,27 @@ def _is_stateful(frame: DataFrame) -> bool:
 def _check_sources(plan: Plan, dataframes: Mapping[str, DataFrame], inputs: Sequence[InputHandle]) -> None:
     given = {*dataframes, *(handle.name for handle in inputs)}
     if given != set(plan.sources):
-        raise NotStreaming.missing(sorted(set(plan.sources) - given), sorted(given))
+        msg = (
+            "The flow's sources and the DataFrames given differ: without a DataFrame "
+            f"{sorted(set(plan.sources) - given)}, given {sorted(given)}."
+        )
+        raise NotStreaming(msg, hint="one streaming DataFrame per flow.source(name, ...).")
     for name, frame in dataframes.items():
         if getattr(frame, "isStreaming", False) is not True:
-            raise NotStreaming.source(name, frame)
+            kind = "a batch DataFrame" if hasattr(frame, "isStreaming") else f"a {type(frame).__name__}"
+            msg = f"Source {name!r} must be a streaming DataFrame; got {kind}."
+            hint = "spark.readStream instead of spark.read, or flow.input(...) and send what you have."
+            raise NotStreaming(msg, hint=hint)
         stage = plan.source(name).stage
         declared = stage.outputs[0]
         schema = frame_schema(name, frame, stage.where)
         if schema.names != declared.names or not all(map(_fits, schema.types, declared.types)):
-            raise SourceMismatch.columns(
-                name, found=_columns(schema), declared=_columns(declared), where=stage.where
+            msg = (
+                f"Source {name!r} was declared with columns {_columns(declared)}; the DataFrame given has "
+                f"{_columns(schema)}"
             )
+            hint = "select and cast the DataFrame's columns, or declare the source as they are."
+            raise SourceMismatch(msg, where=stage.where, hint=hint)
 
 
 def _fits(given: pa.DataType, declared: pa.DataType) -> bool:
@@ -340,7 +360,8 @@ def _identified(log: RoundLog, plan: Plan, partitions: int) -> dict[str, Any]:
     identity = log.identity()
     if identity is None:
         if log.used_by_spark():
-            raise OtherFlow.not_ours(log.checkpoint)
+            msg = f"Checkpoint {log.checkpoint} is of a streaming query that no flow started."
+            raise OtherFlow(msg, hint="give the flow a checkpoint directory of its own.")
         identity = {"format": FORMAT, "id": str(uuid.uuid4()), "name": plan.name, "partitions": partitions}
         log.files.write_json("flow.json", identity, durable=True)
     return identity

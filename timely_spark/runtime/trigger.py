@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from timely_spark.errors import BadArgument
-from timely_spark.graph import caller
+from timely_spark.graph import refuse
 
 _UNIT = r"(?:(?:micro|milli)?second|minute|hour|day|week)s?"
 _INTERVAL = re.compile(rf"(?:interval\s+)?(?:\d+(?:\.\d+)?\s+{_UNIT}\s*)+", re.IGNORECASE)
@@ -47,7 +46,7 @@ def _named(trigger: object, kind: str, value: object) -> dict[str, Any]:
 
 
 def _refused(trigger: object, expected: str, hint: str) -> NoReturn:
-    raise BadArgument.kind(trigger, what="trigger", expected=expected, where=caller(), hint=hint)
+    refuse(trigger, what="trigger", expected=expected, hint=hint)
 
 
 def _plain(word: str) -> str:

@@ -41,5 +41,6 @@ def as_epoch(value: Any, of: str, where: Where | None = None) -> int:
         InvalidTime: the value is no epoch.
     """
     if not is_whole(value):
-        raise InvalidTime.no_epoch(of, value, where)
+        msg = f"{of}: {value!r} ({type(value).__name__}) is no epoch"
+        raise InvalidTime(msg, where=where, hint="an epoch is a whole number from 0 on and below 2**62")
     return int(value)

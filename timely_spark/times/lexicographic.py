@@ -94,7 +94,8 @@ class LexicographicTimes(NestedTimes[Lexicographic, LexicographicSummary]):
     def feedback(self, depth: int, limit: int | None = None) -> LexicographicSummary:
         """The feedback of a loop: the last of ``depth`` counters + 1; ``limit`` only for ``depth`` 1."""
         if limit is not None and depth > 1:
-            raise InvalidTime.limit_not_monotone(limit, depth)
+            msg = f"the lexicographic order has no limit ({limit}) for the loop at nesting depth {depth}"
+            raise InvalidTime(msg, hint="limit only the outermost loop, or use the product order")
         return NestedTimes.feedback(self, depth, limit)
 
     def advance(self, time: Lexicographic, since: int) -> Lexicographic:

@@ -70,7 +70,8 @@ class Status:
         identity, batch = log.identity(), log.newest()
         whole = None if batch is None else log.read_whole(batch)
         if identity is None or whole is None:
-            raise OtherFlow.no_flow(log.checkpoint)
+            msg = f"{log.checkpoint} holds no checkpoint of a flow."
+            raise OtherFlow(msg, hint="give the directory of start(checkpoint=...).")
         manifest, rows = whole
         flow = log.require_json(f"flows/{manifest.plan}.json")
         snapshot, summary = manifest.coordinator, PlanSummary(flow["outline"])

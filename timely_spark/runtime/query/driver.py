@@ -100,7 +100,11 @@ class Driver:
     def _restored(self, log: RoundLog, batch_id: int) -> _BatchState:
         manifest, rows = log.newest_before(batch_id)
         if manifest.plan != self.context.plan.fingerprint:  # committed by a driver that has since died
-            raise OtherFlow.moved(log.checkpoint, manifest.batch)
+            msg = (
+                f"Checkpoint {log.checkpoint}: batch {manifest.batch} was committed by the run before while "
+                "this one started."
+            )
+            raise OtherFlow(msg, hint="start again: the flow then continues from that batch.")
         coordinator = Coordinator.decode(self.context.plan, manifest.coordinator)
         sent = files_of(wire.only(rows, Message))
         return _BatchState(manifest, coordinator, States.of(rows), sent)

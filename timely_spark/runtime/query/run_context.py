@@ -172,7 +172,13 @@ def packed(plan: Plan) -> dict[str, Any]:
     except Exception as error:
         stage = next((stage for stage in plan.stages if refused(stage.vertex)), None)
         step, where = (plan.name, None) if stage is None else (stage.name, stage.where)
-        raise Unpicklable.step(step, error, where=where) from error
+        reason = str(error).partition("\n")[0]
+        msg = f"step {step!r} cannot be sent to Spark's tasks: {type(error).__name__}: {reason}"
+        hint = (
+            "let its functions refer to plain values; open what cannot be copied (a lock, a connection, the "
+            "SparkSession) inside of them."
+        )
+        raise Unpicklable(msg, where=where, hint=hint) from error
     return {"packed": found, "digest": hashlib.sha256(found).hexdigest()[:16]}
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar
 
 from timely_spark.errors import with_hint
@@ -66,17 +67,19 @@ class DeltaSink:
         schema, names = with_epoch(self.target, output.schema)
         missing = [key for key in self.keys if key not in names]
         if missing:
-            raise OutputMismatch.keys(self.target, missing, names)
+            msg = f"{self.target}: keys {missing} must be columns of the stream, which has {names}."
+            raise OutputMismatch(msg, hint="check to_delta(keys=...).")
         if self.keys and self.diff is not None:
             names.remove(self.diff)
             schema = type(schema)([f for f in schema.fields if f.name != self.diff])
         self._app, self._columns = f"timely/{identity}/{output.name}/{output.release}", names
-        try:
-            import delta  # noqa: F401
-        except ImportError as error:
-            raise OutputMismatch.no_delta(self.target) from error
-        if "delta" not in (session.conf.get("spark.sql.extensions", "") or "").lower():
-            raise OutputMismatch.no_delta(self.target)
+        configured = "delta" in (session.conf.get("spark.sql.extensions", "") or "").lower()
+        if not configured or find_spec("delta") is None:
+            msg = f"{self.target}: this Spark session has no Delta Lake."
+            hint = (
+                "timely_spark.configure(SparkSession.builder, delta=True), and install timely-spark[delta]."
+            )
+            raise OutputMismatch(msg, hint=hint)
         mapping = _mapping(output.schema)
         if not self._exists(session):
             self._make(session, schema, {_OWNER: identity, **mapping})
@@ -92,7 +95,8 @@ class DeltaSink:
         expected = [f"{f.name} {f.dataType.simpleString()}" for f in schema]
         # users may add columns to a table that a flow has made
         if not set(expected) <= set(columns) or (owner is None and columns != expected):
-            raise OutputMismatch.columns(self.target, found=columns, expected=expected)
+            msg = f"{self.target} exists with columns {columns}; the stream writes {expected}."
+            raise OutputMismatch(msg, hint="write to another table, or pass overwrite=True.")
         if owner is None:  # a table that the user made for this output
             self._set(session, {_OWNER: identity})
 
@@ -131,7 +135,12 @@ class DeltaSink:
         pair = {f"{_TXN}AppId": self._app, f"{_TXN}Version": str(version)}
         with applied(session, pair) as refused:
             if refused:
-                raise OutputMismatch.no_transaction(self.target, refused)
+                why = "; ".join(refused)
+                msg = f"{self.target}: an epoch cannot be written exactly once, because {why}."
+                hint = (
+                    "allow these settings, or leave out to_delta(keys=...), whose appends do not need them."
+                )
+                raise OutputMismatch(msg, hint=hint)
             merge.execute()
 
     def _epoch_unless_more_than(self, most: int) -> dict[str, str | Column]:

@@ -50,7 +50,8 @@ class FolderSink:
         _, columns = with_epoch(self.path, output.schema)
         nested = [name for name in columns if pa.types.is_nested(output.schema.field(name).type)]
         if self.format == "csv" and nested:
-            raise OutputMismatch.nested(self.path, nested)
+            msg = f"{self.path}: columns {nested} are nested, which csv has no form for."
+            raise OutputMismatch(msg, hint='to_files(format="parquet"), or select what is in them.')
         files, own = Files(self.path), {"checkpoint": identity, "output": output.name}
         content = files.read(_OWNER)
         owner = None if content is None else files.parsed(_OWNER, content)
@@ -59,9 +60,16 @@ class FolderSink:
             return
         names = files.names(".")
         if owner is None and (others := [name for name in names if not name.startswith("_")]):
-            raise OutputMismatch.occupied(self.path, others)
+            msg = (
+                f"{self.path} holds other files, such as {others[0]!r}, which would be read with the epochs."
+            )
+            raise OutputMismatch(msg, hint="write to a folder of the output's own.")
         if owner is not None and owner["checkpoint"] == identity:
-            raise OutputMismatch.shared(self.path, owner["output"], output.name)
+            first, second = owner["output"], output.name
+            msg = (
+                f"{self.path} is the folder of output {first!r}; output {second!r} would overwrite its files."
+            )
+            raise OutputMismatch(msg, hint="a folder for each, or concat the streams first.")
         if owner is not None and not self.overwrite:
             raise TableTaken.by(self.path, found=owner["checkpoint"], mine=identity)
         for name in names:  # before the owner changes, so that the next start repeats an interrupted removal

@@ -182,5 +182,6 @@ def stamped(table: pa.Table, epoch: int, column: str = EPOCH) -> pa.Table:
 def with_epoch(where: str, schema: pa.Schema) -> tuple[StructType, list[str]]:
     """Spark's schema of an output with a first column of epochs, and the names of the stream's columns."""
     if EPOCH in schema.names:
-        raise OutputMismatch.reserved(where, EPOCH)
+        msg = f"{where}: the stream has a column {EPOCH!r}, which the output adds."
+        raise OutputMismatch(msg, hint="rename it with select.")
     return spark_schema(schema.insert(0, pa.field(EPOCH, pa.int64()))), list(schema.names)

@@ -66,10 +66,12 @@ class Cache:
             os.mkdir(folder, 0o700)
         info = os.lstat(folder)
         if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
-            raise BadLocation.cache(folder, PLACE)
+            msg = f"{folder} is for this user's copies of remote files, but others can read or write it."
+            raise BadLocation(msg, hint=f"remove it, or set {PLACE} to another folder.")
         limit = os.environ.get(LIMIT) or str(_DEFAULT)
         if not limit.isdecimal():
-            raise BadLocation.cache_limit(limit, LIMIT)
+            msg = f"{LIMIT} is {limit!r}; it must be a number of bytes."
+            raise BadLocation(msg, hint=f"{LIMIT}=1073741824.")
         return cls(folder, int(limit))
 
     def get(self, key: str) -> pa.Buffer | None:

@@ -172,7 +172,10 @@ class Journal:
         except FileExistsError:  # some network file systems raise this after creating the link
             if not self._is_written(entry):
                 self._interrupted = None
-                raise SentElsewhere.entry(self.name, position.sent - 1) from None
+                number = position.sent - 1
+                msg = f"Input {self.name!r}: entry {number} was sent by another process; this one is not."
+                hint = "let one process at a time send into an input; a new start continues after it."
+                raise SentElsewhere(msg, hint=hint) from None
         self.position = position
         self._interrupted = None
 

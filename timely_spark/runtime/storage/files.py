@@ -48,7 +48,10 @@ def location(text: str | os.PathLike[str]) -> str:
     authority, _, path = place.partition("/")
     parts = [part for part in path.split("/") if part]
     if ":" in authority.rpartition("@")[0] or (authority.count("@") and SCHEMES[scheme] == "s3"):
-        raise BadLocation.credentials(scheme)
+        msg = f"The {scheme}: URI holds credentials, which Spark's logs would show."
+        raise BadLocation(
+            msg, hint="leave them out, and set them in the environment of driver and executors."
+        )
     if (not authority and scheme != "hdfs") or {".", ".."} & set(parts):
         raise BadLocation.incomplete(shown(text))
     return f"{SCHEMES[scheme]}://{'/'.join([authority, *parts])}{mark}{query}"
@@ -69,7 +72,10 @@ def local_path(location: str) -> str:
     elif parts.scheme == "dbfs":
         location = "/dbfs/" + unquote(parts.path).lstrip("/")
     elif len(parts.scheme) > 1:  # one letter is a drive
-        raise BadLocation.scheme(shown(location), sorted(SCHEMES))
+        known = ", ".join(sorted(SCHEMES))
+        msg = f"{shown(location)!r} is not a local path, and its scheme is none of {known}."
+        hint = "a path or URI that driver and executors both see; /Volumes/... on Databricks."
+        raise BadLocation(msg, hint=hint)
     if not location or "\0" in location:
         raise BadLocation.incomplete(location)
     return os.path.abspath(location)

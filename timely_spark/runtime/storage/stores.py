@@ -243,7 +243,9 @@ def connect(location: str) -> tuple[Local | Remote, str]:
     try:
         store, root = _connect(scheme, authority, query)
     except (OSError, ValueError, NotImplementedError) as error:  # pa.ArrowInvalid is a ValueError
-        raise BadLocation.refused(shown(location), error) from error
+        msg = f"pyarrow does not reach {shown(location)}: {error}"
+        hint = "check the URI's options, the network, and with what pyarrow was built."
+        raise BadLocation(msg, hint=hint) from error
     return store, f"{root.rstrip('/')}/{path}".rstrip("/")
 
 
