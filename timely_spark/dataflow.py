@@ -241,7 +241,6 @@ class Dataflow:
             outputs: the schema of each output, in the order of `send_by`'s `edge`; one schema for one output.
             by: for each input the columns by which it is partitioned; None: it is not exchanged. A single
                 input needs no outer list: ``by="id"``.
-            name: the step's name.
 
         Returns:
             A stream; a tuple of streams if `outputs` is a list.
@@ -290,7 +289,8 @@ class Dataflow:
                 Spark's `trigger`.
             name: the query's name, by default the flow's.
             sources: DataFrames for sources that were declared by their schema.
-            partitions: Spark tasks per round; by default as many as workers or cores.
+            partitions: Spark tasks per round; by default as many as workers or cores. A restart uses the
+                number in the checkpoint.
             rounds_per_batch: the most rounds of a micro-batch, by default 100; with 1 every round is a
                 micro-batch, so input and commits wait for one round at most. The rounds after the first are
                 local: they cost a few milliseconds each, in one task. They end when a round exchanges more

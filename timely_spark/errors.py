@@ -39,11 +39,6 @@ class TimelyError(Exception):
     >>> print(TimelyError("no such stage: 'a'", where=Where("job.py", 12), hint="the stages are 'b', 'c'"))
     no such stage: 'a' (job.py:12)
     Hint: the stages are 'b', 'c'
-
-    Args:
-        message: the actual and the expected value.
-        where: the user's line.
-        hint: a remedy.
     """
 
     #: A stable name of the error, for programs and for searching.

@@ -34,6 +34,9 @@ else:  # `operator` adds the methods
 class Stream(StreamMethods):
     """A stream of records: an output of a stage. The operators are its methods and return new streams.
 
+    The argument `name` of an operator is the step's name: by it errors, `explain` and metrics name the step,
+    and a changed flow finds the step's state. If an operator adds several steps, their names begin with it.
+
     Example:
         >>> import timely_spark as ts
         >>> numbers = ts.Dataflow("numbers").input("x", "n long")
@@ -79,7 +82,6 @@ class Stream(StreamMethods):
             operator: the operator's label, shown by explain; unnamed steps are named after it.
             outputs: the schema of each output.
             others: further inputs.
-            name: the step's name.
             scope: the scope of the outputs, if not that of the inputs.
             parts: `kind` (by default a vertex), `vertex`, `requires`, `guarantees`, `keeps`, `summary`,
                 `detail`, `parameters` of the stage; `called`: the text from which a name is derived, by

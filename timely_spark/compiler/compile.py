@@ -41,12 +41,7 @@ _ROUTES = 16
 
 
 def compile_plan(graph: Graph, workers: int) -> Plan:
-    """Compile a graph.
-
-    Raises:
-        GraphError: the graph has no input, or a variable was never fed.
-        CycleError: a cycle does not advance time; it is named by its steps and the user's lines.
-    """
+    """Compile a graph."""
     if workers < 1:
         msg = f"workers is {workers}"
         raise GraphError(msg, hint="give at least 1.")

@@ -113,14 +113,9 @@ class Coordinator:
         """Apply the rows that the workers wrote in one round of a batch.
 
         Args:
-            batch_id: the batch.
-            rows: the workers' messages, outputs and reports, in schema `ROWS`.
             cancel: epochs whose running loops end now.
             ended: whether the sources have no more rows. Then every epoch that has begun is over; rows that
                 arrive for it after a restart are late.
-
-        Raises:
-            VertexError: a vertex failed; names the step, the time, and the user's line.
         """
         self.batch = batch_id
         deltas = []

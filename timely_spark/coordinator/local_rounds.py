@@ -57,7 +57,6 @@ def run_workers(rows: pa.Table, run: Callable[[int, pa.Table], pa.Table]) -> pa.
     """Run a round of each worker that has rows; returns the rows that the workers write, in their order.
 
     Args:
-        rows: the rows for all workers, of schema `ROWS`.
         run: runs a worker's round with the worker's rows; its `VertexError` becomes a `Failure`.
     """
     column, written = rows.column("worker"), [ROWS.empty_table()]
@@ -82,19 +81,10 @@ def run_local_rounds(
     """Run local rounds, which have no input, after the batch's rounds so far.
 
     Args:
-        coordinator: the coordinator that gave `result`.
-        result: the result of the batch's rounds so far.
         states: the `checkpoint` of each worker that has one.
-        bound: the limits of local rounds.
-        blobs: the store of the large parts of states.
-        budget: the budget of each worker's round.
-        watch: called after each worker's round.
 
     Returns:
         The result of all rounds of the batch, and the workers that ran, each with its new state.
-
-    Raises:
-        VertexError: a vertex failed.
     """
     plan, batch = coordinator.plan, coordinator.batch
     workers: dict[int, Worker] = {}

@@ -136,7 +136,6 @@ class Loops:
         """Bound the loops in which an epoch is active by the highest counter that any time has had.
 
         Args:
-            epoch: the epoch.
             pointstamps: all active times, each with the loops around its location.
         """
         running: set[str] = set()
@@ -171,11 +170,7 @@ class Loops:
 
 
 def with_warn_after(plan: Plan, after: int | None) -> Plan:
-    """The plan with another `warn_after`.
-
-    Raises:
-        GraphError: `after` is not a positive whole number.
-    """
+    """The plan with another `warn_after`."""
     if after is not None and (type(after) is not int or after < 1):
         msg = f"warn_after={after!r}"
         raise GraphError(

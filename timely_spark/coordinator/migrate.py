@@ -79,15 +79,9 @@ def migrate(  # noqa: PLR0917 - all of a checkpoint's parts, none of them option
 
     Args:
         before: the old plan's `described`.
-        plan: the new plan.
         snapshot: the old `Coordinator.encode`.
         states: the `Worker.checkpoint` of each old worker; None: the worker never ran.
         messages: the messages in flight, of schema `ROWS`. They are queued at their workers.
-        blobs: the store of large parts of states.
-
-    Raises:
-        FlowChanged: the new plan cannot take over some contents of the checkpoint.
-        VertexError: a vertex cannot be restored.
 
     Example:
         Three workers instead of two:

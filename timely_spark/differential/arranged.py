@@ -63,11 +63,7 @@ class Arrange(Vertex):
 
 
 def index_of(context: Context, edge: int) -> Arrange:
-    """The `Arrange` vertex whose output is input `edge`.
-
-    Raises:
-        StateError: the plan has another vertex there.
-    """
+    """The `Arrange` vertex whose output is input `edge`."""
     index = context.feeds(edge)
     if not isinstance(index, Arrange):
         msg = f"input {edge} was built to read an arrangement, and reads {type(index).__name__}"
@@ -81,11 +77,7 @@ def numbered(batch: pa.Table, sequence: int) -> pa.Table:
 
 
 def key_columns(operator: str, schema: pa.Schema, columns: str | Sequence[str]) -> tuple[str, ...]:
-    """Check and normalise key columns.
-
-    Raises:
-        SchemaError: there are no keys, or one is missing, nested, or named twice.
-    """
+    """Check and normalise key columns."""
     listed = names(operator, columns)
     check_columns(operator, schema, listed, keys=True)
     if not listed or len(set(listed)) < len(listed):
@@ -104,9 +96,7 @@ def arrange(collection: Collection, keys: str | Sequence[str], *, name: str | No
     arrangements, VLDB 2020.
 
     Args:
-        collection: any.
         keys: the key columns, in the order in which readers name them.
-        name: the step's name.
 
     **Columns:** out as in; keys may not be nested.
 

@@ -26,8 +26,9 @@ class Collection(CollectionMethods):
     times) is what a batch program computes from the accumulated inputs. So operators work in loops, and
     inputs may insert and delete records at any time.
 
-    Made by `Stream.collection` and by operators on collections. `index`, `keys`, `once`, `like`, `check` and
-    `together` are for writing operators. Source: McSherry et al., Differential dataflow, CIDR 2013.
+    Made by `Stream.collection` and by operators on collections, whose argument `name` is that of `Stream`'s
+    operators. `index`, `keys`, `once`, `like`, `check` and `together` are for writing operators. Source: McSherry
+    et al., Differential dataflow, CIDR 2013.
 
     **Columns:** `schema` has the records' columns; `stream` these, then `DIFF`, a long: the change of the
     record's multiplicity from the change's time on.
@@ -163,7 +164,6 @@ class Collection(CollectionMethods):
 
         Args:
             diff: the name of the column of differences.
-            name: the step's name.
 
         **Columns:** out: the records', none nested; then `diff`, a long that is not 0.
 
@@ -293,11 +293,7 @@ class Variable(Collection):
 
 
 def check_collection(operator: str, other: Any) -> None:
-    """Check that an argument is a collection.
-
-    Raises:
-        GraphError: it is not.
-    """
+    """Check that an argument is a collection."""
     if not isinstance(other, Collection):
         msg = f"{operator} got a {type(other).__name__}, not a collection"
         raise GraphError(msg, where=caller(), hint="make a stream one with stream.collection().")

@@ -86,7 +86,6 @@ def join(
         on: the key column, or columns, of one name on both sides; or
         left: key columns of the left side, and
         right: as many of the right side, of the same types (integers of any width).
-        name: the step's name.
 
     **Columns:** out: all of the left, then those of the right that are no keys.
 
@@ -133,7 +132,6 @@ def semijoin(
         left: key columns of the left side, and
         right: as many of the right side.
         unique: the other side has no key twice, ever, so need not be made distinct.
-        name: the step's name.
 
     **Columns:** out as in.
 
@@ -178,7 +176,6 @@ def antijoin(
         left: key columns of the left side, and
         right: as many of the right side.
         unique: the other side has no key twice, ever, so need not be made distinct.
-        name: the step's name.
 
     **Columns:** out as in.
 

@@ -92,11 +92,7 @@ class Consolidate(BufferingVertex):
 
 
 def changed_by(stream: Stream, diff: str | None, *, name: str | None = None) -> Stream:
-    """A stream's records as changes with `DIFF`: 1 for each, or column `diff`.
-
-    Raises:
-        SchemaError: `diff` is missing, or not an integer column.
-    """
+    """A stream's records as changes with `DIFF`: 1 for each, or column `diff`."""
     if diff is None:
         return computed(stream, *stream.schema.names, {DIFF: pc.scalar(1)}, own=(DIFF,), name=name)
     if diff not in stream.schema.names or not pa.types.is_integer(stream.schema.field(diff).type):
@@ -124,9 +120,7 @@ def collection(stream: Stream, diff: str | None = None, *, name: str | None = No
     The method `Stream.collection`.
 
     Args:
-        stream: any.
         diff: an integer column: the change of the record's multiplicity.
-        name: the step's name.
 
     **Columns:** out: the stream's, without `diff`. Only stateless operators accept nested ones.
 
@@ -162,9 +156,7 @@ def select(
     """Choose, rename and compute columns, as `Stream.select`. The multiplicities of equal records add up.
 
     Args:
-        collection: any.
         columns: columns to keep; or mappings like `named`, for names that cannot be keyword arguments.
-        name: the step's name.
         named: for each new column a column's name, or a `pyarrow.compute` expression.
 
     **Columns:** out: `columns`, then one for each of `named`.
@@ -192,10 +184,8 @@ def where(
     """Keep the records that pass an expression, or a function of one record. `filter` is an alias.
 
     Args:
-        collection: any.
         predicate: a `pyarrow.compute` expression; or a function of a named row, which must be deterministic,
             as it is applied to a record's insertion and deletion.
-        name: the step's name.
 
     **Columns:** out as in.
 
@@ -219,11 +209,9 @@ def map(
     """Compute one record from each, by a function of a record: slower than `select`.
 
     Args:
-        collection: any.
         function: gets a named row; returns a tuple, a dict, or for one column the value. It must be
             deterministic, as it is applied to a record's insertion and deletion.
         schema: the schema of the results.
-        name: the step's name.
 
     **Columns:** out: `schema`.
 
@@ -254,11 +242,9 @@ def map_batches(
     """Compute one record from each, by a function of whole batches that treats each record independently.
 
     Args:
-        collection: any.
         function: gets an Arrow table; returns as many rows, in the same order: an Arrow table, a record batch
             or a pandas frame.
         schema: the schema of the results.
-        name: the step's name.
 
     **Columns:** the function gets the collection's; out: `schema`, which it returns.
 
@@ -291,11 +277,9 @@ def flat_map(
     """Compute any number of records from each, by a function of a record.
 
     Args:
-        collection: any.
         function: gets a named row; returns an iterable of tuples, dicts, or for one column values. It must be
             deterministic, as for `map`.
         schema: the schema of the results.
-        name: the step's name.
 
     **Columns:** out: `schema`.
 

@@ -53,7 +53,6 @@ def enter_at(
         collection: of the scope around the loop.
         scope: the loop.
         iteration: an integer column or expression, at least 0.
-        name: the step's name.
 
     **Columns:** out as in.
 

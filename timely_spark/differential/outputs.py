@@ -47,8 +47,6 @@ def inspect(
     """Print changes on arrival, on the driver, also in loops: as `Stream.inspect` of `changes(diff)`.
 
     Args:
-        collection: any.
-        name: the step's name.
         limit: how many are printed per micro-batch, at most.
         diff: the name of the column of differences.
 
@@ -209,7 +207,6 @@ def to_delta(
         diff: the name of the column of differences.
         overwrite: replace the contents of a table that another checkpoint wrote.
         release: "epoch", or, for a log, "arrival".
-        name: the step's name.
 
     **Columns:** epoch long (with keys: of the last change), then the records'; without keys `diff` long, too.
 

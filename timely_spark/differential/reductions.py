@@ -105,10 +105,8 @@ def count(
     """The number of records of each key; a key without records has no row.
 
     Args:
-        collection: any.
         column: the name of the count.
         keys: the key columns; by default those of its arrangement, or else all records are one group.
-        name: the step's name.
 
     **Columns:** out: `keys`, then `column` long.
 
@@ -140,10 +138,8 @@ def sum(collection: Collection, value: str, *, keys: Columns = None, name: str |
     negatively in sums of integers, and are ignored in others.
 
     Args:
-        collection: any.
         value: the column.
         keys: the key columns; by default those of its arrangement, or else all records are one group.
-        name: the step's name.
 
     **Columns:** out: `keys`, then `value`; null where all values are.
 
@@ -187,10 +183,8 @@ def mean(collection: Collection, value: str, *, keys: Columns = None, name: str 
     number of workers, and a sum of longs that is too large wraps around.
 
     Args:
-        collection: any.
         value: the column.
         keys: the key columns; by default those of its arrangement, or else all records are one group.
-        name: the step's name.
 
     **Columns:** out: `keys`, then `value` double; null where all values are.
 
@@ -217,10 +211,8 @@ def min(collection: Collection, value: str, *, keys: Columns = None, name: str |
     """The least value of a column per key, ignoring null and NaN; a key without values has no row.
 
     Args:
-        collection: any.
         value: the column.
         keys: the key columns; by default those of its arrangement, or else all records are one group.
-        name: the step's name.
 
     **Columns:** out: `keys`, then `value`.
 
@@ -244,10 +236,8 @@ def max(collection: Collection, value: str, *, keys: Columns = None, name: str |
     """The greatest value of a column per key, ignoring null and NaN; a key without values has no row.
 
     Args:
-        collection: any.
         value: the column.
         keys: the key columns; by default those of its arrangement, or else all records are one group.
-        name: the step's name.
 
     **Columns:** out: `keys`, then `value`.
 
@@ -290,12 +280,10 @@ def top_k(
     A record of multiplicity n takes n places. Nulls come last.
 
     Args:
-        collection: any.
         k: the greatest number of records per key.
         value: the column to order by.
         keys: the key columns; by default those of its arrangement, or else all records are one group.
         descending: the greatest first.
-        name: the step's name.
 
     **Columns:** out: `keys`, then the others.
 
@@ -352,10 +340,8 @@ def threshold(
     """Replace each record's multiplicity by a function of it.
 
     Args:
-        collection: any.
         function: gets the multiplicities of many records, a numpy array of nonzero integers; returns as many
             integers (or booleans). It is not called for 0, and must mean 0 there.
-        name: the step's name.
 
     **Columns:** out as in; none may be nested.
 
@@ -399,12 +385,10 @@ def reduce(
     records is ``sum(row.count for row in rows)``, not ``len(rows)``.
 
     Args:
-        collection: any.
         function: gets the key, a named row, and its distinct records, named rows of the other columns and
             `count` (more than 0), in no order; returns rows, without the key. It must be deterministic.
         schema: the schema of the results.
         keys: the key columns.
-        name: the step's name.
 
     **Columns:** out: `keys`, then `schema`.
 
@@ -441,13 +425,11 @@ def reduce_batches(
     """Compute the results of many keys at once, by a function of whole batches.
 
     Args:
-        collection: any.
         function: gets an Arrow table with all distinct records of some keys, grouped by key, each with its
             `count`; returns a table (or pandas frame) of results, each with its key. A key's results must
             depend on its records alone.
         schema: the schema of the results, without the key.
         keys: the key columns.
-        name: the step's name.
 
     **Columns:** the function gets the collection's, then `count` long, the record's multiplicity (more than
     0); out: `keys`, then `schema`, which it returns.

@@ -69,25 +69,15 @@ def insert(state: Arrangement, changes: pa.Table, time: Any, since: int, settled
     """Add changes at a time to a trace, which is compacted as its batches merge.
 
     Args:
-        state: the trace.
-        changes: rows with weights.
-        time: the time of all changes.
         since: the compaction frontier: no change arrives at an earlier epoch.
         settled: sequence numbers up to this one are not distinguished any more.
-
-    Raises:
-        StateError: `time` is before `since`.
     """
     check_since(time, since)
     state.insert(stamped(changes, time), compact=consolidation(since, settled))
 
 
 def check_since(time: Any, since: int) -> None:
-    """Check that a trace which was compacted up to an epoch may still get changes at a time.
-
-    Raises:
-        StateError: `time` is before `since`.
-    """
+    """Check that a trace which was compacted up to an epoch may still get changes at a time."""
     if time.epoch < since:
         msg = f"a change at {time} arrives at a trace that was compacted up to epoch {since}"
         raise StateError(msg, hint="this is a defect of timely_spark: please report it, with the flow")

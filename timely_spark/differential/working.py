@@ -147,11 +147,7 @@ class Values:
         self._numbering: Numbering | None = None
 
     def numbers(self, table: pa.Table, columns: Sequence[str]) -> Indices:
-        """The number of each row.
-
-        Raises:
-            HasNulls: an integer column that is its own number contains a null.
-        """
+        """The number of each row."""
         self._fields = [table.schema.field(column) for column in columns]
         if not columns:
             return np.zeros(table.num_rows, np.int64)
@@ -239,10 +235,6 @@ class WorkingSet:
     """The active keys of a reduction in one loop context.
 
     Args:
-        logic: the reduction of a key's records.
-        time: the first time of the context.
-        records: the input trace.
-        results: the output trace.
         indexed: whether the input trace is a shared index, with more columns than `Logic.partial` keeps.
     """
 
@@ -268,9 +260,7 @@ class WorkingSet:
 
         Returns:
             The changes of the output, or None; and interesting times in other contexts, with their keys.
-
-        Raises:
-            HasNulls: the working set is unusable then, but for `Side.fresh` and `remaining`.
+            After `HasNulls` the working set is unusable, but for `Side.fresh` and `remaining`.
         """
         *_, at = time.encode()
         arrived: list[Rows] = []

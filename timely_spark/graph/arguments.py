@@ -22,9 +22,6 @@ def whole(what: str, value: Any, *, least: int = 1) -> int:
 
     >>> whole("workers", 2)
     2
-
-    Raises:
-        BadArgument: the value is something else, or below `least`.
     """
     if isinstance(value, bool | type) or not hasattr(value, "__index__") or value.__index__() < least:
         msg = f"{what}={value!r}: it must be a whole number of at least {least}"
@@ -43,9 +40,6 @@ def find(things: Mapping[str, T], name: Any, *, kind: str, flow: str) -> T:
 
     >>> find({"edges": 1}, "edges", kind="input", flow="paths")
     1
-
-    Raises:
-        UnknownName: no thing has the name.
     """
     if not isinstance(name, str) or name not in things:
         raise UnknownName.of(name, things, kind=kind, flow=flow, where=caller())
@@ -53,11 +47,7 @@ def find(things: Mapping[str, T], name: Any, *, kind: str, flow: str) -> T:
 
 
 def frame_schema(source: str, frame: Any, where: Where) -> pa.Schema:
-    """The schema of a DataFrame that becomes a source.
-
-    Raises:
-        SchemaError: the type of a column is not supported.
-    """
+    """The schema of a DataFrame that becomes a source."""
     fields = []
     for column in frame.schema.fields:
         try:
@@ -75,9 +65,6 @@ def most_epochs(inputs: Any) -> int:
 
     >>> most_epochs({"x": [[1], [2, 3]], "y": [[]]})
     2
-
-    Raises:
-        BadArgument: an input is no such list.
     """
     hint = '{"x": [[1, 2], [3]]}: records 1 and 2 in epoch 0, and 3 in epoch 1.'
     if not isinstance(inputs, Mapping):
@@ -90,11 +77,7 @@ def most_epochs(inputs: Any) -> int:
 
 
 def check_schedule(seed: Any, crashes: Any, *, flow: Any, fits: bool) -> None:
-    """Check the arguments of a simulation; `fits`: whether `flow` is a flow.
-
-    Raises:
-        BadArgument: an argument is not allowed.
-    """
+    """Check the arguments of a simulation; `fits`: whether `flow` is a flow."""
     valid_crashes = isinstance(crashes, int | float) and 0 <= crashes < 1
     valid_seed = isinstance(seed, int | float | str | bytes | bytearray | None)
     flow_hint = 'flow = ts.Dataflow("numbers"); ...; ts.testing.run(flow, {"x": [[1, 2]]}).'
@@ -110,11 +93,7 @@ def check_schedule(seed: Any, crashes: Any, *, flow: Any, fits: bool) -> None:
 
 
 def check_limit(max_iterations: Any, on_limit: Any) -> int | None:
-    """The largest loop counter that a user's arguments allow, None for no limit.
-
-    Raises:
-        GraphError: an argument is not allowed.
-    """
+    """The largest loop counter that a user's arguments allow, None for no limit."""
     if max_iterations is not None and (type(max_iterations) is not int or max_iterations < 1):
         msg = f"loop: max_iterations={max_iterations!r}"
         raise GraphError(msg, where=caller(), hint="give a whole number of at least 1, or None for no limit.")

@@ -293,10 +293,6 @@ class Graph:
         """Add a stage and its input edges; without a name the stage is named after `called` or `operator`.
 
         A reserved column name (``__timely_...``) must be in `own`, or be a column of an input.
-
-        Raises:
-            GraphError: the name is taken.
-            SchemaError: a required column is missing or cannot be a key, or a column name is reserved.
         """
         title = self.names.add(scope.title, called or operator, name, caller())
         needs = tuple(requires) if requires is not None else (None,) * max(1, len(inputs))
@@ -349,9 +345,6 @@ def names(step: str, columns: str | Iterable[str] | None) -> tuple[str, ...]:
     Example:
         >>> names("join", "id"), names("join", ["src", "dst"])
         (('id',), ('src', 'dst'))
-
-    Raises:
-        SchemaError: `columns` is something else.
     """
     listed = (columns,) if isinstance(columns, str) else columns or ()
     result: tuple[Any, ...] = tuple(listed) if hasattr(listed, "__iter__") else (listed,)
@@ -362,11 +355,7 @@ def names(step: str, columns: str | Iterable[str] | None) -> tuple[str, ...]:
 
 
 def check_columns(step: str, schema: pa.Schema, columns: Sequence[str], *, keys: bool = False) -> None:
-    """Check that a schema has the columns, and that they can be keys.
-
-    Raises:
-        SchemaError: a column is missing, or is nested and cannot be a key.
-    """
+    """Check that a schema has the columns, and that they can be keys."""
     missing = [column for column in columns if column not in schema.names]
     if missing:
         msg = f"step {step!r} asks for columns {missing}, its input has ({describe(schema)})"

@@ -74,17 +74,7 @@ class Names:
         return Names(every, Counter(self.derived)), copies
 
     def add(self, outer: Name | None, kind: str, given: str | None, where: Where) -> Name:
-        """Add a unique name: the given one, or one derived from `kind` and the owner.
-
-        Args:
-            outer: the name of the loop around the step.
-            kind: the operator's name.
-            given: the user's name, if any.
-            where: the user's line.
-
-        Raises:
-            GraphError: the user gave the name before, or it has forbidden characters.
-        """
+        """Add a unique name: the given one, or one derived from `kind` and the owner."""
         owner = self.owner
         if owner is None or (given is not None and given == owner.argument and owner.given):
             if given is None:

@@ -23,13 +23,6 @@ def operator(of: type, *, also: str | None = None) -> Callable[[Operator], Opera
     ...     return predicate
     >>> Stream().where("n > 1"), Stream().filter("n < 4")
     ('n > 1', 'n < 4')
-
-    Args:
-        of: `Stream` or `Collection`.
-        also: a second name.
-
-    Raises:
-        TypeError: the class has a method of that name.
     """
 
     def add(function: Operator) -> Operator:

@@ -57,9 +57,6 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
         dst: int64
         tags: list<element: string>
           child 0, element: string
-
-    Raises:
-        SchemaError: the text cannot be parsed, or a column appears twice.
     """
     if isinstance(schema, pa.Schema):
         fields = [(field.name, field.type) for field in schema]
@@ -119,13 +116,7 @@ def check_given(step: str, where: Where, names: Iterable[str], *, known: Collect
     """Check that no name is reserved.
 
     Args:
-        step: the step that has the columns.
-        where: the user's line.
-        names: the columns.
         known: reserved names that the step's inputs have, or that the library adds.
-
-    Raises:
-        SchemaError: a name begins with `__timely_` and is not in `known`.
     """
     if own := [name for name in names if name.startswith(RESERVED) and name not in known]:
         msg = f"{step} has columns {own}: names that begin with {RESERVED!r} are the library's"
@@ -133,17 +124,7 @@ def check_given(step: str, where: Where, names: Iterable[str], *, known: Collect
 
 
 def check_names(step: str, where: Where, schema: pa.Schema, *, known: Collection[str] = ()) -> None:
-    """Check that no column name is reserved, and that Spark can distinguish the names.
-
-    Args:
-        step: the step that has the columns.
-        where: the user's line.
-        schema: the columns.
-        known: as for `check_given`.
-
-    Raises:
-        SchemaError: a name begins with `__timely_` and is not in `known`; or two names differ in case only.
-    """
+    """Check that no column name is reserved, and that Spark can distinguish the names."""
     check_given(step, where, schema.names, known=known)
     if alike := next(_alike("", list(schema)), None):
         msg = f"{step} has columns {alike[0]!r} and {alike[1]!r}, which Spark takes for one: it ignores case"
@@ -289,9 +270,6 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Ta
     Example:
         >>> as_table([(1, "a"), {"id": 2, "name": "b"}], as_schema("id long, name string")).to_pylist()
         [{'id': 1, 'name': 'a'}, {'id': 2, 'name': 'b'}]
-
-    Raises:
-        SchemaError: a column is missing or cannot be converted.
     """
     try:
         if isinstance(records, pa.RecordBatch):

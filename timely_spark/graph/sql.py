@@ -39,9 +39,6 @@ def table_name(text: str) -> str:
     Traceback (most recent call last):
     timely_spark.errors.GraphError: 'near (n long); --' is not the name of a table
     Hint: ...
-
-    Raises:
-        GraphError: the text is not a table name.
     """
     if _NAME.fullmatch(text) is None:
         msg = f"{text!r} is not the name of a table"

@@ -8,7 +8,8 @@
 - `triangles`: each three nodes with an edge between every two.
 
 All take a collection of edges: parallel edges are multiplicities, and no edge may be removed more often than
-it was added. All can be used in loops, and other operators can read their results.
+it was added. All can be used in loops, and other operators can read their results. `name` is the name of the
+algorithm's step or loop; the names of its parts begin with it.
 
 Example:
     >>> import timely_spark as ts

@@ -29,7 +29,6 @@ def connected_components(
         edges: the edges, in either direction or both.
         src: the column of one end.
         dst: the column of the other end; of the same type.
-        name: the step's name; the names of its parts begin with it.
 
     **Columns:** in: `src`, `dst`, of any key type; edges with a null end are ignored. Out: ``node``,
     ``component``, of their type.
@@ -72,7 +71,6 @@ def strongly_connected_components(
         edges: the edges.
         src: the column of source nodes.
         dst: the column of target nodes; of the same type.
-        name: the step's name; the names of its parts begin with it.
 
     **Columns:** in: `src`, `dst`, of any key type; edges with a null end are ignored. Out: ``node``,
     ``component``, of their type.

@@ -14,12 +14,7 @@ from timely_spark.graph import caller, check_columns, describe, names
 
 
 def edges_of(algorithm: str, edges: Any, src: str, dst: str, weight: str | None = None) -> Collection:
-    """The edges as columns `src`, `dst`, and `weight` if given, without edges that have a null end.
-
-    Raises:
-        GraphError: `edges` is no collection.
-        SchemaError: a column is missing, or the ends are not of one flat type.
-    """
+    """The edges as columns `src`, `dst`, and `weight` if given, without edges that have a null end."""
     check_collection(algorithm, edges)
     ends, weights = (*names(algorithm, src), *names(algorithm, dst)), names(algorithm, weight)
     check_columns(algorithm, edges.schema, [*ends, *weights], keys=True)
@@ -38,12 +33,7 @@ def edges_of(algorithm: str, edges: Any, src: str, dst: str, weight: str | None 
 
 
 def nodes_of(algorithm: str, nodes: Any, node: str, kind: pa.DataType) -> Collection:
-    """The nodes as a column `node`, without null.
-
-    Raises:
-        GraphError: `nodes` is no collection.
-        SchemaError: the column is missing, or not of the type of the edges' ends.
-    """
+    """The nodes as a column `node`, without null."""
     check_collection(algorithm, nodes)
     check_columns(algorithm, nodes.schema, names(algorithm, node), keys=True)
     found = nodes.schema.field(node).type

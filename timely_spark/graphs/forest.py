@@ -368,13 +368,8 @@ def spanning_forest(stream: Stream, *, name: str | None = None) -> Stream:
 
     Args:
         stream: changes to a collection of edges; an edge is present while its multiplicity is positive.
-        name: the step's name.
 
     **Columns:** out as in: two ends, in order, and `DIFF`, which is 1 or -1.
-
-    Raises:
-        GraphError: the stream is inside a loop.
-        SchemaError: the columns are not two of one type that can be keys, and `DIFF`.
 
     Example:
         >>> import timely_spark as ts
@@ -408,13 +403,8 @@ def components(stream: Stream, *, name: str | None = None) -> Stream:
     Args:
         stream: changes to a collection of undirected edges; an edge is present while its multiplicity is
             positive.
-        name: the step's name.
 
     **Columns:** out: ``node``, ``component``, `DIFF`: changes, consolidated for each time.
-
-    Raises:
-        GraphError: the stream is inside a loop.
-        SchemaError: the columns are not two of one type that can be keys, and `DIFF`.
 
     Example:
         >>> import timely_spark as ts

@@ -35,7 +35,6 @@ def bfs(
         src: the column of source nodes.
         dst: the column of target nodes; of the same type.
         node: the column of the roots; of the same type.
-        name: the loop's name; the names of the parts begin with it.
 
     **Columns:** in: `src`, `dst`; `node`. Nulls are ignored. Out: ``node``, ``distance`` long.
 
@@ -84,7 +83,6 @@ def sssp(
         dst: the column of target nodes; of the same type.
         weight: the column of weights: whole numbers or floating ones, finite and at least 0.
         node: the column of the roots; of the same type as the ends.
-        name: the loop's name; the names of the parts begin with it.
 
     **Columns:** in: `src`, `dst`, `weight`; `node`. Nulls are ignored. Out: ``node``, ``distance``: long, or
     double if the weights are floating.
@@ -132,11 +130,7 @@ def _nearest(algorithm: str, edges: Collection, roots: Collection, name: str | N
 
 
 def _checked(edges: Any) -> Any:
-    """The edges, checked.
-
-    Raises:
-        SchemaError: a weight is null, negative or not finite.
-    """
+    """The edges, checked."""
     weights = edges.column("weight")
     good = pc.and_(pc.is_finite(weights), pc.greater_equal(weights, 0))
     if not pc.all(pc.fill_null(good, fill_value=False), min_count=0).as_py():

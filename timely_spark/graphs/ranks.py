@@ -54,7 +54,6 @@ def pagerank(
         damping: the part of a rank that moves on, below 1; rounded to the nearest fraction with a denominator
             of at most 1000.
         unit: the average rank; at most a billion.
-        name: the loop's name; the names of the parts begin with it.
 
     **Columns:** in: `src`, `dst`, of any key type; edges with a null end are ignored. Out: ``node``,
     ``rank`` long.
@@ -95,11 +94,7 @@ def pagerank(
 
 
 def _fraction(iterations: Any, damping: Any, unit: Any) -> Fraction:
-    """The damping as a fraction.
-
-    Raises:
-        GraphError: an argument is out of range.
-    """
+    """The damping as a fraction."""
     numbers = iterations is None or (type(iterations) is int and iterations >= 1)
     numbers = numbers and type(unit) is int and 1 <= unit <= _LARGEST and isinstance(damping, Real)
     share = Fraction(damping).limit_denominator(1000) if numbers and 0 <= damping < 1 else Fraction(1)

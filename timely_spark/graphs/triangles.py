@@ -26,7 +26,6 @@ def triangles(
         edges: the edges, in either direction or both.
         src: the column of one end.
         dst: the column of the other end; of the same type.
-        name: the step's name; the names of its parts begin with it.
 
     **Columns:** in: `src`, `dst`, of any key type; edges with a null end are ignored. Out: ``a``, ``b``,
     ``c``, of their type, with a < b < c.

@@ -58,12 +58,10 @@ def unary(
     """Apply a function of time and batch to each batch on arrival.
 
     Args:
-        stream: any.
         function: gets the time and an Arrow table; returns an Arrow table, a pandas frame, rows, or None to
             send no batch.
         schema: the schema of the results.
         by: the columns by which the input is partitioned; by default it is not exchanged.
-        name: the step's name.
 
     Example:
         >>> import timely_spark as ts
@@ -161,11 +159,7 @@ def binary_notify(
 
 
 def _partitions(operator: str, streams: Sequence[Stream], by: By) -> list[Partition | None]:
-    """The partitioning that each input requires.
-
-    Raises:
-        GraphError: `by` has not one entry per input.
-    """
+    """The partitioning that each input requires."""
     listed: list[Any] = [None] * len(streams) if by is None else [by] if isinstance(by, str) else list(by)
     if len(streams) == 1 and listed and all(isinstance(column, str) for column in listed):
         listed = [listed]  # one input: its columns
@@ -198,11 +192,7 @@ def _custom(
 
 
 def _check_methods(vertex: Vertex) -> None:
-    """Check the signatures of `combine` and `before_exchange`.
-
-    Raises:
-        GraphError: one does not take (edge, batch).
-    """
+    """Check the signatures of `combine` and `before_exchange`."""
     for name in ("combine", "before_exchange"):
         if (method := getattr(vertex, name)) is None:
             continue

@@ -72,12 +72,7 @@ class ExactlyOnce:
         return replace(self, checkpoint=checkpoint)
 
     def __call__(self, epoch: int, table: pa.Table) -> None:
-        """Write the epoch, unless it is in the database already.
-
-        Raises:
-            EpochsTaken: the epochs under this name are another checkpoint's.
-            NoTransaction: the connection is in autocommit mode.
-        """
+        """Write the epoch, unless it is in the database already."""
         with closing(self.connect()) as connection:
             try:
                 if self._claim(connection, epoch):

@@ -123,12 +123,7 @@ class Sessions(BufferingVertex):
 
 
 def check_expire(operator: str, stream: Stream, expire: Any, *, per: str = "accumulated") -> None:
-    """Check `expire`, and that the stream's times are epochs.
-
-    Raises:
-        GraphError: `expire` is no whole number of at least 1; or the stream is in a loop; or `per` is "time";
-            or the flow has times of its own kind.
-    """
+    """Check `expire`, and that the stream's times are epochs."""
     where = caller()
     if not is_whole(expire, least=1):
         argument = "after" if operator == "expire" else "expire"
@@ -174,7 +169,6 @@ def expire(stream: Stream, after: int, *, diff: str = "diff", name: str | None =
         after: the window's length in epochs, at least 1.
         diff: the column of multiplicities. If the stream has this column, it is a collection of changes: each
             record passes unchanged, and its negation retracts it.
-        name: the step's name.
 
     **Columns:** out: the stream's own, and `diff` int if it is new.
 

@@ -37,12 +37,7 @@ _REORDERS = frozenset({Kind.FEEDBACK, Kind.VARIABLE, Kind.LEAVE, Kind.DELAY, Kin
 
 
 def finalise_graph(graph: Graph) -> Graph:
-    """A copy of the graph with a `Finalise` vertex before each reader that needs final records.
-
-    Raises:
-        GraphError: records derived inside a loop from records that are not final leave the loop, or reach a
-            vertex that waits.
-    """
+    """A copy of the graph with a `Finalise` vertex before each reader that needs final records."""
     by_epochs = only_epochs(graph.times)
     within_epoch, across_epochs = _not_final(graph), _not_final(graph, across_epochs=True)
     inserted: dict[tuple[int, int], Stage] = {}

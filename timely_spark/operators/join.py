@@ -141,11 +141,7 @@ def matching_keys(
     left: str | Sequence[str] | None,
     right: str | Sequence[str] | None,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The key columns of both sides, checked.
-
-    Raises:
-        SchemaError: keys are missing or differ in number or type.
-    """
+    """The key columns of both sides, checked."""
     where = caller()
     if on is not None and (left is not None or right is not None):
         msg = f"{operator}: on={on!r} and left={left!r}, right={right!r}"
@@ -170,11 +166,7 @@ def matching_keys(
 
 
 def other_columns(operator: str, ours: pa.Schema, theirs: pa.Schema, keys: Sequence[str]) -> list[str]:
-    """The columns of the right side that are not keys.
-
-    Raises:
-        SchemaError: the left side has a column of that name.
-    """
+    """The columns of the right side that are not keys."""
     extra = [column for column in theirs.names if column not in keys]
     if both := sorted(set(extra) & set(ours.names)):
         msg = f"{operator}: both sides have {both}; left ({describe(ours)}), right ({describe(theirs)})"
@@ -209,7 +201,6 @@ def join(
         per: "accumulated" or "time".
         expire: outside loops, join only records at most so many epochs apart, whichever side comes first;
             older records are dropped.
-        name: the step's name.
 
     **Columns:** out: all of the left, then those of the right that are not keys.
 

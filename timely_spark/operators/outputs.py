@@ -192,7 +192,6 @@ def to_delta(
             with `release` "arrival": retractions are known when the epoch is complete.
         overwrite: replace the contents of a table that another checkpoint wrote.
         release: "epoch", or "arrival" to append each round's records at once.
-        name: the step's name.
 
     **Columns:** epoch long (with keys: of the last change), then the stream's own; without keys `diff`, too.
 
@@ -274,7 +273,6 @@ def to_files(
         path: a folder for this output alone, which driver and executors can reach.
         format: "parquet", "arrow" (an IPC file) or "csv".
         overwrite: remove the epochs that another checkpoint wrote there.
-        name: the step's name.
 
     **Columns:** epoch long, then the stream's own.
 

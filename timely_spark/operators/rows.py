@@ -103,11 +103,7 @@ def records(batch: pa.Table) -> Iterable[Any]:
 
 
 def map_records(function: Callable[[Any], Any], batch: pa.Table) -> list[Any]:
-    """The results of a user's function for each record.
-
-    Raises:
-        RecordError: the function failed; names the record.
-    """
+    """The results of a user's function for each record."""
     results, row = [], None
     try:
         for row in records(batch):
@@ -127,10 +123,8 @@ def select(
     """Choose, rename and compute columns.
 
     Args:
-        stream: any.
         columns: columns to keep; or mappings like `named`, for names that cannot be keyword arguments, such
             as ``name``: ``select({"name": "name"})``.
-        name: the step's name.
         named: for each new column a column's name, or a `pyarrow.compute` expression.
 
     **Columns:** out: `columns`, then one for each of `named`.
@@ -158,9 +152,6 @@ def computed(
     """`select` for operators: the columns in `own` may have reserved names.
 
     `name` is the step's name, even if a column has it.
-
-    Raises:
-        SchemaError: as `select`.
     """
     chosen: dict[str, str | Expression] = {}
     for column in columns:
@@ -192,11 +183,7 @@ def computed(
 
 
 def check_name(operator: str, stream: Stream, name: Any, also: str = "...") -> None:
-    """Check `name`, the step's name, which is easily mistaken for a column called ``name``.
-
-    Raises:
-        SchemaError: `name` is no text, or the name of a column.
-    """
+    """Check `name`, the step's name, which is easily mistaken for a column called ``name``."""
     if name is not None and (not isinstance(name, str) or name in stream.schema.names):
         msg = f"{operator}: name={name!r} would be the step's name, not a column"
         hint = (
@@ -207,11 +194,7 @@ def check_name(operator: str, stream: Stream, name: Any, also: str = "...") -> N
 
 
 def check_function(operator: str, function: Any) -> None:
-    """Check that an argument can be called.
-
-    Raises:
-        GraphError: it cannot.
-    """
+    """Check that an argument can be called."""
     if not callable(function):
         msg = f"{operator} got {function!r}, not a function"
         raise GraphError(msg, where=caller(), hint="give a function, for example a lambda.")
@@ -224,9 +207,7 @@ def where(
     """Keep the records that pass a predicate. `filter` is an alias.
 
     Args:
-        stream: any.
         predicate: a `pyarrow.compute` expression, or a function of one record (a named row).
-        name: the step's name.
 
     **Columns:** out as in.
 
@@ -292,10 +273,8 @@ def map(
     """Compute one record from each, by a function of a record: slower than `select` and `map_batches`.
 
     Args:
-        stream: any.
         function: gets a named row; returns a tuple, a dict, or for one column the value.
         schema: the schema of the results.
-        name: the step's name.
 
     Example:
         >>> import timely_spark as ts
@@ -321,10 +300,8 @@ def flat_map(
     """Compute any number of records from each, by a function of a record. `select_many` is an alias.
 
     Args:
-        stream: any.
         function: gets a named row; returns an iterable of tuples, dicts, or for one column values.
         schema: the schema of the results.
-        name: the step's name.
 
     Example:
         >>> import timely_spark as ts
@@ -353,10 +330,8 @@ def map_batches(
     The division of records into batches is not defined, so the results must not depend on it.
 
     Args:
-        stream: any.
         function: gets an Arrow table; returns an Arrow table, a record batch or a pandas frame.
         schema: the schema of the results.
-        name: the step's name.
 
     Example:
         >>> import pyarrow.compute as pc, timely_spark as ts

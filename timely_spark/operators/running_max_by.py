@@ -58,10 +58,8 @@ def running_max_by(
     needs no notification, but returns `keys` and `value` only.
 
     Args:
-        stream: any.
         value: the column to compare.
         keys: the key columns; empty: all records are one group.
-        name: the step's name.
 
     **Columns:** out as in; none may be nested.
 

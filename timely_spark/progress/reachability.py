@@ -50,8 +50,6 @@ class Reachability:
     timely_spark.errors.CyclicTime: the cycle of locations 0 -> 1 -> 0 does not advance time: ...
 
     Args:
-        n: The number of locations.
-        edges: The edges between them.
         identities: The identity summary of each location, which the searches for paths need.
 
     Raises:

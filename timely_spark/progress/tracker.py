@@ -34,9 +34,6 @@ class Tracker:
     >>> tracker.update([(0, Time(0), -1)])
     >>> tracker.propagate(), tracker.frontier(0), tracker.arrivals(2)
     ([(0, Time(0), -1), (0, Time(1), 1)], Antichain([Time(1)]), Antichain([]))
-
-    Args:
-        reachability: The graph of locations.
     """
 
     # The propagation runs on three layers of the graph; node = location + layer * n. Pointstamps begin in
@@ -71,11 +68,7 @@ class Tracker:
             self._count(location, changes)
 
     def input_at(self, location: int, old: Any | None, new: Any | None) -> None:
-        """Open an input into a location (``old`` is None), advance it, or close it (``new`` is None).
-
-        Raises:
-            InvalidTime: ``new`` is not later than ``old``.
-        """
+        """Open an input into a location (``old`` is None), advance it, or close it (``new`` is None)."""
         assert 0 <= location < self.reachability.n, location
         if old is not None and new is not None and not old.less_equal(new):
             msg = f"an input stands at {old!r} and cannot move to {new!r}, which is not later"

@@ -10,11 +10,7 @@ from timely_spark.graph import refuse
 
 
 def check_arguments(*, session: Any, checkpoint: Any, name: Any, sources: Any, record: Any) -> None:
-    """Check the kinds of a start's arguments; None stands for an argument's default.
-
-    Raises:
-        BadArgument: an argument is of another kind.
-    """
+    """Check the kinds of a start's arguments; None stands for an argument's default."""
     if session is not None and not hasattr(session, "readStream"):
         refuse(session, what="session", expected="a SparkSession", hint="start(spark, checkpoint=...).")
     for argument, place in (("checkpoint", checkpoint), ("record", record)):

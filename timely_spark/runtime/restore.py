@@ -29,22 +29,14 @@ def newest_flow(log: RoundLog) -> dict[str, Any] | None:
 
 
 def check(log: RoundLog, plan: Plan) -> None:
-    """Check that a flow can continue from a checkpoint; changes nothing.
-
-    Raises:
-        FlowChanged: the flow cannot.
-    """
+    """Check that a flow can continue from a checkpoint; changes nothing."""
     chosen = log.chosen()
     if chosen is not None and chosen[0].plan != plan.fingerprint:
         _migrated(log, plan, *chosen, Blobs(log.files))
 
 
 def restore(log: RoundLog, context: RunContext, newest: int) -> None:
-    """Let the run's flow continue from a manifest; a manifest of another flow is migrated and rewritten.
-
-    Raises:
-        FlowChanged: the manifest cannot be migrated.
-    """
+    """Let the run's flow continue from a manifest; a manifest of another flow is migrated and rewritten."""
     whole = log.read_whole(newest)
     if whole is None or whole[0].plan == context.plan.fingerprint:
         return

@@ -53,12 +53,7 @@ _JAVA = {"launchMechanism": "-Djdk.lang.Process.launchMechanism=VFORK", "-Xss": 
 
 
 def require_spark() -> None:
-    """Check that PySpark is installed and new enough, and let Spark's workers run this Python.
-
-    Raises:
-        SparkMissing: PySpark is not installed.
-        SparkTooOld: PySpark is older than 4.2.
-    """
+    """Check that PySpark is installed and new enough, and let Spark's workers run this Python."""
     try:
         from pyspark import __version__
     except ImportError as error:
@@ -199,11 +194,7 @@ def register(session: SparkSession, source: type[DataSource]) -> None:
 
 
 def active_session(session: SparkSession | None) -> SparkSession:
-    """The given session, or the active one.
-
-    Raises:
-        NoSession: there is neither.
-    """
+    """The given session, or the active one."""
     from pyspark.sql import SparkSession
 
     session = session if session is not None else SparkSession.getActiveSession()

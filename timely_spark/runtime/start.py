@@ -88,42 +88,8 @@ def start(
 ) -> Query:
     """Start (or restart) a compiled flow as one streaming query.
 
-    A start that fails leaves handles and other queries unchanged.
-
-    Args:
-        plan: the compiled flow.
-        dataframes: a streaming DataFrame for each of the flow's DataFrame sources.
-        outputs: the sinks of the flow's outputs.
-        inputs: the flow's input handles.
-        session: the session; the active one if not given.
-        checkpoint: a directory for this flow only, which driver and executors see; None: a temporary one,
-            which is deleted when the query ends.
-        trigger: None: always on. "available_now": to quiescence, then stop. Another text is a processing time
-            such as "5 seconds"; a mapping has the arguments of Spark's `trigger`.
-        name: the query's name in Spark; the flow's if not given.
-        partitions: tasks per round; the number of workers or cores if not given. A restart uses the number in
-            the checkpoint.
-        rounds_per_batch: how many rounds a micro-batch may take, 100 if not given. After a restart the first
-            micro-batch uses the earlier number.
-        record: a folder, seen by driver and executors, into which every worker's round is recorded.
-        replace: first stop this process's queries that use the flow's handles, the query's name, or the
-            checkpoint.
-
-    Raises:
-        SparkMissing: no PySpark; or SparkTooOld.
-        NoSession: no session was given and none is active.
-        BadArgument: an argument has a wrong value.
-        NotStreaming: a source has no DataFrame, or one that is not streaming.
-        SourceMismatch: a source's DataFrame has other columns than the flow declares.
-        Unpicklable: a step cannot be pickled for Spark's tasks.
-        InputsInUse: the handles send to a query that is running.
-        NameTaken: the session runs a query of that name.
-        CheckpointInUse: a running driver uses the checkpoint.
-        OtherFlow: the checkpoint is not one of a flow, or of another format.
-        FlowChanged: the flow cannot continue from the checkpoint of another flow.
-        EpochClosed: a buffered entry is for an epoch that the checkpoint has closed.
-        TableTaken: an output's table was written from another checkpoint.
-        QueryRefused: Spark does not start the query.
+    The arguments are those of `Dataflow.start`. A start that fails leaves handles and other queries
+    unchanged.
     """
     require_spark()
     session = active_session(session)

@@ -18,9 +18,6 @@ def trigger_of(trigger: Any) -> dict[str, Any]:
 
     >>> trigger_of("available_now"), trigger_of({"availableNow": True}), trigger_of("5 seconds")
     ({'availableNow': True}, {'availableNow': True}, {'processingTime': '5 seconds'})
-
-    Raises:
-        BadArgument: it is no trigger, or one that cannot drive a loop.
     """
     if trigger is None:
         return {}

@@ -39,13 +39,6 @@ def explain(flow: Dataflow, workers: int = 2) -> str:
           an epoch takes 1 round, loops included: there is no exchange on its path
           exchanges without a round: 1 at the sources, 0 elided (already partitioned)
           epochs: each micro-batch with input is an epoch (numbers); no input delays the flow
-
-    Args:
-        flow: a complete flow: every loop variable is fed.
-        workers: the number of workers.
-
-    Raises:
-        GraphError: the flow cannot be compiled.
     """
     plan = flow.compile(workers)
     given = len(flow.graph.stages)

@@ -32,9 +32,6 @@ def to_mermaid(flow: Dataflow) -> str:
             s2[["out<br/>output capture"]]
             s0 -->|"by n, free"| s1
             s1 --> s2
-
-    Raises:
-        GraphError: the flow cannot be compiled.
     """
     plan = flow.compile(workers=2)  # one worker has no exchange
     free = {edge.index for channel in plan.channels if channel.source is None for edge in channel.edges}

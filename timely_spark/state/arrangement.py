@@ -177,7 +177,6 @@ class Arrangement:
         """All rows whose key equals a probe row's; and for each the index of that probe row (ascending).
 
         Args:
-            probe: what to look for.
             on: its columns: for the keys alone, or also for those within.
             hashed: of each probe row, as `hashes` has it; of keys alone H.
         """
@@ -193,14 +192,7 @@ class Arrangement:
         *,
         columns: Sequence[str] | None = None,
     ) -> tuple[Indices, pa.Table]:
-        """As `lookup`, in an arbitrary order, in which rows of one key are in the order of insertion.
-
-        Args:
-            probe: what to look for.
-            on: its columns.
-            hashed: of each probe row.
-            columns: which are wanted, by default all.
-        """
+        """As `lookup`, in an arbitrary order, in which rows of one key are in the order of insertion."""
         keys = (*self.keys, *self.within)[: len(on)]
         rest = _REST if self.within and len(on) == len(self.keys) else _U(0)
         h = (self._hashes(probe, on) if hashed is None else hashed) & ~rest

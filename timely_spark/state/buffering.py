@@ -14,9 +14,6 @@ class BufferingVertex(Vertex):
     """Buffer the batches of each time by input; process them when the time is complete.
 
     Source: the buffering vertices of Naiad section 4.1.
-
-    Args:
-        inputs: the number of inputs.
     """
 
     repartition = repartition

@@ -109,9 +109,6 @@ class Codec:
         >>> codec = Codec(PRODUCT)
         >>> codec.read(codec.write({"seen": {(1, "a"), (2, "b")}, "at": Time(3, 0)}))["at"]
         Time(3, 0)
-
-    Raises:
-        StateError: a value is of another type.
     """
 
     def __init__(self, times: Times, blobs: Blobs | None = None) -> None:
@@ -136,12 +133,8 @@ class Codec:
         """Encode a value.
 
         Args:
-            value: the value.
             pickles: why values of other types may be pickled; empty: they may not.
             vertex: the class of the vertex that has the value in its state.
-
-        Raises:
-            StateError: a part is of another type and may not or cannot be pickled.
         """
         self._pickles, self._vertex = pickles, vertex
         blobs: list[bytes] = []
@@ -150,11 +143,7 @@ class Codec:
         return pack_parts([head.encode(), *blobs])
 
     def read(self, data: Any, *, pickles: str = "", vertex: type = object) -> Any:
-        """Decode bytes that `write` gave.
-
-        Raises:
-            StateError: a part is pickled, and `pickles` is empty.
-        """
+        """Decode bytes that `write` gave."""
         self._pickles, self._vertex = pickles, vertex
         head, *blobs = unpack_parts(data)
         return self._decode(json.loads(bytes(head)), blobs)
@@ -166,11 +155,7 @@ class Codec:
         return self._put(self.blobs, bytes(chunk))
 
     def get(self, chunk: Chunk) -> Any:
-        """The bytes of a chunk, as a buffer.
-
-        Raises:
-            StateError: the chunk is in a blob, and there is no store.
-        """
+        """The bytes of a chunk, as a buffer."""
         if not isinstance(chunk, BlobRef):
             return chunk
         if self.blobs is None:
@@ -407,11 +392,7 @@ def pack_parts(parts: Sequence[bytes | memoryview]) -> bytes:
 
 
 def unpack_parts(data: Any) -> list[memoryview]:
-    """The byte strings of `pack_parts`, without copying.
-
-    Raises:
-        ValueError: the data is shorter than its head says.
-    """
+    """The byte strings of `pack_parts`, without copying."""
     view = memoryview(data)
     count = int.from_bytes(view[:8], "little")
     parts, at = [], 8 + 8 * count

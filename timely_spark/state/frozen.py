@@ -70,11 +70,7 @@ def fields_of(value: Any) -> dict[str, Any]:
 
 
 def restored(vertex: type, name: str, values: Mapping[str, Any]) -> Any:
-    """A value of the class with that name; fields that were added to the class get their defaults.
-
-    Raises:
-        StateError: the vertex refers to no such class; fields were removed; or a new field has no default.
-    """
+    """A value of the class with that name; fields that were added to the class get their defaults."""
     kind = _named(vertex, name)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     if gone := sorted(values.keys() - fields.keys()):

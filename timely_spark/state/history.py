@@ -166,7 +166,6 @@ def compaction(since: int, kind: Times, labels: Sequence[str] = (), fold: Fold |
 
     Args:
         since: nothing arrives at an earlier epoch.
-        kind: the kind of the times.
         labels: columns; rows that are equal in them, and whose times become equal, are folded.
         fold: combines the rows of groups; None: none are folded.
     """

@@ -320,7 +320,6 @@ def to_bytes(table: pa.Table, *, narrow: bool = False) -> bytes:
     """A table as one Arrow IPC stream.
 
     Args:
-        table: the table.
         narrow: write large columns of longs as narrower integers if their values fit.
     """
     table = _narrowed(table) if narrow and table.num_rows >= _FEW else table
@@ -335,7 +334,6 @@ def from_bytes(data: Any, *, validate: bool = True) -> pa.Table:
     """The table of an Arrow IPC stream; columns that were not narrowed are not copied.
 
     Args:
-        data: the stream.
         validate: check every offset and string; unnecessary for data that this process has checked before.
 
     Raises:

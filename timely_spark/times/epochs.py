@@ -31,14 +31,6 @@ def as_epoch(value: Any, of: str, where: Where | None = None) -> int:
 
     >>> as_epoch(7, "advance_to on input 'x'")
     7
-
-    Args:
-        value: the user's value.
-        of: the use of the epoch, for the error message.
-        where: the user's line.
-
-    Raises:
-        InvalidTime: the value is no epoch.
     """
     if not is_whole(value):
         msg = f"{of}: {value!r} ({type(value).__name__}) is no epoch"

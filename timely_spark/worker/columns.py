@@ -28,12 +28,7 @@ Span = list[int]
 
 
 def check_epoch_column(name: str, schema: pa.Schema, column: Any, max_jump: Any) -> None:
-    """Check the column of a source's epochs, and `max_jump`.
-
-    Raises:
-        GraphError: the column has the name of a kind of epochs, or the jump is no number of epochs.
-        SchemaError: there is no such column, or it does not hold whole numbers.
-    """
+    """Check the column of a source's epochs, and `max_jump`."""
     at, where = f"source {name!r}", caller()
     if column in ("clock", "manual"):
         msg = f"{at}: epoch={column!r} is no column's name here, but a kind of epochs"

@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def errors_of(node: Node, time: Any = "", batch: pa.Table | None = None) -> Iterator[None]:
-    """Raise exceptions of the body as errors of the step that was called with `batch`.
-
-    Raises:
-        VertexError: of this step, or of another step that the exception names already.
-        LogDamaged: the step's state is damaged in the store.
-    """
+    """Raise exceptions of the body as errors of the step that was called with `batch`."""
     try:
         yield
     except (VertexError, LogDamaged):

@@ -90,11 +90,7 @@ class Iterations:
         return None if summary is None else summary.results_in(time)
 
     def drop(self, node: Node, loop: Scope, time: Any, table: pa.Table) -> None:
-        """Count records that a loop's limit drops.
-
-        Raises:
-            LimitReached: the loop was made with ``on_limit="raise"``.
-        """
+        """Count records that a loop's limit drops."""
         if not table.num_rows:
             return
         iteration = 1 + _counter(loop, time)

@@ -29,9 +29,6 @@ def pack(plan: Plan, source: str, table: pa.Table, shard: int, seq: int = 0) -> 
     list of the epochs.
 
     Args:
-        plan: the plan.
-        source: the input's name.
-        table: rows in the input's schema.
         shard: the number of the task's partition, which is the same when the batch is read again.
         seq: the number of this call for the partition.
 

@@ -25,7 +25,6 @@ class Received:
     """The rows of a worker's round, decoded; the order of the rows does not matter.
 
     Args:
-        plan: the compiled flow.
         batch_id: the micro-batch; with clock epochs, also the epoch of its input.
         rows: the worker's input, of schema `ROWS`.
         header: the round's header; None: a row has it.

@@ -69,20 +69,13 @@ def step(  # noqa: PLR0917 - the round's own signature, of which nothing is opti
     """Run one worker's round.
 
     Args:
-        plan: the compiled flow.
         state: the state that the worker's last round returned; None in its first round.
         batch_id: the micro-batch; with clock epochs, also the epoch of its input.
-        worker: the index of the worker.
         rows: the worker's input, of schema `ROWS`, in any order.
         header: the round's header; None: a row has it.
-        budget: the round's budget.
-        blobs: the store of large parts of the state; None: the state is one piece.
 
     Returns:
         The new state, and rows of schema `ROWS` for the driver: messages, outputs and one report.
-
-    Raises:
-        VertexError: a vertex failed.
     """
     restored = Worker(plan, state, worker, blobs)
     out = restored.step(batch_id, rows, header, budget)
@@ -132,11 +125,7 @@ class Worker:
     def step(
         self, batch_id: int, rows: pa.Table, header: Header | None = None, budget: Budget | None = None
     ) -> pa.Table:
-        """Run one round, and return its rows; see the function `step`.
-
-        Raises:
-            VertexError: a vertex failed.
-        """
+        """Run one round, and return its rows; see the function `step`."""
         started = perf_counter()
         self.budget = budget or self.plan.budget or Budget()
         self.outbox: dict[tuple[int, Any, int], list[pa.Table]] = defaultdict(list)
@@ -245,11 +234,7 @@ class Worker:
         self.context.run(node, invocation, capability)
 
     def vertex(self, node: Node) -> Vertex:
-        """The node's vertex on this worker, restored from its snapshot on first use.
-
-        Raises:
-            VertexError: the vertex cannot be restored.
-        """
+        """The node's vertex on this worker, restored from its snapshot on first use."""
         if node.index not in self.vertices:
             vertex, snapshot = instance(node.template), self.snapshots.get(node.name, VertexSnapshot())
             if snapshot.full is not None:
@@ -352,9 +337,6 @@ class Worker:
         Args:
             prefix: the prefix of the names of new blobs.
             whole: encode a copy in one piece, without blobs and logs; the worker does not change.
-
-        Raises:
-            VertexError: a vertex's state has a value that cannot be encoded.
         """
         self.codec.whole = whole
         nodes, snapshots = self.plan.nodes, {}

@@ -61,11 +61,7 @@ class Status:
 
     @classmethod
     def of(cls, checkpoint: str) -> Status:
-        """Read the status of a checkpoint, also of a running flow.
-
-        Raises:
-            OtherFlow: there is no checkpoint, or one of another format.
-        """
+        """Read the status of a checkpoint, also of a running flow."""
         log = RoundLog(checkpoint)
         identity, batch = log.identity(), log.newest()
         whole = None if batch is None else log.read_whole(batch)

@@ -124,11 +124,7 @@ class Watch:
             return self.log.read(batch) if self._last is None else self._last.manifests.get(batch)
 
     def frontier(self, name: str) -> Antichain[Any]:
-        """The frontier of an output or probe.
-
-        Raises:
-            UnknownName: there is no output or probe of that name.
-        """
+        """The frontier of an output or probe."""
         frontiers = self.newest().frontier
         if name not in frontiers:
             raise self._unknown(name, frontiers, "output or probe")
@@ -195,11 +191,7 @@ class Watch:
         return completed
 
     def captured(self, name: str) -> Captured:
-        """The deliveries of a captured output.
-
-        Raises:
-            UnknownName: there is no captured output of that name.
-        """
+        """The deliveries of a captured output."""
         if name not in self._captured_names():
             raise self._unknown(name, self._captured_names(), "captured output")
         with self._reading:

@@ -101,11 +101,7 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"round": FIRST - 1, "inputs": dict.fromkeys(self.context.inputs, -1)}
 
     def read(self, start: Offset) -> tuple[Iterator[Any], Offset]:
-        """All rows after `start`, and the offset of their end.
-
-        Raises:
-            LostOwnership: another run has claimed the checkpoint.
-        """
+        """All rows after `start`, and the offset of their end."""
         rest(self.context)
         end = self._end(start)
         if end == start:

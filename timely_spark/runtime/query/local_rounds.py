@@ -41,18 +41,10 @@ def local_rounds_on_spark(
     """Run local rounds of a micro-batch as far as `bound` allows.
 
     Args:
-        session: runs the task.
-        context: the run.
-        coordinator: the coordinator that gave `result`.
-        result: the result of the batch's rounds so far.
         states: the state reference of each worker that has a state.
-        bound: the limits of local rounds.
 
     Returns:
         The coordinator, the result of all rounds of the batch, and rows of the states that changed.
-
-    Raises:
-        VertexError: a vertex failed.
     """
     read = sum(state.read(mapped=context.blobs.files.local) for state in states.values())
     if not bound.allows(result) or read > bound.states:

@@ -153,11 +153,7 @@ class RunContext:
 
 
 def packed(plan: Plan) -> dict[str, Any]:
-    """The plan as fields of a `RunContext`.
-
-    Raises:
-        Unpicklable: a step, which the error names, cannot be pickled.
-    """
+    """The plan as fields of a `RunContext`."""
     from pyspark import cloudpickle
 
     def refused(vertex: object) -> bool:

@@ -131,11 +131,7 @@ def _work(
 
 
 def restored(context: RunContext, worker: int, reference: bytes | None) -> Worker:
-    """The worker whose state has this reference; None: a new worker.
-
-    Raises:
-        LogDamaged: the state cannot be read.
-    """
+    """The worker whose state has this reference; None: a new worker."""
     if reference is None:
         return Worker(context.plan, None, worker, context.blobs)
     with context.blobs.reading(reference):

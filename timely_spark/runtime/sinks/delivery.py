@@ -70,7 +70,6 @@ class Delivery:
         """The records as a DataFrame.
 
         Args:
-            session: the session.
             order: the name of a column to add, a long that ascends in each worker's order of records.
         """
         if not self.is_large:

@@ -37,9 +37,6 @@ class Sink(Protocol):
         """Prepare the sink, in the user's process at the start, for example create a table.
 
         Args:
-            session: the user's session.
-            output: the output's name and schema.
-            checkpoint: the checkpoint's path.
             identity: the checkpoint's id, which is the same after a restart.
         """
 

@@ -30,10 +30,6 @@ class Blobs:
     A file's name has its term, prefix, size and checksum. So attempts of a task with the same content write
     the same file, and other attempts write other files. A reference to a part of a file has the part's own
     checksum.
-
-    Args:
-        files: the files of the round log.
-        term: the term of the run that writes.
     """
 
     def __init__(self, files: Files, term: int | None = None) -> None:
@@ -44,11 +40,7 @@ class Blobs:
         return _HERE + data if len(data) <= EMBEDDED else _FILE + self._write(prefix, data).encode()
 
     def get(self, reference: Any) -> pa.Buffer:
-        """The bytes of a blob, memory-mapped; data that is no reference is returned unchanged.
-
-        Raises:
-            LogDamaged: the file is missing or damaged.
-        """
+        """The bytes of a blob, memory-mapped; data that is no reference is returned unchanged."""
         buffer = pa.py_buffer(reference)
         if (name := file_of(reference)) is None:
             return buffer.slice(len(_HERE)) if bytes(reference[: len(_HERE)]) == _HERE else buffer
@@ -60,11 +52,7 @@ class Blobs:
 
     @contextmanager
     def reading(self, reference: Any) -> Iterator[None]:
-        """Raise decoding errors of the body as damage of the reference's file.
-
-        Raises:
-            LogDamaged: names the file.
-        """
+        """Raise decoding errors of the body as damage of the reference's file."""
         try:
             yield
         except TimelyError:

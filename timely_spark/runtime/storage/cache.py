@@ -53,11 +53,7 @@ class Cache:
 
     @classmethod
     def of_this_user(cls) -> Cache:
-        """The cache that the environment variables configure; makes its folder.
-
-        Raises:
-            BadLocation: other users can read or write the folder, or the limit is no number.
-        """
+        """The cache that the environment variables configure; makes its folder."""
         base = os.environ.get(PLACE)
         if base:
             os.makedirs(base, exist_ok=True)

@@ -23,11 +23,7 @@ def ask(log: RoundLog, epoch: int) -> None:
 
 
 def due(log: RoundLog, batch: int, kept_from: int) -> list[int]:
-    """The epochs to cancel in a batch: new requests, and those of this batch if it runs again.
-
-    Raises:
-        LostOwnership: another run has claimed the checkpoint.
-    """
+    """The epochs to cancel in a batch: new requests, and those of this batch if it runs again."""
     epochs = []
     for number in log.files.numbers("cancels"):
         name = f"cancels/{number}.json"

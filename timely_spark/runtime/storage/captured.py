@@ -23,10 +23,6 @@ class Deliveries:
     ...     deliveries.write(version, pa.table({"n": [version]}))
     >>> [(version, table["n"].to_pylist()) for version, table in deliveries.read()]
     [(0, [0]), (3, [3])]
-
-    Args:
-        checkpoint: the path or URI of the checkpoint.
-        output: the output's name.
     """
 
     checkpoint: str
@@ -55,11 +51,7 @@ class Deliveries:
         self._last = version
 
     def read(self, last: int | None = None) -> Iterator[tuple[int, pa.Table]]:
-        """All deliveries, in order; `last` is a version that must exist.
-
-        Raises:
-            LogDamaged: a delivery is damaged or missing.
-        """
+        """All deliveries, in order; `last` is a version that must exist."""
         files = self.files
         self._check(files, last)
         for version in self._versions(files):

@@ -48,11 +48,7 @@ def is_sealed(content: pa.Buffer) -> bool:
 
 
 def unsealed(root: str, name: str, content: pa.Buffer) -> pa.Buffer:
-    """The content without its checksum line.
-
-    Raises:
-        LogDamaged: the checksum is missing or wrong.
-    """
+    """The content without its checksum line."""
     if not is_sealed(content):
         raise LogDamaged.unreadable(root, name, f"its {content.size} bytes do not end in a checksum")
     rest = content.slice(0, content.size - _LENGTH)

@@ -98,14 +98,8 @@ class Journal:
     """The entries of a handle in the log of a checkpoint: an entry is durable when `append` returns.
 
     Args:
-        name: the input's name.
-        log: the flow's log.
-        epochs: the kind of the input's epochs.
         epoch: the epoch of the input in the flow; None: closed.
         buffer: the entries from before the start.
-
-    Raises:
-        EpochClosed: an entry is for an epoch that is closed in the flow.
     """
 
     def __init__(self, name: str, log: RoundLog, *, epochs: str, epoch: int | None, buffer: Buffer) -> None:
@@ -156,11 +150,7 @@ class Journal:
         self._buffer.begun.pop(self.log.checkpoint, None)
 
     def append(self, entry: Entry) -> None:
-        """Write an entry; call `recover` first if the last write was interrupted.
-
-        Raises:
-            SentElsewhere: another process has written an entry of the same number.
-        """
+        """Write an entry; call `recover` first if the last write was interrupted."""
         position = self.position.after(entry)
         # Every entry has the handle's position, so a restart reads the newest entry only.
         head = {"kind": entry.kind, "epoch": entry.epoch, "stands": position.epoch, "closed": position.closed}

@@ -36,9 +36,6 @@ def location(text: str | os.PathLike[str]) -> str:
     ('/tmp/a b', '/dbfs/x', 's3://bucket/x')
     >>> location("s3://bucket/x?region=eu-west-1")
     's3://bucket/x?region=eu-west-1'
-
-    Raises:
-        BadLocation: another scheme, no bucket, a password, or a path that leaves its root.
     """
     text = os.fspath(text)
     scheme, mark, rest = text.partition("://")
@@ -62,9 +59,6 @@ def local_path(location: str) -> str:
 
     >>> local_path("file:/tmp/a%20b"), local_path("/tmp/x/"), local_path("dbfs:/x")
     ('/tmp/a b', '/tmp/x', '/dbfs/x')
-
-    Raises:
-        BadLocation: the location is not local.
     """
     parts = urlsplit(location)
     if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
@@ -126,9 +120,6 @@ class Files:
     >>> files.read("../x")
     Traceback (most recent call last):
     timely_spark.errors.LogDamaged: ...
-
-    Raises:
-        BadLocation: the root cannot be reached.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -174,11 +165,7 @@ class Files:
         return Files(f"{self.root}/{folder}{self.location[len(self.root) :]}")
 
     def path(self, name: str) -> str:
-        """The path of a file.
-
-        Raises:
-            LogDamaged: the name leads out of the root.
-        """
+        """The path of a file."""
         if {"", ".", ".."} & set(name.split("/")) or "\\" in name or "\0" in name:
             raise LogDamaged.escapes(self.root, name)
         return f"{self._top}/{name}"
@@ -234,9 +221,6 @@ class Files:
         """A part of an immutable file of `of` bytes, memory-mapped, whose checksum is `crc32`.
 
         A process verifies the checksum once, and again if the file was replaced.
-
-        Raises:
-            LogDamaged: the file is missing, of another size, or damaged.
         """
         path = self.path(name)
         stamp = self._stamp(path)
@@ -281,11 +265,7 @@ class Files:
         self.write(name, sealed(name, json.dumps(content, indent=1).encode()), durable=durable, new=new)
 
     def json(self, name: str) -> dict[str, Any] | None:
-        """The content of a file of `write_json`; None: there is no such file.
-
-        Raises:
-            LogDamaged: the file is damaged.
-        """
+        """The content of a file of `write_json`; None: there is no such file."""
         content = self._unsealed(name)
         return None if content is None else self.parsed(name, content.to_pybytes())
 
@@ -297,28 +277,16 @@ class Files:
         self.write(name, sealed(name, sink.getvalue()), durable=durable, new=new)
 
     def schema(self, name: str) -> pa.Schema | None:
-        """The schema of an Arrow file with its metadata; None: there is no such file.
-
-        Raises:
-            LogDamaged: the file is damaged.
-        """
+        """The schema of an Arrow file with its metadata; None: there is no such file."""
         reader = self._arrow(name, rows=False)
         return None if reader is None else reader.schema
 
     def table(self, name: str) -> pa.Table | None:
-        """The table in a file of `write_table`; None: there is no such file.
-
-        Raises:
-            LogDamaged: the file is damaged.
-        """
+        """The table in a file of `write_table`; None: there is no such file."""
         return self._arrow(name, rows=True)
 
     def head(self, name: str, schema: pa.Schema) -> dict[str, Any]:
-        """The JSON head in the metadata of an Arrow file's schema.
-
-        Raises:
-            LogDamaged: there is no head.
-        """
+        """The JSON head in the metadata of an Arrow file's schema."""
         return self.parsed(name, (schema.metadata or {}).get(HEAD, b""))
 
     def _arrow(self, name: str, *, rows: bool) -> Any:
@@ -340,11 +308,7 @@ class Files:
         return None if content is None else unsealed(self.root, name, content)
 
     def parsed(self, name: str, text: bytes) -> dict[str, Any]:
-        """A text in a file as JSON.
-
-        Raises:
-            LogDamaged: the text is not JSON.
-        """
+        """A text in a file as JSON."""
         try:
             return dict(json.loads(text))
         except (ValueError, TypeError) as error:

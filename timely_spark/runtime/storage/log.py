@@ -53,7 +53,6 @@ class RoundLog:
     """The round log of one checkpoint. All state is in files, so every process has an object of its own.
 
     Args:
-        checkpoint: the path or URI of the checkpoint.
         term: the term of the run that reads and writes; None: a watcher, which only reads.
         first: the first batch whose manifest the run writes.
     """
@@ -66,12 +65,7 @@ class RoundLog:
 
     # -- the identity of the checkpoint ----------------------------------------------------------------------
     def identity(self) -> dict[str, Any] | None:
-        """The identity of the checkpoint: format, id, name, partitions. None: a new checkpoint.
-
-        Raises:
-            OtherFlow: the format is that of another version.
-            LogDamaged: `flow.json` is missing, damaged, or of another checkpoint.
-        """
+        """The identity of the checkpoint: format, id, name, partitions. None: a new checkpoint."""
         name, root = "flow.json", self.files.root
         try:
             content = self.files.json(name)
@@ -132,11 +126,7 @@ class RoundLog:
         return (self.read_json(f"terms/{terms[-1]}.json") if terms else None) or {}
 
     def check_owner(self) -> None:
-        """Check that no later run has claimed the checkpoint.
-
-        Raises:
-            LostOwnership: a later run has.
-        """
+        """Check that no later run has claimed the checkpoint."""
         if self.term is not None and max(self.files.numbers("terms"), default=self.term) > self.term:
             raise LostOwnership.to(self.checkpoint, term=self.term, owner=self.owner())
 
@@ -191,11 +181,7 @@ class RoundLog:
         return rows.filter(pc.is_in(rows.column("worker"), running))
 
     def newest_before(self, batch: int) -> tuple[Manifest, pa.Table]:
-        """The manifest of batch - 1 and its rows, also for a replay, whose own manifest may exist.
-
-        Raises:
-            LogDamaged: the manifest is missing.
-        """
+        """The manifest of batch - 1 and its rows, also for a replay, whose own manifest may exist."""
         if (whole := self.read_whole(batch - 1)) is None:
             raise LogDamaged.no_manifest(self.files.root, batch - 1)
         return whole
@@ -223,9 +209,6 @@ class RoundLog:
         """Before a start: the manifest to continue from, by Spark's own log, and its rows.
 
         None: a new checkpoint.
-
-        Raises:
-            LogDamaged: the manifest is missing.
         """
         offsets, commits = self._spark.numbers("offsets"), self._spark.numbers("commits")
         last = offsets[-1] if offsets else FIRST
@@ -263,9 +246,6 @@ class RoundLog:
 
         Manifests of batches that are not in Spark's log (rolled back by hand) are removed. Batches that Spark
         ran without this package get a copy of the newest manifest. The run writes all later manifests.
-
-        Raises:
-            LogDamaged: the manifest to continue from is missing.
         """
         if (chosen := self.chosen()) is None:
             self.first = FIRST
@@ -305,11 +285,7 @@ class RoundLog:
         return -1 if offset is None else offset[1].get(name, -1)
 
     def entries(self, name: str) -> list[int]:
-        """The numbers of an input's entries.
-
-        Raises:
-            LogDamaged: an entry is missing. Entries have no gaps, and the last one that was read is kept.
-        """
+        """The numbers of an input's entries, which have no gaps; the last one that was read is kept."""
         folder = f"inputs/{quoted(name)}"
         numbers, taken = self.files.numbers(folder), self.taken(name)
         needed = {*range(numbers[0], numbers[-1])} if numbers else set()

@@ -62,12 +62,7 @@ class Manifest:
 
     @classmethod
     def of(cls, files: Files, name: str, schema: pa.Schema) -> Manifest:
-        """The manifest in a file.
-
-        Raises:
-            OtherFlow: the format is that of another version.
-            LogDamaged: the file has no manifest.
-        """
+        """The manifest in a file."""
         content = files.head(name, schema)
         if content.get("format") != FORMAT:
             raise OtherFlow.format_is(content.get("format"), FORMAT)

@@ -140,11 +140,7 @@ def _link(temporary: str, path: str) -> None:
 
 
 def _sync(folder: str) -> None:
-    """Sync the names in a folder; mounts that cannot sync a folder do so when a file is closed.
-
-    Raises:
-        OSError: the disk failed.
-    """
+    """Sync the names in a folder; mounts that cannot sync a folder do so when a file is closed."""
     try:
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -160,7 +156,6 @@ class Remote:
     """Files of a pyarrow file system, whose client retries transient failures.
 
     Args:
-        system: the file system.
         small: the file system for uploads of one request.
         renames: write to a temporary name, then move, because unfinished files are visible.
     """
@@ -230,11 +225,7 @@ class Remote:
 
 
 def connect(location: str) -> tuple[Local | Remote, str]:
-    """The file system of a canonical location, and the location's path in it.
-
-    Raises:
-        BadLocation: pyarrow refuses the URI, or was built without its file system.
-    """
+    """The file system of a canonical location, and the location's path in it."""
     scheme, mark, rest = location.partition("://")
     if not mark:
         return Local(), location
