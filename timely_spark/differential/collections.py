@@ -27,8 +27,8 @@ class Collection(CollectionMethods):
     inputs may insert and delete records at any time.
 
     Made by `Stream.collection` and by operators on collections, whose argument `name` is that of `Stream`'s
-    operators. `index`, `keys`, `once`, `like`, `check` and `together` are for writing operators. Source: McSherry
-    et al., Differential dataflow, CIDR 2013.
+    operators. `index`, `keys`, `once`, `like`, `check` and `together` are for writing operators. Source:
+    McSherry et al., Differential dataflow, CIDR 2013.
 
     **Columns:** `schema` has the records' columns; `stream` these, then `DIFF`, a long: the change of the
     record's multiplicity from the change's time on.
