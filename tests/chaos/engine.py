@@ -268,10 +268,9 @@ class Process:
             keep=world.keep,
             rounds=world.rounds or world.draw.choice([1, 1, 2, 100]),
         )
-        claim = start._claimed(context)
-        self.context = claim.context
+        self.context, epochs = start._claimed(context)
         for name, handle in self.handles.items():
-            handle.open(self.context.log, claim.epochs[name])
+            handle.open(self.context.log, epochs[name])
         self.driver = Driver(self.context, tuple(outputs))
         self.reader = FeedbackReader(RunContext.from_option(self.context.to_option()))
         self.reader.prepareForTriggerAvailableNow()

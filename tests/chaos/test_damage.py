@@ -77,7 +77,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     process = live(there)
     VERSIONS.update(there.versions)
     log = RoundLog(str(folder))
-    log.write_json("failures/0.json", {"kind": "X", "text": "x", "vertex": None, "rank": 0})
+    log.files.write_json("failures/0.json", {"kind": "X", "text": "x", "vertex": None, "rank": 0})
     handle = InputHandle("x", "n long, word string", epochs="manual")
     handle.open(log, 2)
     handle.send([(-1, "more")])
@@ -132,8 +132,8 @@ def look(kind: str, checkpoint: Path, name: str) -> object:
     readers: dict[str, Callable[[], object]] = {
         "flow.json": log.identity,
         "terms": log.owner,
-        "flows": lambda: log.require_json(name),
-        "failures": lambda: log.read_json(name),
+        "flows": lambda: log.files.found(name, log.files.json(name)),
+        "failures": lambda: log.files.json(name),
         "rounds": lambda: (log.read(number), log.read_whole(number)),
         "outputs": lambda: log.outputs(name),
         "inputs": lambda: read_entry(log, "x", number),

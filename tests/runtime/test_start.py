@@ -72,7 +72,7 @@ class Session:
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     made = Session()
-    monkeypatch.setattr(start, "_run", lambda _s, _context, _f, _d, writing: Running(writing.name, made))
+    monkeypatch.setattr(start, "_run", lambda _s, _context, _f, _d, *, name, trigger: Running(name, made))
     yield made
     for query in made.all:
         query.stop()
@@ -129,8 +129,8 @@ def test_entries_read_before_an_interrupt_stay_in_the_log(
     flow, x = small()
     x.send([1])
 
-    def interrupted(_s: Any, context: Any, _f: Any, _d: Any, writing: Any) -> None:
-        Running(writing.name, session)
+    def interrupted(_s: Any, context: Any, _f: Any, _d: Any, *, name: str, trigger: Any) -> None:
+        Running(name, session)
         taken = json.dumps({"round": -1, "inputs": {"x": 0}})
         Files(context.checkpoint).write("offsets/0", f"v1\n{{}}\n{taken}".encode())
         raise KeyboardInterrupt
@@ -249,7 +249,7 @@ def test_files_of_views_in_a_temporary_checkpoint_stay(
 def test_a_start_that_fails_leaves_no_temporary_checkpoint(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **_named: object) -> None:
         msg = "no"
         raise OSError(msg)
 
@@ -268,10 +268,10 @@ def test_calls_of_other_threads_wait_for_a_start(
     x.send([1])
     reached, go_on = threading.Event(), threading.Event()
 
-    def slow(_s: Any, _context: Any, _f: Any, _d: Any, writing: Any) -> Running:
+    def slow(_s: Any, _context: Any, _f: Any, _d: Any, *, name: str, trigger: Any) -> Running:
         reached.set()
         assert go_on.wait(60)
-        return Running(writing.name, session)
+        return Running(name, session)
 
     def second() -> None:
         with pytest.raises(InputsInUse):

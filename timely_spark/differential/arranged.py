@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,17 @@ import pyarrow as pa
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.trace import SEQUENCE, insert
 from timely_spark.errors import SchemaError, StateError
-from timely_spark.graph import Context, Partition, Vertex, caller, check_columns, names, operator
+from timely_spark.graph import (
+    Context,
+    Partition,
+    Partitioner,
+    States,
+    Vertex,
+    caller,
+    check_columns,
+    names,
+    operator,
+)
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.partitioning import repartition as repartitioned
 
@@ -47,12 +57,7 @@ class Arrange(Vertex):
             min((one for epoch, one in self.first.items() if epoch >= since), default=self.sequence + 1) - 1
         )
 
-    def repartition(
-        self,
-        states: Sequence[Mapping[str, Any]],
-        workers: int,
-        partition: Callable[[int, pa.Table], list[pa.Table]],
-    ) -> list[dict[str, Any]]:
+    def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Keep sequence numbers: those of one key are from one worker, and new ones are greater than all."""
         last = max(state.get("sequence", 0) for state in states)
         epochs = [item for state in states for item in state.get("first", {}).items()]

@@ -21,7 +21,7 @@ from timely_spark.graph.operator import load_operators, operator
 from timely_spark.graph.schema import SchemaLike, as_schema, as_table, check_given, check_names, describe
 from timely_spark.graph.sql import identifier
 from timely_spark.graph.suggest import Suggests
-from timely_spark.graph.vertex import Context, Forward, Stateless, Vertex
+from timely_spark.graph.vertex import Context, Forward, Partitioner, Stateless, States, Vertex
 
 __all__ = [
     "Context",
@@ -33,10 +33,12 @@ __all__ = [
     "Name",
     "OnLimit",
     "Partition",
+    "Partitioner",
     "SchemaLike",
     "Scope",
     "Stage",
     "Stateless",
+    "States",
     "Suggests",
     "Vertex",
     "as_schema",

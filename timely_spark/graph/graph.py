@@ -146,7 +146,7 @@ class Stage:
 
     index: int
     title: Name
-    kind: Kind
+    kind: Kind = Kind.VERTEX
     #: a label for `explain`
     operator: str
     scope: Scope
@@ -273,26 +273,17 @@ class Graph:
         scope: Scope,
         outputs: Sequence[pa.Schema],
         *,
-        kind: Kind = Kind.VERTEX,
         inputs: Sequence[tuple[Stage, int]] = (),
         name: str | None = None,
-        vertex: Vertex | None = None,
-        summary: PathSummary | None = None,
-        requires: Sequence[Partition | None] | None = None,
-        guarantees: tuple[str, ...] | None = None,
-        keeps: Mapping[str, str] | None = None,
-        monotone: Monotone | None = None,
-        detail: str = "",
-        parameters: Mapping[str, Any] | None = None,
         called: str | None = None,
-        handle: bool = False,
-        epochs: str = "",
-        max_jump: int = 0,
+        requires: Sequence[Partition | None] | None = None,
         own: Collection[str] = (),
+        **parts: Any,
     ) -> Stage:
         """Add a stage and its input edges; without a name the stage is named after `called` or `operator`.
 
-        A reserved column name (``__timely_...``) must be in `own`, or be a column of an input.
+        A reserved column name (``__timely_...``) must be in `own`, or be a column of an input. `parts` are
+        other fields of `Stage`.
         """
         title = self.names.add(scope.title, called or operator, name, caller())
         needs = tuple(requires) if requires is not None else (None,) * max(1, len(inputs))
@@ -306,22 +297,12 @@ class Graph:
         stage = Stage(
             index=len(self.stages),
             title=title,
-            kind=kind,
             operator=operator,
             scope=scope,
             where=where,
-            summary=summary if summary is not None else self.times.identity(scope.depth),
             outputs=tuple(outputs),
-            vertex=vertex,
             requires=needs,
-            guarantees=guarantees,
-            keeps=keeps,
-            monotone=monotone,
-            detail=detail,
-            parameters=parameters or {},
-            handle=handle,
-            epochs=epochs,
-            max_jump=max_jump,
+            **{"summary": self.times.identity(scope.depth), **parts},
         )
         self.stages.append(stage)
         for input_, (source, port) in enumerate(inputs):

@@ -10,6 +10,12 @@ import pyarrow as pa
 from timely_spark.errors import StateError
 from timely_spark.times import Times, Timestamp
 
+States = Sequence[Mapping[str, Any]]
+"""The states of a vertex, one for each worker."""
+
+Partitioner = Callable[[int, pa.Table], list[pa.Table]]
+"""Partitions records like those of an input: `partition(input, table)` gives one table for each worker."""
+
 
 class Context(Protocol):
     """The worker's services for a vertex, during a call."""
@@ -113,6 +119,10 @@ class Vertex:
     """Whether `repartition` may lead to changes of the output. Each worker is then notified of the open
     epochs, and of the next one. For vertices outside loops."""
 
+    improves: ClassVar[bool] = False
+    """Whether the vertex may receive records that later rounds improve: it finalises them itself, or drops
+    them."""
+
     settles: ClassVar[bool] = False
     """Whether the vertex calls `since_here` and does not wait: the coordinator then sends its frontier."""
 
@@ -200,12 +210,7 @@ class Vertex:
             else:
                 setattr(self, name, value)
 
-    def repartition(
-        self,
-        states: Sequence[Mapping[str, Any]],
-        workers: int,
-        partition: Callable[[int, pa.Table], list[pa.Table]],
-    ) -> Sequence[Mapping[str, Any]]:
+    def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Repartition the state to another number of workers; by default a rescale is refused.
 
         Called on the template, when a flow with state continues with another number of workers. Every worker

@@ -6,7 +6,6 @@ edge per node. One worker maintains a forest of those. No loop is needed, howeve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import pyarrow.compute as pc
 
 from timely_spark.differential.trace import DIFF, consolidate, numbers
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Partition, caller, check_columns, composed, describe
+from timely_spark.graph import Partition, Partitioner, States, caller, check_columns, composed, describe
 from timely_spark.graphs.affected import NO_NODE, Affected, ordered, summed, unique
 from timely_spark.graphs.pairs import insert_pairs, narrowed, pairs_of
 from timely_spark.graphs.spanning import Rooted, along_paths, breadth_first, rooted_forest
@@ -271,12 +270,7 @@ class _SpanningForest(_Forest):
         low, high, diff = summed(low[edge], high[edge], diff[edge])
         return self._table(*ordered(nodes.of(low), nodes.of(high)), diff)
 
-    def repartition(
-        self,
-        states: Sequence[Mapping[str, Any]],
-        workers: int,
-        partition: Callable[[int, pa.Table], list[pa.Table]],
-    ) -> Sequence[Mapping[str, Any]]:
+    def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Let each new worker insert its edges again, and subtract the forest edges that were sent before."""
         parts = [
             {
@@ -328,12 +322,7 @@ class _Components(_Forest):
             }
             self.send_by(0, time, pa.table(changes))
 
-    def repartition(
-        self,
-        states: Sequence[Mapping[str, Any]],
-        workers: int,
-        partition: Callable[[int, pa.Table], list[pa.Table]],
-    ) -> Sequence[Mapping[str, Any]]:
+    def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Move the one worker's state to the worker that now gets all edges."""
         (state,) = states
         places = partition(0, pa.table({ALL: pa.array([0], pa.int8())}))

@@ -74,7 +74,7 @@ def unary(
         >>> ts.testing.run(flow, {"x": [[7], [8]]})["out"].rows()
         {0: [(0, 1)], 1: [(1, 1)]}
     """
-    return _custom([stream], _OnRecv(function, sides=False), schema, [by], operator="unary", name=name)
+    return _custom([stream], _OnRecv(function, sides=False), [schema], [by], operator="unary", name=name)[0]
 
 
 @operator(Stream)
@@ -98,7 +98,8 @@ def binary(
         >>> ts.testing.run(flow, {"x": [[5]], "y": [[6]]})["out"].rows()
         {0: [(0, 5), (1, 6)]}
     """
-    return _custom([stream, other], _OnRecv(function, sides=True), schema, by, operator="binary", name=name)
+    vertex = _OnRecv(function, sides=True)
+    return _custom([stream, other], vertex, [schema], by, operator="binary", name=name)[0]
 
 
 @operator(Stream)
@@ -122,9 +123,8 @@ def unary_notify(
         >>> ts.testing.run(flow, {"x": [[7, 8], [9]]})["out"].rows()
         {0: [(2,)], 1: [(1,)]}
     """
-    return _custom(
-        [stream], _OnNotify(function, (stream.schema,)), schema, [by], operator="unary_notify", name=name
-    )
+    vertex = _OnNotify(function, (stream.schema,))
+    return _custom([stream], vertex, [schema], [by], operator="unary_notify", name=name)[0]
 
 
 @operator(Stream)
@@ -148,14 +148,8 @@ def binary_notify(
         >>> ts.testing.run(flow, {"x": [[5, 6], []], "y": [[1], [2]]})["out"].rows()
         {0: [(2, 1)], 1: [(0, 1)]}
     """
-    return _custom(
-        [stream, other],
-        _OnNotify(function, (stream.schema, other.schema)),
-        schema,
-        by,
-        operator="binary_notify",
-        name=name,
-    )
+    vertex = _OnNotify(function, (stream.schema, other.schema))
+    return _custom([stream, other], vertex, [schema], by, operator="binary_notify", name=name)[0]
 
 
 def _partitions(operator: str, streams: Sequence[Stream], by: By) -> list[Partition | None]:
@@ -173,22 +167,22 @@ def _partitions(operator: str, streams: Sequence[Stream], by: By) -> list[Partit
 def _custom(
     streams: Sequence[Stream],
     vertex: Vertex,
-    schema: SchemaLike,
+    outputs: Sequence[SchemaLike],
     by: By,
     *,
     operator: str,
     name: str | None,
-) -> Stream:
+) -> tuple[Stream, ...]:
     first, *others = streams
     first.check_others(operator, others)
     return first.then(
         operator,
-        [as_schema(schema)],
+        [as_schema(schema) for schema in outputs],
         others=others,
         name=name,
         vertex=vertex,
         requires=_partitions(operator, streams, by),
-    )[0]
+    )
 
 
 def _check_methods(vertex: Vertex) -> None:
@@ -223,12 +217,4 @@ def add_vertex(
     if not streams or not hasattr(streams[0], "check_others"):
         msg = f"{operator} got {list(streams)!r}, no streams"
         raise GraphError(msg, where=caller(), hint="give a stream, or a list of streams.")
-    first, *others = streams
-    return first.then(
-        operator,
-        [as_schema(schema) for schema in outputs],
-        others=others,
-        name=name,
-        vertex=vertex,
-        requires=_partitions(operator, streams, by),
-    )
+    return _custom(streams, vertex, outputs, by, operator=operator, name=name)

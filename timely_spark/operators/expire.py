@@ -6,7 +6,7 @@ scope only, where any two times can be compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Vertex, caller, operator
+from timely_spark.graph import Partitioner, States, Vertex, caller, operator
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.history import EPOCH, epochs_of, stamped
 from timely_spark.state.keys import Hashes, Indices, group
-from timely_spark.state.partitioning import Partitioner, repartition
+from timely_spark.state.partitioning import repartition
 from timely_spark.streams import Stream
 from timely_spark.times import is_whole, only_epochs
 
@@ -54,7 +54,7 @@ class Expire(Vertex):
         negated = pc.negate_checked(rows.column(place))
         self.send_by(0, time, rows.set_column(place, rows.schema.field(place), negated))
 
-    def repartition(self, states: Sequence[Mapping[str, Any]], workers: int, partition: Partitioner) -> Any:
+    def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Drop retracted records: another worker may still be notified of their epoch."""
         kept = []
         for state in states:

@@ -16,7 +16,7 @@ from timely_spark.graph import Edge, Graph, Kind, Monotone, Partition, Stage
 from timely_spark.operators.aggregate import Aggregate
 from timely_spark.operators.expire import Expire, Sessions
 from timely_spark.operators.monotone import Finalise
-from timely_spark.operators.output_vertex import MonotoneOutput, Output, Watch
+from timely_spark.operators.output_vertex import MonotoneOutput, Output
 from timely_spark.times import only_epochs
 
 
@@ -138,7 +138,7 @@ def _check_diff(graph: Graph, output: Stage) -> None:
 
 def _needs_final(stage: Stage) -> bool:
     """Whether the stage must be given final records."""
-    if stage.monotone is not None or isinstance(stage.vertex, Finalise | Output | Watch):
+    if stage.monotone is not None or (stage.vertex is not None and stage.vertex.improves):
         return False
     if stage.is_routing and stage.kind not in {Kind.CONCAT, Kind.BROADCAST}:
         return False
@@ -180,7 +180,7 @@ def _transfer(stage: Stage, inputs: list[tuple[Stage, NotFinal]], final: set[Sta
             if stage.scope.depth > 0 and not _absorbs(stage.monotone, kind):
                 return kind if isinstance(kind, Derived) else Derived(source, kind)
         return None if stage in final else stage.monotone
-    if not kinds or _needs_final(stage) or isinstance(stage.vertex, Finalise):
+    if not kinds or _needs_final(stage) or (stage.vertex is not None and stage.vertex.improves):
         return None
     source, kind = kinds[0]
     if isinstance(kind, Derived) or stage.kind is Kind.BROADCAST:

@@ -63,7 +63,7 @@ class Improvements(Vertex):
         return self._context.coarse(time)
 
 
-class Finalise(BufferingVertex, Improvements):
+class ImprovementsPerTime(BufferingVertex, Improvements):
     """When a time is complete, send each key's best record, if it improves on those of earlier times."""
 
     def __init__(self, monotone: Monotone) -> None:
@@ -82,6 +82,12 @@ class Finalise(BufferingVertex, Improvements):
     def coarse(self, time: Any) -> Any:
         """The time itself: a vertex that waits for iterations keeps every loop counter."""
         return time
+
+
+class Finalise(ImprovementsPerTime):
+    """Make the records of a monotone reduction final."""
+
+    improves = True
 
 
 class ImprovementSessions(Sessions):

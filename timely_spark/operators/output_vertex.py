@@ -22,7 +22,7 @@ VOID = "__timely_void"
 class Output(Vertex):
     """Hand every batch to the driver, which keeps it until its epoch is released."""
 
-    reads_time = False
+    reads_time, improves = False, True
 
     def __init__(self, schema: pa.Schema, diff: str | None = None) -> None:
         self.schema, self.diff = schema, diff
@@ -46,7 +46,7 @@ class Output(Vertex):
 class Watch(Vertex):
     """Receive and drop records: a probe asks for the frontier here."""
 
-    reads_time = False
+    reads_time, improves = False, True
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Drop the batch."""

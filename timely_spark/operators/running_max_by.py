@@ -3,44 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Monotone, Partition, caller, check_columns, names, operator
-from timely_spark.operators.monotone import Improvements, best_per_key
-from timely_spark.state.buffering import BufferingVertex
+from timely_spark.operators.monotone import ImprovementsPerTime, best_per_key
 from timely_spark.streams import Stream
 
 
-class RunningMaxBy(BufferingVertex, Improvements):
-    """When a time is complete, send each key's best record, if its value exceeds those of earlier times."""
+class RunningMaxBy(ImprovementsPerTime):
+    """Of several best records of a key, send the one whose other columns are least."""
 
     def __init__(self, monotone: Monotone, ties: Sequence[str]) -> None:
-        BufferingVertex.__init__(self)
-        Improvements.__init__(self, monotone)
+        super().__init__(monotone)
         #: the columns that decide between records of one key and value
         self.ties = tuple(ties)
-
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Buffer the best records: a later batch of the same time may have a better one."""
-        super().on_recv(edge, time, self.combine(edge, batch))
-
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
-        """Send the improvements."""
-        if batches[0]:
-            Improvements.on_recv(self, 0, time, pa.concat_tables(batches[0]))
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Keep the best record of each key."""
         # `best_per_key` takes the first of several best ones: its sort is stable
         ordered = batch.sort_by([(column, "ascending") for column in self.ties]) if self.ties else batch
         return best_per_key(ordered, self.monotone)
-
-    def coarse(self, time: Any) -> Any:
-        """The time itself: a vertex that waits for iterations keeps every loop counter."""
-        return time
 
 
 @operator(Stream)

@@ -74,7 +74,8 @@ def _migrated(log: RoundLog, plan: Plan, manifest: Manifest, rows: pa.Table, blo
 
 
 def _flow(log: RoundLog, manifest: Manifest) -> dict[str, Any]:
-    return dict(log.require_json(f"flows/{manifest.plan}.json")["described"])
+    name = f"flows/{manifest.plan}.json"
+    return dict(log.files.found(name, log.files.json(name))["described"])
 
 
 def _warn_of_changes(name: str, migration: Migration) -> None:

@@ -14,7 +14,6 @@ import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -52,7 +51,6 @@ from timely_spark.runtime.session import (
     same_python,
 )
 from timely_spark.runtime.sinks.sink import MemorySink, Output
-from timely_spark.runtime.storage.entries import Journal
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import FIRST, RoundLog
@@ -95,7 +93,7 @@ def start(
     session = active_session(session)
     partitions = partitions if partitions is None else whole("partitions", partitions)
     rounds = Bound().rounds if rounds_per_batch is None else whole("rounds_per_batch", rounds_per_batch)
-    writing = _Writing(name or plan.name, trigger_of(trigger))
+    name, arguments = name or plan.name, trigger_of(trigger)
     _check_sources(plan, dataframes, inputs)
     same_python(session)
     context = RunContext(
@@ -110,9 +108,9 @@ def start(
         record=record,
     )
     if replace:
-        _make_room(inputs, session, checkpoint, writing.name)
+        _make_room(inputs, session, checkpoint, name)
     with locked(inputs), ExitStack() as undo:
-        _check_free(plan.name, inputs, session, writing.name)
+        _check_free(plan.name, inputs, session, name)
         place = checkpoint if checkpoint is not None else _temporary(plan, session, undo)
         log, lock = _locked(place, undo)
         flow = _identified(log, plan, partitions or partitions_for(session, plan.workers))
@@ -120,19 +118,19 @@ def start(
         for output in outputs:
             output.sink.prepare(session, output, log.checkpoint, flow["id"])
         given = labels(plan.workers, flow["partitions"])
-        claim = _claimed(dataclasses.replace(context, checkpoint=log.checkpoint, labels=given))
-        context = claim.context
-        journals = [handle.journal(context.log, claim.epochs[handle.name]) for handle in inputs]
+        context, epochs = _claimed(dataclasses.replace(context, checkpoint=log.checkpoint, labels=given))
+        journals = [handle.journal(context.log, epochs[handle.name]) for handle in inputs]
         pairs = list(zip(inputs, journals, strict=True))
-        undo.callback(_undo, journals)
         for journal in journals:  # before Spark starts: an availableNow query may stop at once
+            undo.callback(journal.undo)
             journal.write()
         confs = {PARTITIONS: str(flow["partitions"])} | (FILE_MANAGER if log.files.local else {})
         for output in outputs:
-            confs |= getattr(output.sink, "confs", {})
-        undo.callback(_stop_named, session, writing.name)
+            confs |= output.sink.confs
+        undo.callback(_stop_named, session, name)
+        driver = Driver(context, tuple(outputs))
         with applied(session, confs) as unset:
-            running = _run(session, context, dataframes, Driver(context, tuple(outputs)), writing)
+            running = _run(session, context, dataframes, driver, name=name, trigger=arguments)
         query = Query(
             running, context, session=session, inputs=journals, unset=unset, lock=lock,
             temporary=checkpoint is None,
@@ -147,14 +145,6 @@ def start(
     for line in unset:
         _log.warning("%s: not set: %s", plan.name, line)
     return query
-
-
-@dataclass(frozen=True, slots=True)
-class _Writing:
-    """The name and the trigger of the streaming query."""
-
-    name: str
-    trigger: Mapping[str, Any]
 
 
 def _make_room(
@@ -214,12 +204,6 @@ def _locked(checkpoint: str, undo: ExitStack) -> tuple[RoundLog, Lock]:
     return log, lock
 
 
-def _undo(journals: Sequence[Journal]) -> None:
-    """After a failed start: remove the handles' buffered entries from the log."""
-    for journal in journals:
-        journal.undo()
-
-
 def _stop_named(session: SparkSession, name: str) -> None:
     """After a failed start: stop the query, which Spark may have started before an interrupt."""
     for query in session.streams.active:
@@ -243,14 +227,16 @@ def _run(
     context: RunContext,
     dataframes: Mapping[str, DataFrame],
     driver: Driver,
-    writing: _Writing,
+    *,
+    name: str,
+    trigger: Mapping[str, Any],
 ) -> StreamingQuery:
     from pyspark.errors import AnalysisException
 
     try:
-        writer = build(session, context, dataframes).writeStream.outputMode("append").queryName(writing.name)
-        if writing.trigger:
-            writer = writer.trigger(**writing.trigger)
+        writer = build(session, context, dataframes).writeStream.outputMode("append").queryName(name)
+        if trigger:
+            writer = writer.trigger(**trigger)
         place = Files(context.checkpoint).for_spark
         return writer.option("checkpointLocation", place).foreachBatch(driver).start()
     except AnalysisException as error:
@@ -333,17 +319,12 @@ def _identified(log: RoundLog, plan: Plan, partitions: int) -> dict[str, Any]:
     return identity
 
 
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """A run that owns its checkpoint."""
+def _claimed(context: RunContext) -> tuple[RunContext, Mapping[str, int | None]]:
+    """Claim the checkpoint: an earlier run that is still alive loses it.
 
-    context: RunContext
-    #: The epoch of each input in the flow; None: closed.
-    epochs: Mapping[str, int | None]
-
-
-def _claimed(context: RunContext) -> _Claim:
-    """Claim the checkpoint: an earlier run that is still alive loses it."""
+    Returns:
+        The context of the run that owns the checkpoint; and the epoch of each input, None for a closed one.
+    """
     plan = context.plan
     run = {"run": context.run, "host": platform.node(), "pid": os.getpid()}
     try:
@@ -355,7 +336,7 @@ def _claimed(context: RunContext) -> _Claim:
         log.files.remove(failure)
     newest = log.align()
     log.sweep()
-    log.write_json(
+    log.files.write_json(
         f"flows/{plan.fingerprint}.json", {"described": plan.described(), "outline": plan_summary(plan)}
     )
     if newest is None:
@@ -367,7 +348,7 @@ def _claimed(context: RunContext) -> _Claim:
     else:
         restore(log, context, newest)
     manifest, _ = log.newest_before(newest + 1)
-    return _Claim(dataclasses.replace(context, first=log.first), manifest.coordinator["inputs"])
+    return dataclasses.replace(context, first=log.first), manifest.coordinator["inputs"]
 
 
 def _retention(session: SparkSession) -> int:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from timely_spark.graph import Vertex
+from timely_spark.graph import Partitioner, States, Vertex
 from timely_spark.state.arrangement import Arrangement
 
-Partitioner = Callable[[int, pa.Table], list[pa.Table]]
-"""Partitions records like those of an input: `partition(input, table)` gives one table for each worker."""
 
-
-def repartition(
-    _: Vertex, states: Sequence[Mapping[str, Any]], workers: int, partition: Partitioner
-) -> Sequence[Mapping[str, Any]]:
+def repartition(_: Vertex, states: States, workers: int, partition: Partitioner) -> States:
     """`Vertex.repartition` of state that is partitioned like the input that it came from.
 
     Such state is made of tables, lists of tables and `Arrangement`s; of lists with one of these for each

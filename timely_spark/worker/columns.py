@@ -7,7 +7,7 @@ workers decide alike, whatever the number of tasks and the order of the rows.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -158,10 +158,6 @@ class Refused:
         self.far += other.far
         self.least = min(self.least, other.least)
         self.above = max(self.above, other.above)
-
-    def encode(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return asdict(self)
 
     def text(self, source: str, where: Where, jump: int) -> str:
         """The warning for the user."""

@@ -7,7 +7,7 @@ A worker reads loop counters from the times of the batches that it delivers, and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -28,10 +28,6 @@ class LoopCounts:
     far: list[tuple[str, int, int, str]]
     #: (loop, epoch, iteration, number, sample records) of the records that limits dropped
     dropped: list[tuple[str, int, int, int, str]]
-
-    def encode(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return asdict(self)
 
 
 class Iterations:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
@@ -72,9 +72,7 @@ class Item:
 
 
 #: one encoder: `json.dumps` would make one for each row
-_as_json = json.JSONEncoder(
-    separators=(",", ":"), sort_keys=True, default=lambda value: value.encode()
-).encode
+_as_json = json.JSONEncoder(separators=(",", ":"), sort_keys=True, default=asdict).encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

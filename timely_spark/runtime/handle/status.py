@@ -69,7 +69,8 @@ class Status:
             msg = f"{log.checkpoint} holds no checkpoint of a flow."
             raise OtherFlow(msg, hint="give the directory of start(checkpoint=...).")
         manifest, rows = whole
-        flow = log.require_json(f"flows/{manifest.plan}.json")
+        name = f"flows/{manifest.plan}.json"
+        flow = log.files.found(name, log.files.json(name))
         snapshot, summary = manifest.coordinator, PlanSummary(flow["outline"])
         epochs = sorted({epoch for epochs in snapshot["unreleased"].values() for epoch in epochs})
         messages = wire.only(rows, Message).column("payload").to_pylist()

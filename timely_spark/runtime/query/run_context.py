@@ -118,12 +118,12 @@ class RunContext:
 
     def _report(self, error: Exception) -> None:
         with suppress(LogDamaged):  # a damaged report is overwritten
-            earlier = self.log.read_json(self._failure)
+            earlier = self.log.files.json(self._failure)
             if earlier is not None and earlier["rank"] > _rank(error):
                 return  # a task's own error says more than the error that Spark makes of it
         vertex = error.encode() if isinstance(error, VertexError) else None
         report = {"kind": type(error).__name__, "text": str(error), "vertex": vertex, "rank": _rank(error)}
-        self.log.write_json(self._failure, report)
+        self.log.files.write_json(self._failure, report)
 
     @property
     def _failure(self) -> str:
@@ -132,7 +132,7 @@ class RunContext:
     def failure(self) -> TimelyError | None:
         """The error that `reporting` wrote in this run, made again from its text."""
         try:
-            report = self.log.read_json(self._failure)
+            report = self.log.files.json(self._failure)
         except LogDamaged as damaged:
             return damaged
         if report is None:

@@ -14,7 +14,7 @@ from timely_spark.graph.schema import every_name
 from timely_spark.graph.sql import identifier, literal, table_name
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.session import DELTA, applied
-from timely_spark.runtime.sinks.sink import EPOCH, Output, Parts, with_epoch
+from timely_spark.runtime.sinks.sink import EPOCH, Output, Parts, Sink, with_epoch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +33,7 @@ _PLACE, _RANK, _MORE = "__timely_place", "__timely_rank", "__timely_more"
 
 
 @dataclass
-class DeltaSink:
+class DeltaSink(Sink):
     """Writes to a Delta table: without `keys` a log of all records, with `keys` a current table (upserts).
 
     Exactly once: each delivery is one Delta transaction with an application id and a version, and Delta skips
@@ -56,7 +56,6 @@ class DeltaSink:
     keys: tuple[str, ...] = ()
     diff: str | None = None
     overwrite: bool = False
-    #: Settings for the query's session.
     confs: ClassVar[Mapping[str, str]] = DELTA
     _app: str = ""
     _columns: list[str] = field(default_factory=list)
@@ -112,9 +111,6 @@ class DeltaSink:
         frame = _stamped(session, parts).select(*map(identifier, [EPOCH, *self._columns]))
         writer = frame.write.format("delta").mode("append")
         self._save(writer.option("txnAppId", self._app).option("txnVersion", version))
-
-    def complete(self) -> None:
-        """Do nothing."""
 
     def _upsert(self, session: SparkSession, version: int, parts: Parts) -> None:
         frame = self._last_per_key(_stamped(session, parts, order=_PLACE))

@@ -13,7 +13,7 @@ import pyarrow as pa
 from timely_spark.runtime.batches import numbered, portions
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.sinks.delivery import arrow_schema
-from timely_spark.runtime.sinks.sink import EPOCH, Output, Parts, stamped, with_epoch
+from timely_spark.runtime.sinks.sink import EPOCH, Output, Parts, Sink, stamped, with_epoch
 from timely_spark.runtime.storage.files import Files
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _GROUP = 1 << 20
 
 
 @dataclass
-class FolderSink:
+class FolderSink(Sink):
     """Writes each epoch to one file atomically; a repeated delivery writes the same file.
 
     So readers of the folder see each epoch exactly once. One of Spark's tasks writes a large epoch.
@@ -87,9 +87,6 @@ class FolderSink:
                 numbered(part.frame(session)).coalesce(1).mapInArrow(write.as_task, "rows long").collect()
             else:
                 write([part.table])
-
-    def complete(self) -> None:
-        """Do nothing."""
 
 
 @dataclass(frozen=True)

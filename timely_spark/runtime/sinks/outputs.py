@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Protocol
-
-import pyarrow as pa
+from collections.abc import Iterable
+from typing import Any
 
 from timely_spark.compiler import Plan
+from timely_spark.operators.outputs import OutputSpec
 from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.folder import FolderSink
 from timely_spark.runtime.sinks.sink import (
@@ -21,31 +20,7 @@ from timely_spark.runtime.sinks.sink import (
 )
 
 
-class Declared(Protocol):
-    """An output as the flow declares it (`timely_spark.operators.OutputSpec`)."""
-
-    @property
-    def name(self) -> str:
-        """The step's name."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of the output's records, with a column of changes if there is one."""
-
-    @property
-    def kind(self) -> str:
-        """capture, inspect, memory, subscribe, foreach_epoch, delta or files."""
-
-    @property
-    def release(self) -> Literal["epoch", "arrival"]:
-        """Whether records are released by epoch or on arrival."""
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """Other options, by kind."""
-
-
-def outputs_of(plan: Plan, declared: Iterable[Declared]) -> list[Output]:
+def outputs_of(plan: Plan, declared: Iterable[OutputSpec]) -> list[Output]:
     """The outputs of a compiled flow with their sinks."""
     outputs = []
     for spec in declared:
@@ -54,7 +29,7 @@ def outputs_of(plan: Plan, declared: Iterable[Declared]) -> list[Output]:
     return outputs
 
 
-def _sink(spec: Declared) -> Sink:
+def _sink(spec: OutputSpec) -> Sink:
     options = spec.options
     sink: Sink
     match spec.kind:

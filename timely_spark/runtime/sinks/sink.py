@@ -6,9 +6,10 @@ called again with the same version; sinks that detect this (Delta, folders, capt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pyarrow as pa
 
@@ -30,8 +31,11 @@ EPOCH = "epoch"
 STAMP = "__timely_epoch"
 
 
-class Sink(Protocol):
-    """The interface of a sink."""
+class Sink:
+    """The base class of sinks."""
+
+    #: settings for the query's session
+    confs: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Prepare the sink, in the user's process at the start, for example create a table.
@@ -42,6 +46,7 @@ class Sink(Protocol):
 
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Write deliveries; `version` increases, and is the same when a batch runs again."""
+        raise NotImplementedError
 
     def complete(self) -> None:
         """All epochs are delivered."""
@@ -64,7 +69,7 @@ class Output:
 
 
 @dataclass
-class SubscribeSink:
+class SubscribeSink(Sink):
     """Calls the user's functions with each epoch's table, at least once: after a crash perhaps again."""
 
     on_epoch: Callable[[int, pa.Table], object]
@@ -87,32 +92,23 @@ class SubscribeSink:
 
 
 @dataclass
-class ForeachEpochSink:
+class ForeachEpochSink(Sink):
     """Calls the user's function with each epoch as a Spark DataFrame, at least once."""
 
     function: Callable[[DataFrame, int], object]
-
-    def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
-        """Do nothing."""
 
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Call the function with each epoch."""
         for part in parts:
             self.function(part.frame(session), part.epoch)
 
-    def complete(self) -> None:
-        """Do nothing."""
-
 
 @dataclass
-class InspectSink:
+class InspectSink(Sink):
     """Prints records on the driver, at most `limit` per epoch."""
 
     name: str
     limit: int = 20
-
-    def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
-        """Do nothing."""
 
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Print the records."""
@@ -122,12 +118,9 @@ class InspectSink:
             if (more := part.table.num_rows - self.limit) > 0:
                 print(f"{self.name} @ {part.epoch}: ... and {more} more")  # noqa: T201
 
-    def complete(self) -> None:
-        """Do nothing."""
-
 
 @dataclass
-class CaptureSink:
+class CaptureSink(Sink):
     """Writes each delivery to an Arrow file in the checkpoint, for `Query.captured` and for views."""
 
     deliveries: Deliveries | None = None
@@ -141,9 +134,6 @@ class CaptureSink:
         tables = [stamped(part.table, part.epoch, STAMP) for part in parts]
         assert self.deliveries is not None
         self.deliveries.write(version, pa.concat_tables(tables))
-
-    def complete(self) -> None:
-        """Do nothing."""
 
 
 @dataclass

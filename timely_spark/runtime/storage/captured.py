@@ -56,8 +56,7 @@ class Deliveries:
         self._check(files, last)
         for version in self._versions(files):
             name = self.name(version)
-            if (table := files.table(name)) is None:
-                raise LogDamaged.no_file(files.root, name)
+            table = files.found(name, files.table(name))
             self._check(files, files.head(name, table.schema).get("after"))
             metadata = {key: value for key, value in table.schema.metadata.items() if key != HEAD}
             yield version, table.replace_schema_metadata(metadata or None)

@@ -16,7 +16,6 @@ from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
-from timely_spark.errors import LogDamaged
 from timely_spark.runtime.errors import EpochClosed, SentElsewhere
 from timely_spark.runtime.storage.files import HEAD, quoted
 from timely_spark.runtime.storage.log import RoundLog
@@ -181,10 +180,8 @@ class Journal:
         return exists and bool(self._head(number)["id"] == entry.id)
 
     def _head(self, number: int) -> dict[str, Any]:
-        schema = self.log.files.schema(self._file(number))
-        if schema is None:
-            raise LogDamaged.no_file(self.log.files.root, self._file(number))
-        return {"id": None} | self.log.files.head(self._file(number), schema)
+        files, name = self.log.files, self._file(number)
+        return {"id": None} | files.head(name, files.found(name, files.schema(name)))
 
     def _file(self, number: int) -> str:
         return _file(self.name, number)
@@ -202,10 +199,9 @@ def close_source(log: RoundLog, name: str) -> None:
 
 def read_entry(log: RoundLog, name: str, number: int) -> Entry:
     """Read an entry."""
-    table = log.files.table(_file(name, number))
-    if table is None:
-        raise LogDamaged.no_file(log.files.root, _file(name, number))
-    head = log.files.head(_file(name, number), table.schema)
+    file = _file(name, number)
+    table = log.files.found(file, log.files.table(file))
+    head = log.files.head(file, table.schema)
     return Entry(head["kind"], head["epoch"], table.replace_schema_metadata(None), head.get("id", ""))
 
 

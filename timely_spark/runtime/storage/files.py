@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
@@ -23,6 +23,8 @@ _LONGEST = 150
 #: The key of the JSON head in the metadata of an Arrow file's schema.
 HEAD = b"timely"
 _intact = Intact()
+
+T = TypeVar("T")
 
 
 def location(text: str | os.PathLike[str]) -> str:
@@ -224,9 +226,7 @@ class Files:
         """
         path = self.path(name)
         stamp = self._stamp(path)
-        buffer = self.buffer(name)
-        if buffer is None:
-            raise LogDamaged.no_file(self.root, name)
+        buffer = self.found(name, self.buffer(name))
         if buffer.size != of or start + size > of:
             reason = f"it has {buffer.size} bytes, expected were {max(of, start + size)}"
             raise LogDamaged.unreadable(self.root, name, reason)
@@ -256,6 +256,12 @@ class Files:
     def size(self, name: str) -> int | None:
         """The size in bytes; None: there is no such file."""
         return self._store.size(self.path(name))
+
+    def found(self, name: str, content: T | None) -> T:
+        """What was read from a file that must exist."""
+        if content is None:
+            raise LogDamaged.no_file(self.root, name)
+        return content
 
     # -- files with a checksum -------------------------------------------------------------------------------
     def write_json(

@@ -123,7 +123,7 @@ class RoundLog:
     def owner(self) -> dict[str, Any]:
         """The run that claimed the checkpoint last."""
         terms = self.files.numbers("terms")
-        return (self.read_json(f"terms/{terms[-1]}.json") if terms else None) or {}
+        return (self.files.json(f"terms/{terms[-1]}.json") if terms else None) or {}
 
     def check_owner(self) -> None:
         """Check that no later run has claimed the checkpoint."""
@@ -223,8 +223,7 @@ class RoundLog:
         if newest is None or not no_input:
             raise LogDamaged.no_manifest(self.files.root, needed)
         name = f"rounds/{self._earlier[newest]}/{newest}.arrow"
-        if (table := self.files.table(name)) is None:
-            raise LogDamaged.no_file(self.files.root, name)
+        table = self.files.found(name, self.files.table(name))
         manifest = Manifest.of(self.files, name, table.schema)
         self._check_gaps(manifest.kept_from, newest)
         for output, version in manifest.captured.items():
@@ -321,9 +320,7 @@ class RoundLog:
 
     def outputs(self, name: str) -> pa.Table:
         """Read a file of `write_outputs`."""
-        if (table := self.files.table(name)) is None:
-            raise LogDamaged.no_file(self.files.root, name)
-        return table
+        return self.files.found(name, self.files.table(name))
 
     # -- removal ---------------------------------------------------------------------------------------------
     def prune(self, manifest: Manifest, *, keep: int) -> Manifest:
@@ -367,21 +364,6 @@ class RoundLog:
             if name in needed:
                 needed |= files_of(self.outputs(name))
         return needed
-
-    # -- small files -----------------------------------------------------------------------------------------
-    def read_json(self, name: str) -> dict[str, Any] | None:
-        """Read a small JSON file; None: there is no such file."""
-        return self.files.json(name)
-
-    def require_json(self, name: str) -> dict[str, Any]:
-        """Read a small JSON file that must exist."""
-        if (content := self.read_json(name)) is None:
-            raise LogDamaged.no_file(self.files.root, name)
-        return content
-
-    def write_json(self, name: str, content: dict[str, Any]) -> None:
-        """Write a small JSON file."""
-        self.files.write_json(name, content)
 
 
 def captured_file(output: str, version: int) -> str:
