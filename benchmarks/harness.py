@@ -16,11 +16,13 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from benchmarks.machine import ROOT, commit, machine, versions
 
@@ -310,3 +312,19 @@ def spark(
     session.sparkContext.setLogLevel("ERROR")
     atexit.register(session.stop)
     return session
+
+
+@contextmanager
+def timed(owner: Any, name: str, *, per_second: float = 1.0) -> Iterator[list[float]]:
+    """The time of each call of a function of `owner`, in units of which a second has `per_second`."""
+    times: list[float] = []
+    function = getattr(owner, name)
+
+    def call(*args: Any, **options: Any) -> Any:
+        began = time.perf_counter()
+        found = function(*args, **options)
+        times.append(per_second * (time.perf_counter() - began))
+        return found
+
+    with mock.patch.object(owner, name, call):
+        yield times

@@ -21,16 +21,16 @@ import gc
 import json
 import math
 import time as clock
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from unittest import mock
 
 import pyarrow as pa
 
 import timely_spark as ts
-from benchmarks.harness import BASELINE, OURS, Report, median, slope
+from benchmarks.harness import BASELINE, OURS, Report, median, slope, timed
 from benchmarks.loops import barriers, vector
 from benchmarks.scaling import components, random_edges
 from timely_spark import testing
@@ -42,6 +42,7 @@ from timely_spark.worker import wire
 from timely_spark.worker.wire import Header, InputBatch, Message
 
 WARM = 3
+_timed = partial(timed, per_second=1e6)
 
 
 # -- traffic -------------------------------------------------------------------------------------------------
@@ -181,22 +182,6 @@ def token_flow(steps: int) -> ts.Dataflow:
     return flow
 
 
-@contextmanager
-def timed(owner: Any, name: str) -> Iterator[list[float]]:
-    """Microseconds of each call of a function."""
-    times: list[float] = []
-    function = getattr(owner, name)
-
-    def call(*args: Any, **options: Any) -> Any:
-        began = clock.perf_counter()
-        found = function(*args, **options)
-        times.append(1e6 * (clock.perf_counter() - began))
-        return found
-
-    with mock.patch.object(owner, name, call):
-        yield times
-
-
 def token(steps: int, workers: int, epochs: int, rounds: int) -> dict[str, float]:
     """Microseconds per round, medians."""
     simulation = Simulation(token_flow(steps), workers=workers)
@@ -206,7 +191,10 @@ def token(steps: int, workers: int, epochs: int, rounds: int) -> dict[str, float
         simulation.send("held", [epoch], epoch=epoch)
     working, header = [], []
     gc.collect()
-    with timed(Coordinator, "apply_round") as turns, timed(testing, "step") as steps_of:
+    with (
+        _timed(Coordinator, "apply_round") as turns,
+        _timed(testing, "step") as steps_of,
+    ):
         for _ in range(rounds + WARM):
             simulation.step()
             working.append(sum(steps_of))
@@ -275,7 +263,10 @@ def clocked(steps: int, rounds: int) -> dict[str, float]:
         changed.append(len(found) // 2)  # one left, one joined
         return found
 
-    with mock.patch.object(Tracker, "propagate", counted), timed(Coordinator, "apply_round") as turns:
+    with (
+        mock.patch.object(Tracker, "propagate", counted),
+        _timed(Coordinator, "apply_round") as turns,
+    ):
         for _ in range(rounds + WARM):
             simulation.send("x", [0, 1])
             simulation.step()

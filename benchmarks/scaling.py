@@ -18,7 +18,6 @@ and then by count, two exchanges and no loop. Epochs are alike and apart: each h
 from __future__ import annotations
 
 import math
-import time as clock
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ import pyarrow.compute as pc
 
 import timely_spark as ts
 from benchmarks import harness
-from benchmarks.harness import BASELINE, OURS, Report, median, slope
+from benchmarks.harness import BASELINE, OURS, Report, median, slope, timed
 from benchmarks.loops import as_flow, barriers, one_round_each, vector
 from timely_spark import testing
 from timely_spark.coordinator import Coordinator
@@ -125,39 +124,27 @@ class Path:
 
 @contextmanager
 def watching(path: Path) -> Iterator[None]:
-    pack, step, apply_round = testing.pack, testing.step, Coordinator.apply_round
-    times: list[float] = []
-
-    def timed_pack(*args: Any) -> Any:
-        began = clock.perf_counter()
-        found = pack(*args)
-        path.packing += clock.perf_counter() - began
-        return found
-
-    def timed_step(*args: Any, **options: Any) -> Any:
-        began = clock.perf_counter()
-        found = step(*args, **options)
-        times.append(clock.perf_counter() - began)
-        return found
-
-    def timed_round(coordinator: Coordinator, batch: int, rows: pa.Table, **options: Any) -> Any:
-        began = clock.perf_counter()
-        found = apply_round(coordinator, batch, rows, **options)
-        path.turns.append(clock.perf_counter() - began)
-        path.steps.append(times.copy())
-        times.clear()
-        sent = wire.only(rows, Message)
-        path.messages += sent.num_rows
-        path.bytes += sent["payload"].nbytes
-        path.records += found.stats.get("records_sent", 0)
-        return found
-
     with (
-        mock.patch.object(testing, "pack", timed_pack),
-        mock.patch.object(testing, "step", timed_step),
-        mock.patch.object(Coordinator, "apply_round", timed_round),
+        timed(testing, "pack") as packs,
+        timed(testing, "step") as steps,
+        timed(Coordinator, "apply_round") as turns,
     ):
-        yield
+        apply_round = Coordinator.apply_round
+
+        def counted(coordinator: Coordinator, batch: int, rows: pa.Table, **options: Any) -> Any:
+            found = apply_round(coordinator, batch, rows, **options)
+            path.steps.append(steps.copy())
+            steps.clear()
+            sent = wire.only(rows, Message)
+            path.messages += sent.num_rows
+            path.bytes += sent["payload"].nbytes
+            path.records += found.stats.get("records_sent", 0)
+            return found
+
+        with mock.patch.object(Coordinator, "apply_round", counted):
+            yield
+    path.packing += sum(packs)
+    path.turns += turns
 
 
 def simulated(build: Callable[[], ts.Dataflow], data: list[pa.Table], workers: int) -> list[Path]:

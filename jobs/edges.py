@@ -93,8 +93,8 @@ def checked(batch: pa.Table) -> pa.Table:
             edge = batch.filter(wrong).slice(0, 1).to_pylist()[0]
             what = "no whole number" if column == DIFF else "null or negative"
             ids = "it is a whole number, +1 or -1" if column == DIFF else "ids are whole numbers from 0 up"
-            message = f"edge {edge}: {column} is {what}. Hint: {ids}; mend the file and start again."
-            raise ValueError(message)
+            message = f"edge {edge}: {column} is {what}"
+            raise ts.TimelyError(message, hint=f"{ids}; mend the file and start again.")
     return batch
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from timely_spark import Dataflow
+
 # Before any JVM starts: Spark's Python workers are this interpreter, and its sockets stay on this machine.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -54,6 +56,28 @@ class Memory:
 @pytest.fixture(scope="session")
 def memory() -> type[Memory]:
     return Memory
+
+
+@pytest.fixture(scope="session")
+def component_sizes() -> Callable[[], Dataflow]:
+    """Makes a flow with a loop of exchanges: the nodes by the least node that leads to them, and how many."""
+    import timely_spark as ts
+
+    def make() -> Dataflow:
+        flow = ts.Dataflow("components")
+        edges = flow.input("edges", "src long, dst long")
+
+        def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
+            labels = proposed.min("label", keys=["node"], name="least")
+            links = labels.join(proposed.scope.enter(edges), left=["node"], right=["src"])
+            return links.select(node="dst", label="label"), labels
+
+        labels = edges.select(node="src", label="src").loop(spread)
+        labels.capture("labels")
+        labels.group_by("label").aggregate(nodes="count").capture("sizes")
+        return flow
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -472,11 +472,9 @@ def run(
     Args:
         flow: the flow.
         inputs: for each input its records of epoch 0, 1, ...: rows, pandas frames or Arrow tables.
-        workers: the number of workers.
-        seed: the seed of a random schedule; None: as on Spark.
         together: let epochs be in flight together, instead of one after the other.
-        crashes: the probability that an attempt at a batch crashes: see `Simulation`.
-        warn_after: iterations of a loop in one epoch, after which there is a `LoopWarning`; None: never.
+
+    The other arguments are those of `Simulation`.
 
     Returns:
         For each output (`capture`, `to_delta`, ... by step name) its released epochs.

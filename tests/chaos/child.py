@@ -29,11 +29,8 @@ CONFS = {
     "spark.driver.memory": "700m",
     "spark.executor.memory": "512m",
 }
-#: Classes from the archive that `conf/prepare.py` made, if it fits: a JVM starts in half the time.
-JAVA = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable "
-    f"-XX:SharedArchiveFile={Path(sys.prefix) / 'classes.jsa'}"
-)
+#: of tests/conftest.py, for the executors, too
+JAVA = os.environ.get("SPARK_SUBMIT_OPTS", "")
 
 
 def start_session(master: str, home: Path, *, delta: bool) -> SparkSession:

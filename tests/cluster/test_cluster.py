@@ -25,8 +25,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 JOBS = ROOT / "jobs"
-#: What a process that lives for seconds does better without.
-YOUNG = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: For processes that live for seconds: the options of tests/conftest.py.
+YOUNG = os.environ["SPARK_SUBMIT_OPTS"]
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -9,26 +10,11 @@ from pyspark.sql import SparkSession
 import timely_spark as ts
 
 
-def flow() -> ts.Dataflow:
-    made = ts.Dataflow("recorded")
-    edges = made.input("edges", "src long, dst long")
-
-    def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
-        labels = proposed.min("label", keys=["node"], name="least")
-        links = labels.join(proposed.scope.enter(edges), left=["node"], right=["src"])
-        return links.select(node="dst", label="label"), labels
-
-    labels = edges.select(node="src", label="src").loop(spread)
-    labels.capture("labels")
-    labels.group_by("label").aggregate(nodes="count").capture("sizes")
-    return made
-
-
 def test_every_round_of_a_run_comes_out_the_same_in_the_simulator(
-    spark: SparkSession, checkpoint: str, tmp_path: Path
+    spark: SparkSession, checkpoint: str, tmp_path: Path, component_sizes: Callable[[], ts.Dataflow]
 ) -> None:
     epochs = [[(i, i + 1) for i in range(9)], [(20, 3), (9, 20)]]
-    made = flow()
+    made = component_sizes()
     made.handle("edges").send(epochs[0])
     folder = str(tmp_path / "rounds")
     with made.start(spark, checkpoint=checkpoint, workers=3, record=folder) as query:
@@ -40,12 +26,12 @@ def test_every_round_of_a_run_comes_out_the_same_in_the_simulator(
     rounds = ts.testing.recorded(folder)
     assert len({(one.batch, one.round) for one in rounds}) > 4
     assert any(one.round for one in rounds)
-    plan = flow().compile(workers=3)
+    plan = component_sizes().compile(workers=3)
     for one in rounds:
         state, out = one.again(plan)
         assert state == one.new_state
         assert out.equals(one.out)
 
-    simulated = ts.testing.run(flow(), {"edges": epochs}, workers=3)
+    simulated = ts.testing.run(component_sizes(), {"edges": epochs}, workers=3)
     for name, tables in released.items():
         assert [table for table in tables if table] == list(simulated[name].rows().values())

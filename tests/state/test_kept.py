@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -49,27 +50,18 @@ def test_a_small_change_writes_a_small_part_of_a_large_state(memory: Any) -> Non
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_kept_apart_changes_no_answer(
-    workers: int, seed: int, memory: Any, monkeypatch: pytest.MonkeyPatch
+    workers: int,
+    seed: int,
+    memory: Any,
+    component_sizes: Callable[[], ts.Dataflow],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(codec, "BLOB_BYTES", 200)
-
-    def flow() -> ts.Dataflow:
-        made = ts.Dataflow("loop")
-        edges = made.input("edges", "src long, dst long")
-
-        def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
-            labels = proposed.min("label", keys=["node"], name="least")
-            links = labels.join(proposed.scope.enter(edges), left=["node"], right=["src"])
-            return links.select(node="dst", label="label"), labels
-
-        labels = edges.select(node="src", label="src").loop(spread)
-        labels.group_by("label").aggregate(nodes="count").capture("sizes")
-        return made
 
     answers = []
     for blobs in (None, memory()):
         random = np.random.default_rng(seed)
-        simulation = Simulation(flow(), workers=workers, seed=seed, blobs=blobs)
+        simulation = Simulation(component_sizes(), workers=workers, seed=seed, blobs=blobs)
         for _ in range(5):
             pairs = random.integers(0, 60, (30, 2))
             simulation.send("edges", [tuple(map(int, pair)) for pair in pairs])

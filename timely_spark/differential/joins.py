@@ -128,9 +128,7 @@ def semijoin(
     Args:
         collection: whose records are kept.
         other: whose keys decide; of an outer scope it is entered.
-        on: the key column, or columns, of one name on both sides; or
-        left: key columns of the left side, and
-        right: as many of the right side.
+        on: the keys; or left and right, as for `join`.
         unique: the other side has no key twice, ever, so need not be made distinct.
 
     **Columns:** out as in.
@@ -168,14 +166,6 @@ def antijoin(
     """The records whose key the other side has not: SQL's ``LEFT ANTI JOIN``. As `semijoin` otherwise.
 
     What `semijoin` leaves out: so a null key stays.
-
-    Args:
-        collection: whose records are kept.
-        other: whose keys decide; of an outer scope it is entered.
-        on: the key column, or columns, of one name on both sides; or
-        left: key columns of the left side, and
-        right: as many of the right side.
-        unique: the other side has no key twice, ever, so need not be made distinct.
 
     **Columns:** out as in.
 

@@ -155,10 +155,6 @@ def select(
 ) -> Collection:
     """Choose, rename and compute columns, as `Stream.select`. The multiplicities of equal records add up.
 
-    Args:
-        columns: columns to keep; or mappings like `named`, for names that cannot be keyword arguments.
-        named: for each new column a column's name, or a `pyarrow.compute` expression.
-
     **Columns:** out: `columns`, then one for each of `named`.
 
     Example:

@@ -1,4 +1,4 @@
-"""Outputs of collections: the outputs of streams, applied to the changes."""
+"""Outputs of collections: the outputs of streams, applied to the changes; each returns the collection."""
 
 from __future__ import annotations
 
@@ -46,14 +46,7 @@ def inspect(
 ) -> Collection:
     """Print changes on arrival, on the driver, also in loops: as `Stream.inspect` of `changes(diff)`.
 
-    Args:
-        limit: how many are printed per micro-batch, at most.
-        diff: the name of the column of differences.
-
     **Columns:** printed: the records', then `diff` long.
-
-    Returns:
-        The collection.
 
     Example:
         >>> import timely_spark as ts
@@ -73,9 +66,6 @@ def capture(collection: Collection, name: str | None = None, *, diff: str = "dif
     """Store each epoch's changes: as `Stream.capture` of `changes(diff)`. `snapshot` accumulates them.
 
     **Columns:** stored: the records', then `diff` long.
-
-    Returns:
-        The collection.
 
     Example:
         >>> import timely_spark as ts
@@ -103,9 +93,6 @@ def to_memory(
     """Show all changes so far as a temporary view: as `Stream.to_memory` of `changes(diff)`.
 
     **Columns:** epoch long, then the records', then `diff` long.
-
-    Returns:
-        The collection.
 
     Example:
         >>> import timely_spark as ts
@@ -135,9 +122,6 @@ def subscribe(
 
     **Columns:** the function gets the records', then `diff` long.
 
-    Returns:
-        The collection.
-
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("subscribed")
@@ -166,9 +150,6 @@ def foreach_epoch(
     """Call `function(DataFrame, epoch)` for each epoch: as `Stream.foreach_epoch` of `changes(diff)`.
 
     **Columns:** the function gets the records', then `diff` long.
-
-    Returns:
-        The collection.
 
     Example:
         >>> import timely_spark as ts
@@ -200,18 +181,11 @@ def to_delta(
     """Write to a Delta table, each epoch exactly once: as `Stream.to_delta` of `changes(diff)`.
 
     Args:
-        collection: any outside loops.
-        table: a path, or catalog.schema.table.
         keys: None: a log of the changes, with their epoch. Else the current collection, one row per key: keys
             must be unique.
-        diff: the name of the column of differences.
-        overwrite: replace the contents of a table that another checkpoint wrote.
         release: "epoch", or, for a log, "arrival".
 
     **Columns:** epoch long (with keys: of the last change), then the records'; without keys `diff` long, too.
-
-    Returns:
-        The collection.
 
     Example:
         >>> import timely_spark as ts
@@ -247,9 +221,6 @@ def to_files(
     """Write each epoch's changes to a file of its own: as `Stream.to_files` of `changes(diff)`.
 
     **Columns:** epoch long, then the records', then `diff` long.
-
-    Returns:
-        The collection.
 
     Example:
         >>> import timely_spark as ts

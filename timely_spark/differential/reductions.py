@@ -108,7 +108,7 @@ def count(
         column: the name of the count.
         keys: the key columns; by default those of its arrangement, or else all records are one group.
 
-    **Columns:** out: `keys`, then `column` long.
+    **Columns:** out: `keys` (as for `count`), then `column` long.
 
     Example:
         >>> import timely_spark as ts
@@ -137,11 +137,7 @@ def sum(collection: Collection, value: str, *, keys: Columns = None, name: str |
     number of workers. A sum of longs that is too large wraps around. Records of negative multiplicity count
     negatively in sums of integers, and are ignored in others.
 
-    Args:
-        value: the column.
-        keys: the key columns; by default those of its arrangement, or else all records are one group.
-
-    **Columns:** out: `keys`, then `value`; null where all values are.
+    **Columns:** out: `keys` (as for `count`), then `value`; null where all values are.
 
     Example:
         >>> import timely_spark as ts
@@ -182,11 +178,7 @@ def mean(collection: Collection, value: str, *, keys: Columns = None, name: str 
     It is the `sum` divided by the number of valid values, so it does not depend on past changes or on the
     number of workers, and a sum of longs that is too large wraps around.
 
-    Args:
-        value: the column.
-        keys: the key columns; by default those of its arrangement, or else all records are one group.
-
-    **Columns:** out: `keys`, then `value` double; null where all values are.
+    **Columns:** out: `keys` (as for `count`), then `value` double; null where all values are.
 
     Example:
         >>> import timely_spark as ts
@@ -210,11 +202,7 @@ def mean(collection: Collection, value: str, *, keys: Columns = None, name: str 
 def min(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
     """The least value of a column per key, ignoring null and NaN; a key without values has no row.
 
-    Args:
-        value: the column.
-        keys: the key columns; by default those of its arrangement, or else all records are one group.
-
-    **Columns:** out: `keys`, then `value`.
+    **Columns:** out: `keys` (as for `count`), then `value`.
 
     Example:
         >>> import timely_spark as ts
@@ -235,11 +223,7 @@ def min(collection: Collection, value: str, *, keys: Columns = None, name: str |
 def max(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
     """The greatest value of a column per key, ignoring null and NaN; a key without values has no row.
 
-    Args:
-        value: the column.
-        keys: the key columns; by default those of its arrangement, or else all records are one group.
-
-    **Columns:** out: `keys`, then `value`.
+    **Columns:** out: `keys` (as for `count`), then `value`.
 
     Example:
         >>> import timely_spark as ts
@@ -282,7 +266,6 @@ def top_k(
     Args:
         k: the greatest number of records per key.
         value: the column to order by.
-        keys: the key columns; by default those of its arrangement, or else all records are one group.
         descending: the greatest first.
 
     **Columns:** out: `keys`, then the others.

@@ -8,8 +8,9 @@
 - `triangles`: each three nodes with an edge between every two.
 
 All take a collection of edges: parallel edges are multiplicities, and no edge may be removed more often than
-it was added. All can be used in loops, and other operators can read their results. `name` is the name of the
-algorithm's step or loop; the names of its parts begin with it.
+it was added. All can be used in loops, and other operators can read their results. `src`, `dst` and
+`node` are names of columns, of one type; `name` is the name of the algorithm's step or loop, with which the
+names of its parts begin.
 
 Example:
     >>> import timely_spark as ts

@@ -27,8 +27,6 @@ def connected_components(
 
     Args:
         edges: the edges, in either direction or both.
-        src: the column of one end.
-        dst: the column of the other end; of the same type.
 
     **Columns:** in: `src`, `dst`, of any key type; edges with a null end are ignored. Out: ``node``,
     ``component``, of their type.
@@ -69,8 +67,6 @@ def strongly_connected_components(
 
     Args:
         edges: the edges.
-        src: the column of source nodes.
-        dst: the column of target nodes; of the same type.
 
     **Columns:** in: `src`, `dst`, of any key type; edges with a null end are ignored. Out: ``node``,
     ``component``, of their type.

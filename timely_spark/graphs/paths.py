@@ -32,9 +32,6 @@ def bfs(
     Args:
         edges: the directed edges. For both directions: ``edges.concat(edges.select(src="dst", dst="src"))``.
         roots: the start nodes, at distance 0, with or without edges.
-        src: the column of source nodes.
-        dst: the column of target nodes; of the same type.
-        node: the column of the roots; of the same type.
 
     **Columns:** in: `src`, `dst`; `node`. Nulls are ignored. Out: ``node``, ``distance`` long.
 
@@ -79,10 +76,7 @@ def sssp(
     Args:
         edges: the directed edges.
         roots: the start nodes, at distance 0, with or without edges.
-        src: the column of source nodes.
-        dst: the column of target nodes; of the same type.
         weight: the column of weights: whole numbers or floating ones, finite and at least 0.
-        node: the column of the roots; of the same type as the ends.
 
     **Columns:** in: `src`, `dst`, `weight`; `node`. Nulls are ignored. Out: ``node``, ``distance``: long, or
     double if the weights are floating.

@@ -49,8 +49,6 @@ def pagerank(
     Args:
         edges: the directed edges.
         iterations: the number of iterations; None: until nothing changes.
-        src: the column of source nodes.
-        dst: the column of target nodes; of the same type.
         damping: the part of a rank that moves on, below 1; rounded to the nearest fraction with a denominator
             of at most 1000.
         unit: the average rank; at most a billion.

@@ -24,8 +24,6 @@ def triangles(
 
     Args:
         edges: the edges, in either direction or both.
-        src: the column of one end.
-        dst: the column of the other end; of the same type.
 
     **Columns:** in: `src`, `dst`, of any key type; edges with a null end are ignored. Out: ``a``, ``b``,
     ``c``, of their type, with a < b < c.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::sync::Arc;
 use std::time::Instant;
 
+use components::share;
 use differential_dataflow::algorithms::graphs::propagate::propagate_at;
 use differential_dataflow::input::Input;
 use timely::dataflow::operators::probe::Handle;
@@ -39,9 +40,8 @@ fn main() {
         for epoch in 0..epochs {
             let changes = std::fs::read(format!("{trace}/{epoch:04}.bin")).expect("an epoch of the trace");
             let began = Instant::now();
-            for row in changes.chunks_exact(12).skip(index).step_by(peers) {
-                let field = |at: usize| i32::from_le_bytes(row[at..at + 4].try_into().unwrap());
-                input.update((field(0) as u32, field(4) as u32), field(8) as isize);
+            for [src, dst, diff] in share(&changes, index, peers) {
+                input.update((src as u32, dst as u32), diff as isize);
             }
             input.advance_to(epoch + 1);
             input.flush();
