@@ -79,8 +79,8 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ],
     ),
     (
-        "times/antichain.py",
-        ["tests/times/test_antichain.py", "tests/laws/test_orders.py"],
+        "times/frontier.py",
+        ["tests/times/test_frontier.py", "tests/laws/test_orders.py"],
         [
             (
                 "(*(old for old in self._elements if not element.less_equal(old)), element)",

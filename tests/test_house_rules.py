@@ -11,7 +11,7 @@ import pytest
 
 import timely_spark
 from timely_spark.captured import Captured
-from timely_spark.differential import Variable
+from timely_spark.differential import CollectionVariable
 from timely_spark.operators.aggregate import Grouped
 from timely_spark.runtime.handle.inputs import InputHandle
 
@@ -58,7 +58,7 @@ def called_by_users() -> Iterator[tuple[str, list[inspect.Parameter]]]:
         for name in module.__all__:
             if inspect.isfunction(thing := getattr(module, name)):
                 yield name, list(inspect.signature(thing).parameters.values())
-    more = (timely_spark.testing.Simulation, Captured, Grouped, InputHandle, Variable)
+    more = (timely_spark.testing.Simulation, Captured, Grouped, InputHandle, CollectionVariable)
     for of in (*filter(inspect.isclass, things), *more):
         for name in dir(of):
             method = getattr(of, name)

@@ -104,7 +104,7 @@ def _imports(tree: ast.AST, module: str, *, is_package: bool) -> list[Import]:
 def _layer(name: str) -> str:
     """The layer a dotted name of this package belongs to.
 
-    >>> _layer("timely_spark.times.antichain.Antichain")
+    >>> _layer("timely_spark.times.frontier.Antichain")
     'times'
     """
     parts = name.split(".")

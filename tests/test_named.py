@@ -16,7 +16,7 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.coordinator.migrate import FlowChanged, migrate
-from timely_spark.differential import Variable as CollectionVariable
+from timely_spark.differential import CollectionVariable
 from timely_spark.operators.aggregate import Grouped
 from timely_spark.operators.finalise import finalise_graph
 from timely_spark.testing import Simulation

@@ -128,8 +128,7 @@ class Stream(StreamMethods):
 class Variable(Stream):
     """A loop variable: a stream that can be read before its feedback is defined by `feed`.
 
-    `loop` makes and feeds one. The variable of collections is `timely_spark.differential.Variable`, which has
-    `set`.
+    `loop` makes and feeds one. For collections there is `timely_spark.differential.CollectionVariable`.
 
     Example:
         >>> import pyarrow.compute as pc, timely_spark as ts

@@ -17,7 +17,7 @@ from timely_spark.graph import Vertex
 
 METHODS = {
     f"{handle.__name__}.{name}": method
-    for handle in (ts.Collection, differential.Variable)
+    for handle in (ts.Collection, differential.CollectionVariable)
     for name, method in vars(handle).items()
     if inspect.isfunction(method) and not name.startswith("_")
 }

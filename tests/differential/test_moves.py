@@ -162,7 +162,7 @@ def test_an_index_that_is_moved_knows_what_met_what() -> None:
 
     assert moved == [{"sequence": 7, "first": {3: 5, 4: 2, 6: 4}}] * 2
     vertex.restore(moved[0])
-    assert [vertex.settled(since) for since in (0, 4, 5, 7)] == [1, 1, 3, 7]
+    assert [vertex.received(since) for since in (0, 4, 5, 7)] == [1, 1, 3, 7]
 
 
 # -- restored ------------------------------------------------------------------------------------------------

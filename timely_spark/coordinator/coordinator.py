@@ -98,7 +98,9 @@ class Coordinator:
         #: `Tracker.arrivals` of each waiting node, encoded for the header
         self.arrivals: dict[int, list[Any]] = {}
         #: vertices whose calls depend on what may still arrive
-        self.waiting_nodes = {node.index for node in self.plan.nodes if node.waits or node.template.settles}
+        self.waiting_nodes = {
+            node.index for node in self.plan.nodes if node.waits or node.template.needs_frontier
+        }
         self.end_nodes = [node for node in self.plan.nodes if node.stage.kind.is_end]
 
     # -- rounds ----------------------------------------------------------------------------------------------

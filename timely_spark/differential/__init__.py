@@ -15,12 +15,12 @@ found and imported here.
 
 from __future__ import annotations
 
-from timely_spark.differential.collections import Collection, Variable
+from timely_spark.differential.collections import Collection, CollectionVariable
 from timely_spark.differential.linear import collection
 from timely_spark.differential.snapshots import snapshot
 from timely_spark.differential.trace import DIFF, consolidate
 from timely_spark.graph import load_operators
 
-__all__ = ["DIFF", "Collection", "Variable", "collection", "consolidate", "snapshot"]
+__all__ = ["DIFF", "Collection", "CollectionVariable", "collection", "consolidate", "snapshot"]
 
 load_operators(__name__, __path__)

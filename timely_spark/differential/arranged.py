@@ -33,7 +33,7 @@ class Arrange(Vertex):
     them. A change has a sequence number, by which a reader knows whether it found the change in the trace.
     """
 
-    settles = True
+    needs_frontier = True
 
     def __init__(self, keys: Sequence[str]) -> None:
         self.state = Arrangement(keys)
@@ -51,7 +51,7 @@ class Arrange(Vertex):
         insert(self.state, batch, time, since)
         self.send_by(0, time, numbered(batch, self.sequence))
 
-    def settled(self, since: int) -> int:
+    def received(self, since: int) -> int:
         """The last sequence number that a reader, to which nothing before `since` will come, has received."""
         return (
             min((one for epoch, one in self.first.items() if epoch >= since), default=self.sequence + 1) - 1

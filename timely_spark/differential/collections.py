@@ -115,7 +115,7 @@ class Collection(CollectionMethods):
         """
         return Collection(scope.enter(self.index, name=name), self.keys)
 
-    def variable(self, scope: Scope, *, name: str | None = None) -> Variable:
+    def variable(self, scope: Scope, *, name: str | None = None) -> CollectionVariable:
         """A loop variable with this initial value; `set` must define its next value.
 
         **Columns:** out as in.
@@ -133,7 +133,7 @@ class Collection(CollectionMethods):
         Raises:
             GraphError: `scope` is no loop, or not inside the collection's scope.
         """
-        return Variable(self, scope, name=name)
+        return CollectionVariable(self, scope, name=name)
 
     def leave(self, *, name: str | None = None) -> Collection:
         """This collection outside its innermost loop: its value after the last iteration.
@@ -226,7 +226,7 @@ class Collection(CollectionMethods):
 
 
 @locate_errors
-class Variable(Collection):
+class CollectionVariable(Collection):
     """A loop variable: in iteration 0 the initial collection, then the collection given to `set`.
 
     After iteration 0, its value is that of `set`'s collection in the iteration before. Several variables in

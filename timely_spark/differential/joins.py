@@ -26,7 +26,7 @@ class JoinChanges(Join):
     """
 
     reads_time = True
-    settles = True
+    needs_frontier = True
 
     def __init__(self, on: Keys, columns: Sequence[str], shared: int | None) -> None:
         super().__init__(on, columns)
@@ -50,7 +50,7 @@ class JoinChanges(Join):
             insert(self.sides[edge], batch, time, since)
         else:
             index = index_of(self._context, self.shared)
-            insert(self.sides[edge], numbered(batch, index.sequence), time, since, index.settled(since))
+            insert(self.sides[edge], numbered(batch, index.sequence), time, since, index.received(since))
 
     def send_pairs(self, edge: int, time: Any, mine: pa.Table, probe: Indices, found: pa.Table) -> None:
         """Send the products of the changes."""

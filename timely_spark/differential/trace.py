@@ -65,15 +65,15 @@ def numbers(table: pa.Table, column: str) -> npt.NDArray[Any]:
     return values
 
 
-def insert(state: Arrangement, changes: pa.Table, time: Any, since: int, settled: int = 0) -> None:
+def insert(state: Arrangement, changes: pa.Table, time: Any, since: int, received: int = 0) -> None:
     """Add changes at a time to a trace, which is compacted as its batches merge.
 
     Args:
         since: the compaction frontier: no change arrives at an earlier epoch.
-        settled: sequence numbers up to this one are not distinguished any more.
+        received: all readers have the changes up to this sequence number: they are not distinguished.
     """
     check_since(time, since)
-    state.insert(stamped(changes, time), compact=consolidation(since, settled))
+    state.insert(stamped(changes, time), compact=consolidation(since, received))
 
 
 def check_since(time: Any, since: int) -> None:
@@ -83,18 +83,18 @@ def check_since(time: Any, since: int) -> None:
         raise StateError(msg, hint="this is a defect of timely_spark: please report it, with the flow")
 
 
-def consolidation(since: int, settled: int = 0) -> Compact:
+def consolidation(since: int, received: int = 0) -> Compact:
     """The compaction of a trace: advance epochs before `since` to `since`, and consolidate.
 
     Args:
         since: no change arrives at an earlier epoch.
-        settled: sequence numbers up to this one are not distinguished any more.
+        received: all readers have the changes up to this sequence number: they are not distinguished.
     """
 
     def compact(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
         if SEQUENCE in table.schema.names:
             sequence = numbers(table, SEQUENCE)
-            table = replaced(table, SEQUENCE, np.where(sequence > settled, sequence, 0))
+            table = replaced(table, SEQUENCE, np.where(sequence > received, sequence, 0))
         times = time_columns(table)
         labels = [column for column in labels_of(table) if column not in times]
         # nothing that is still to come distinguishes a change at `since` itself from earlier ones

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from timely_spark.graph.arguments import OnLimit, check_limit, find, frame_schema, refuse, whole
-from timely_spark.graph.graph import (
-    Edge,
-    Graph,
-    Kind,
-    Monotone,
-    Partition,
-    Scope,
-    Stage,
-    caller,
+from timely_spark.graph.arguments import (
+    OnLimit,
     check_columns,
+    check_limit,
+    find,
+    frame_schema,
     names,
+    refuse,
+    whole,
 )
+from timely_spark.graph.caller import caller
+from timely_spark.graph.graph import Graph
 from timely_spark.graph.locate_errors import locate_errors
+from timely_spark.graph.loop_context import Scope
 from timely_spark.graph.naming import Name, composed
 from timely_spark.graph.operator import load_operators, operator
 from timely_spark.graph.schema import SchemaLike, as_schema, as_table, check_given, check_names, describe
 from timely_spark.graph.sql import identifier
+from timely_spark.graph.stage import Edge, Kind, Monotone, Partition, Stage
 from timely_spark.graph.suggest import Suggests
 from timely_spark.graph.vertex import Context, Forward, Partitioner, Stateless, States, Vertex
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from timely_spark.errors import BadArgument, GraphError, SchemaError, UnknownName, Where
-from timely_spark.graph.graph import caller
-from timely_spark.graph.schema import as_schema
+from timely_spark.graph.caller import caller
+from timely_spark.graph.schema import as_schema, describe, is_key_type
 
 T = TypeVar("T")
 
@@ -44,6 +44,33 @@ def find(things: Mapping[str, T], name: Any, *, kind: str, flow: str) -> T:
     if not isinstance(name, str) or name not in things:
         raise UnknownName.of(name, things, kind=kind, flow=flow, where=caller())
     return things[name]
+
+
+def names(step: str, columns: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Normalise a user's column names: one name, several, or None.
+
+    Example:
+        >>> names("join", "id"), names("join", ["src", "dst"])
+        (('id',), ('src', 'dst'))
+    """
+    listed = (columns,) if isinstance(columns, str) else columns or ()
+    result: tuple[Any, ...] = tuple(listed) if hasattr(listed, "__iter__") else (listed,)
+    if not all(isinstance(column, str) for column in result):
+        msg = f"{step}: {columns!r} are no column names"
+        raise SchemaError(msg, where=caller(), hint="give a column's name, or a list of names.")
+    return result
+
+
+def check_columns(step: str, schema: pa.Schema, columns: Sequence[str], *, keys: bool = False) -> None:
+    """Check that a schema has the columns, and that they can be keys."""
+    missing = [column for column in columns if column not in schema.names]
+    if missing:
+        msg = f"step {step!r} asks for columns {missing}, its input has ({describe(schema)})"
+        raise SchemaError(msg, where=caller(), hint="check the spelling, or select the column first.")
+    nested = [column for column in columns if keys and not is_key_type(schema.field(column).type)]
+    if nested:
+        msg = f"step {step!r} has nested columns {nested} as keys"
+        raise SchemaError(msg, where=caller(), hint="select flat columns, or a text form of them.")
 
 
 def frame_schema(source: str, frame: Any, where: Where) -> pa.Schema:

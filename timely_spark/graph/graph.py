@@ -1,219 +1,21 @@
-"""The logical graph: frozen stages, edges and scopes."""
+"""The logical graph: stages and edges, checked when they are added."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from enum import Enum
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pyarrow as pa
 
-from timely_spark.errors import SchemaError, Where
-from timely_spark.graph.naming import Name, Names, Owner
-from timely_spark.graph.schema import check_names, describe, is_key_type
-from timely_spark.graph.vertex import Stateless, Vertex
-from timely_spark.times import PRODUCT, PathSummary, Times
-
-PACKAGE = str(Path(__file__).resolve().parents[1])
-
-
-def caller() -> Where:
-    """The line of the user's code that called into the package."""
-    frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() reads every source file on the way
-    while frame.f_back is not None and _ours(frame):
-        frame = frame.f_back
-    return Where(frame.f_code.co_filename, frame.f_lineno)
-
-
-def _ours(frame: FrameType) -> bool:
-    """Whether a frame runs code of the package, or code that `dataclass` generated for it."""
-    file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
-    return file.startswith(PACKAGE) or (file == "<string>" and module.startswith("timely_spark."))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Scope:
-    """A loop context, or the root. Times inside have one counter more than outside (Naiad section 2.1)."""
-
-    #: None: the root
-    title: Name | None
-    parent: Scope | None
-    #: the largest value of the loop counter; None: no limit
-    limit: int | None
-    where: Where
-    #: what happens when the limit drops records: "return" (nothing), "warn" or "raise"
-    on_limit: str = "return"
-
-    @property
-    def name(self) -> str:
-        """The loop's full name, with the loops around it; empty for the root."""
-        return self.title.full if self.title is not None else ""
-
-    @property
-    def depth(self) -> int:
-        """How many loop counters a time has in this scope."""
-        return 0 if self.parent is None else self.parent.depth + 1
-
-    @property
-    def path(self) -> tuple[Scope, ...]:
-        """The scopes from the root to this one."""
-        return (self,) if self.parent is None else (*self.parent.path, self)
-
-
-class Kind(Enum):
-    """How the compiler, the workers and the driver treat a stage. Operator names are labels only.
-
-    The values are written to checkpoints.
-    """
-
-    SOURCE = "source"
-    #: has a vertex
-    VERTEX = "vertex"
-    #: computes one record from each, column by column
-    SELECT = "select"
-    CONCAT = "concat"
-    EXCHANGE = "exchange"
-    BROADCAST = "broadcast"
-    DELAY = "delay"
-    ENTER = "enter"
-    LEAVE = "leave"
-    FEEDBACK = "feedback"
-    VARIABLE = "variable"
-    #: hands its records to the driver, to be released by epoch
-    OUTPUT = "output"
-    #: hands its records to the driver, to be printed on arrival
-    INSPECT = "inspect"
-    PROBE = "probe"
-
-    @property
-    def is_routing(self) -> bool:
-        """Whether the stage only moves records."""
-        return self in _ROUTING
-
-    @property
-    def is_end(self) -> bool:
-        """Whether the frontier of the stage is observed from outside."""
-        return self in _ENDS
-
-
-_ROUTING = frozenset(
-    {
-        Kind.CONCAT,
-        Kind.EXCHANGE,
-        Kind.BROADCAST,
-        Kind.DELAY,
-        Kind.ENTER,
-        Kind.LEAVE,
-        Kind.FEEDBACK,
-        Kind.VARIABLE,
-    }
-)
-_ENDS = frozenset({Kind.OUTPUT, Kind.INSPECT, Kind.PROBE})
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """A partitioning of records: by H of some columns, or a copy of each record on every worker."""
-
-    columns: tuple[str, ...]
-    broadcast: bool = False
-
-    def __str__(self) -> str:
-        return "broadcast" if self.broadcast else f"by {', '.join(self.columns)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Monotone:
-    """The guarantee of a monotone stream: later rounds only improve the records, per key.
-
-    The final record of a key is the one with the least (or greatest) `value`.
-    """
-
-    keys: tuple[str, ...]
-    #: None: the keys are the whole record, and a repeated record changes nothing
-    value: str | None = None
-    greatest: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stage:
-    """A stage of the graph: a source, a stage with a vertex, or a routing stage."""
-
-    index: int
-    title: Name
-    kind: Kind = Kind.VERTEX
-    #: a label for `explain`
-    operator: str
-    scope: Scope
-    where: Where
-    #: the path summary from its inputs to its outputs
-    summary: PathSummary
-    outputs: tuple[pa.Schema, ...]
-    vertex: Vertex | None = None
-    #: per input, the partitioning that it requires; None: any
-    requires: tuple[Partition | None, ...] = (None,)
-    #: the columns by which the (first) output is partitioned, for any input
-    guarantees: tuple[str, ...] | None = None
-    #: output column -> input column, where each output record copies values of one input record
-    keeps: Mapping[str, str] | None = None
-    #: set if the stage sends improvements: its records are not final
-    monotone: Monotone | None = None
-    #: shown by explain only
-    detail: str = ""
-    #: the arguments that decide the state and its meaning, as plain JSON; a restart compares them
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    #: of a source: whether the program sends the records
-    handle: bool = False
-    #: of a source: "clock", "manual", or the epoch column
-    epochs: str = ""
-    #: of a source with an epoch column: how far an epoch may lie above the highest so far
-    max_jump: int = 0
-
-    @property
-    def name(self) -> str:
-        """The full name, with the loops around the stage. A derived name may change while a flow is built."""
-        return self.title.full
-
-    @property
-    def named(self) -> bool:
-        """Whether the name comes from the user: see `Name.is_stable`."""
-        return self.title.is_stable
-
-    @property
-    def is_source(self) -> bool:
-        """Whether records enter the flow here."""
-        return self.kind is Kind.SOURCE
-
-    @property
-    def is_routing(self) -> bool:
-        """Whether the stage only moves records."""
-        return self.kind.is_routing
-
-    @property
-    def is_stateless(self) -> bool:
-        """Whether the stage computes each batch independently."""
-        return isinstance(self.vertex, Stateless)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Edge:
-    """A connector from an output of one stage to an input of another."""
-
-    index: int
-    source: Stage
-    port: int
-    target: Stage
-    input: int
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of the records on the edge."""
-        return self.source.outputs[self.port]
+from timely_spark.graph.arguments import check_columns
+from timely_spark.graph.caller import caller
+from timely_spark.graph.loop_context import Scope
+from timely_spark.graph.naming import Names, Owner
+from timely_spark.graph.schema import check_names
+from timely_spark.graph.stage import Edge, Partition, Stage
+from timely_spark.times import PRODUCT, Times
 
 
 @dataclass
@@ -318,30 +120,3 @@ class Graph:
     def into(self, stage: Stage) -> list[Edge]:
         """The input edges of a stage."""
         return [edge for edge in self.edges if edge.target is stage]
-
-
-def names(step: str, columns: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Normalise a user's column names: one name, several, or None.
-
-    Example:
-        >>> names("join", "id"), names("join", ["src", "dst"])
-        (('id',), ('src', 'dst'))
-    """
-    listed = (columns,) if isinstance(columns, str) else columns or ()
-    result: tuple[Any, ...] = tuple(listed) if hasattr(listed, "__iter__") else (listed,)
-    if not all(isinstance(column, str) for column in result):
-        msg = f"{step}: {columns!r} are no column names"
-        raise SchemaError(msg, where=caller(), hint="give a column's name, or a list of names.")
-    return result
-
-
-def check_columns(step: str, schema: pa.Schema, columns: Sequence[str], *, keys: bool = False) -> None:
-    """Check that a schema has the columns, and that they can be keys."""
-    missing = [column for column in columns if column not in schema.names]
-    if missing:
-        msg = f"step {step!r} asks for columns {missing}, its input has ({describe(schema)})"
-        raise SchemaError(msg, where=caller(), hint="check the spelling, or select the column first.")
-    nested = [column for column in columns if keys and not is_key_type(schema.field(column).type)]
-    if nested:
-        msg = f"step {step!r} has nested columns {nested} as keys"
-        raise SchemaError(msg, where=caller(), hint="select flat columns, or a text form of them.")

@@ -10,7 +10,7 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 from timely_spark.errors import GraphError, SchemaError, TimelyError, user_line
-from timely_spark.graph.graph import PACKAGE, caller
+from timely_spark.graph.caller import PACKAGE, caller
 
 Located = TypeVar("Located", bound=Callable[..., Any])
 

@@ -6,7 +6,7 @@ import difflib
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.errors import NoSuchMethod
-from timely_spark.graph.graph import caller
+from timely_spark.graph.caller import caller
 
 #: names of Spark, pandas and differential, in lower case without underscores, and ours
 _SUGGESTIONS: dict[str, str] = {

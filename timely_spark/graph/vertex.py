@@ -123,8 +123,8 @@ class Vertex:
     """Whether the vertex may receive records that later rounds improve: it finalises them itself, or drops
     them."""
 
-    settles: ClassVar[bool] = False
-    """Whether the vertex calls `since_here` and does not wait: the coordinator then sends its frontier."""
+    needs_frontier: ClassVar[bool] = False
+    """Whether the vertex calls `since_here` without waiting: the coordinator then sends its frontier."""
 
     pickles: str = ""
     """Why other values than those of `checkpoint` may be pickled into the state; empty: they are refused.

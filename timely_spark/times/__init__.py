@@ -7,12 +7,12 @@ Sources: Naiad section 2.1; timely's ``order``, ``progress/timestamp`` and ``pro
 
 from __future__ import annotations
 
-from timely_spark.times.antichain import Antichain, MutableAntichain
 from timely_spark.times.epochs import EPOCHS, as_epoch, is_whole
+from timely_spark.times.frontier import Antichain, MutableAntichain
 from timely_spark.times.laws import broken_law, only_epochs
 from timely_spark.times.lexicographic import LEXICOGRAPHIC, Lexicographic, LexicographicSummary
 from timely_spark.times.product import MAX, PRODUCT, NestedTimes, Summary, Time
-from timely_spark.times.protocol import CompactingTimes, Ordered, PathSummary, Times, Timestamp
+from timely_spark.times.timestamp import CompactingTimes, Ordered, PathSummary, Times, Timestamp
 
 __all__ = (
     "EPOCHS",

@@ -9,7 +9,7 @@ from typing import Any
 
 from timely_spark.times.lexicographic import LEXICOGRAPHIC
 from timely_spark.times.product import PRODUCT
-from timely_spark.times.protocol import Times
+from timely_spark.times.timestamp import Times
 
 __all__ = ("broken_law", "only_epochs")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
-from timely_spark.times.protocol import Ordered, Timestamp
+from timely_spark.times.timestamp import Ordered, Timestamp
 
 __all__ = ("Antichain", "MutableAntichain")
 

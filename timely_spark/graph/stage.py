@@ -1,0 +1,167 @@
+"""Stages and the connectors between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+
+from timely_spark.errors import Where
+from timely_spark.graph.loop_context import Scope
+from timely_spark.graph.naming import Name
+from timely_spark.graph.vertex import Stateless, Vertex
+from timely_spark.times import PathSummary
+
+
+class Kind(Enum):
+    """How the compiler, the workers and the driver treat a stage. Operator names are labels only.
+
+    The values are written to checkpoints.
+    """
+
+    SOURCE = "source"
+    #: has a vertex
+    VERTEX = "vertex"
+    #: computes one record from each, column by column
+    SELECT = "select"
+    CONCAT = "concat"
+    EXCHANGE = "exchange"
+    BROADCAST = "broadcast"
+    DELAY = "delay"
+    ENTER = "enter"
+    LEAVE = "leave"
+    FEEDBACK = "feedback"
+    VARIABLE = "variable"
+    #: hands its records to the driver, to be released by epoch
+    OUTPUT = "output"
+    #: hands its records to the driver, to be printed on arrival
+    INSPECT = "inspect"
+    PROBE = "probe"
+
+    @property
+    def is_routing(self) -> bool:
+        """Whether the stage only moves records."""
+        return self in _ROUTING
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the frontier of the stage is observed from outside."""
+        return self in _ENDS
+
+
+_ROUTING = frozenset(
+    {
+        Kind.CONCAT,
+        Kind.EXCHANGE,
+        Kind.BROADCAST,
+        Kind.DELAY,
+        Kind.ENTER,
+        Kind.LEAVE,
+        Kind.FEEDBACK,
+        Kind.VARIABLE,
+    }
+)
+_ENDS = frozenset({Kind.OUTPUT, Kind.INSPECT, Kind.PROBE})
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partitioning of records: by H of some columns, or a copy of each record on every worker."""
+
+    columns: tuple[str, ...]
+    broadcast: bool = False
+
+    def __str__(self) -> str:
+        return "broadcast" if self.broadcast else f"by {', '.join(self.columns)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Monotone:
+    """The guarantee of a monotone stream: later rounds only improve the records, per key.
+
+    The final record of a key is the one with the least (or greatest) `value`.
+    """
+
+    keys: tuple[str, ...]
+    #: None: the keys are the whole record, and a repeated record changes nothing
+    value: str | None = None
+    greatest: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stage:
+    """A stage of the graph: a source, a stage with a vertex, or a routing stage."""
+
+    index: int
+    title: Name
+    kind: Kind = Kind.VERTEX
+    #: a label for `explain`
+    operator: str
+    scope: Scope
+    where: Where
+    #: the path summary from its inputs to its outputs
+    summary: PathSummary
+    outputs: tuple[pa.Schema, ...]
+    vertex: Vertex | None = None
+    #: per input, the partitioning that it requires; None: any
+    requires: tuple[Partition | None, ...] = (None,)
+    #: the columns by which the (first) output is partitioned, for any input
+    guarantees: tuple[str, ...] | None = None
+    #: output column -> input column, where each output record copies values of one input record
+    keeps: Mapping[str, str] | None = None
+    #: set if the stage sends improvements: its records are not final
+    monotone: Monotone | None = None
+    #: shown by explain only
+    detail: str = ""
+    #: the arguments that decide the state and its meaning, as plain JSON; a restart compares them
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    #: of a source: whether the program sends the records
+    handle: bool = False
+    #: of a source: "clock", "manual", or the epoch column
+    epochs: str = ""
+    #: of a source with an epoch column: how far an epoch may lie above the highest so far
+    max_jump: int = 0
+
+    @property
+    def name(self) -> str:
+        """The full name, with the loops around the stage. A derived name may change while a flow is built."""
+        return self.title.full
+
+    @property
+    def named(self) -> bool:
+        """Whether the name comes from the user: see `Name.is_stable`."""
+        return self.title.is_stable
+
+    @property
+    def is_source(self) -> bool:
+        """Whether records enter the flow here."""
+        return self.kind is Kind.SOURCE
+
+    @property
+    def is_routing(self) -> bool:
+        """Whether the stage only moves records."""
+        return self.kind.is_routing
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether the stage computes each batch independently."""
+        return isinstance(self.vertex, Stateless)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edge:
+    """A connector from an output of one stage to an input of another."""
+
+    index: int
+    source: Stage
+    port: int
+    target: Stage
+    input: int
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the records on the edge."""
+        return self.source.outputs[self.port]
