@@ -49,7 +49,10 @@ OPTIONAL = {"delta", "networkx", "scipy", "matplotlib", "graphviz", "IPython", "
 IN_FUNCTIONS = {
     ("timely_spark", "runtime"): "the names that need Spark import it on first use",
     ("timely_spark.dataflow", "runtime"): "a flow is built without Spark, which starting it needs",
-    ("timely_spark.runtime.query.feedback", "runtime"): "the code of a shipped class imports where it runs",
+    (
+        "timely_spark.runtime.query.data_source",
+        "runtime",
+    ): "the code of a shipped class imports where it runs",
     ("timely_spark.runtime.query.streaming", "runtime"): "a data source of Spark is a subclass of pyspark's",
     ("timely_spark.runtime.sinks.sink", "runtime"): "a data source of Spark is a subclass of pyspark's",
 }

@@ -34,10 +34,15 @@ from timely_spark.times import PRODUCT, Times, broken_law
 from timely_spark.worker.columns import check_epoch_column, kind_of
 
 if TYPE_CHECKING:
+    import os
+
+    from pyarrow.dataset import FileFormat
+    from pyarrow.fs import FileSystem
     from pyspark.sql import DataFrame, SparkSession
 
     from timely_spark.runtime.handle.inputs import InputHandle
     from timely_spark.runtime.handle.query import Query
+    from timely_spark.runtime.sources.folder import FileSource
 
 Trigger = str | Mapping[str, Any] | None
 
@@ -119,7 +124,7 @@ class Dataflow:
         self.name = name
         self.graph = Graph(name, times)
         self.outputs: list[OutputSpec] = []
-        self.frames: dict[str, DataFrame] = {}
+        self.frames: dict[str, DataFrame | FileSource] = {}
         self.feedbacks: dict[int, Stage] = {}
         self._handles: dict[str, InputHandle] = {}
 
@@ -165,6 +170,76 @@ class Dataflow:
             schema = frame_schema(name, given, caller())
         else:
             schema = as_schema(given)
+        return self._source(name, schema, epoch, max_jump)
+
+    @locate_errors
+    def files(
+        self,
+        name: str,
+        path: str | os.PathLike[str],
+        *,
+        format: Literal["parquet", "csv", "json", "arrow"] | FileFormat = "parquet",
+        schema: SchemaLike | None = None,
+        files_per_epoch: int | None = None,
+        max_bytes_per_epoch: int | None = None,
+        epoch: str | None = None,
+        max_jump: int = 10_000_000_000,
+        filesystem: FileSystem | None = None,
+    ) -> Source:
+        r"""The files of a folder, and those that arrive there, as columns: each is read exactly once.
+
+        The tasks read files with pyarrow and hand whole columns to the workers, which takes half the time
+        of `source` with a DataFrame of the same files. Columns that the flow drops, and row groups of
+        Parquet that its first `where` excludes by their statistics, are not read.
+
+        The files of one micro-batch are an epoch. Files are read in the order of their modification times,
+        and a late file with an older time is read, too. A file is known by its path: a changed one is not
+        read again. As in Spark's file source, names that begin with "." or "_" do not count, folders below
+        are read, and folders called ``day=1`` are columns. Files must appear whole: write them under
+        another name, and rename them.
+
+        Args:
+            name: the input's name.
+            path: the folder, which driver and executors see: a path, or a URI (s3, gs, abfss, hdfs).
+            format: "parquet"; "csv" with a line of names, and empty fields as null; "json" with one object
+                a line; "arrow" (IPC files); or a `pyarrow.dataset.FileFormat` with options of its own.
+            schema: by default that of the newest file.
+            files_per_epoch: the most files of an epoch; by default all new ones.
+            max_bytes_per_epoch: the most bytes of an epoch's files, but one file at least.
+            epoch: as for `source`.
+            max_jump: as for `source`.
+            filesystem: the `pyarrow.fs.FileSystem` of the path, if the path alone does not say it.
+
+        **Columns:** out `schema`. A column that an older file lacks is null in its rows.
+
+        Raises:
+            BadFile: the folder has no file to take the schema from, or the newest file has other columns. At
+                run time: a file is damaged, or gone before it was read.
+            BadLocation: the path cannot be reached.
+            BadArgument: an argument is of another kind.
+
+        Example:
+            >>> import pathlib, tempfile, timely_spark as ts
+            >>> folder = pathlib.Path(tempfile.mkdtemp())
+            >>> _ = (folder / "a.csv").write_text("src,dst\n1,2\n")
+            >>> flow = ts.Dataflow("edges")
+            >>> flow.files("edges", folder, format="csv").schema.names
+            ['src', 'dst']
+        """
+        from timely_spark.runtime.sources.folder import FileSource, Folder
+
+        for what, limit in (
+            ("files_per_epoch", files_per_epoch),
+            ("max_bytes_per_epoch", max_bytes_per_epoch),
+        ):
+            if limit is not None:
+                whole(what, limit)
+        folder = Folder.of(name, caller(), path, format, filesystem)
+        source = self._source(name, folder.schema(schema), epoch, max_jump)
+        self.frames[name] = FileSource(folder, files_per_epoch, max_bytes_per_epoch)
+        return source
+
+    def _source(self, name: str, schema: pa.Schema, epoch: str | None, max_jump: int) -> Source:
         if epoch is not None:
             check_epoch_column(name, schema, epoch, max_jump)
         stage = self._input(name, [schema] * (1 if epoch is None else 2), epoch or "clock", max_jump=max_jump)
@@ -347,7 +422,7 @@ class Dataflow:
 
 
 class Source(Stream):
-    """A stream read from a DataFrame."""
+    """A stream read from a DataFrame or from files."""
 
     __slots__ = ()
 

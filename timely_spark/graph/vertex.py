@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timely_spark.errors import StateError
 from timely_spark.times import Times, Timestamp
@@ -247,6 +248,15 @@ class Stateless(Vertex):
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         """One table per output."""
         raise NotImplementedError
+
+    def reads(self, columns: Sequence[str], schema: pa.Schema) -> Collection[str]:
+        """The columns of the input that `apply` needs for these of the output; `schema` is the input's."""
+        return {*schema.names}
+
+    @property
+    def condition(self) -> pc.Expression | None:
+        """An expression that is true of all records that have an output; None: unknown."""
+        return None
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Send the results of `apply`."""

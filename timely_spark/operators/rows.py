@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -36,6 +36,29 @@ def project(table: pa.Table, columns: Mapping[str, str | Expression]) -> pa.Tabl
     return _run(table, "project", acero.ProjectNodeOptions(expressions, list(columns)))
 
 
+def columns_in(column: str | Expression, schema: pa.Schema) -> Collection[str]:
+    """The columns that an expression refers to: those without which it has no value.
+
+    >>> sorted(columns_in(pc.field("a") + pc.field("b"), pa.schema({"a": "int8", "b": "int8", "c": "int8"})))
+    ['a', 'b']
+    """
+    if isinstance(column, str):
+        return {column}
+    if "FieldPath" in str(column):  # by position
+        return {*schema.names}
+    return {
+        name for name in schema.names if not _has_value(column, schema.empty_table().drop_columns([name]))
+    }
+
+
+def _has_value(expression: Expression, table: pa.Table) -> bool:
+    try:
+        project(table, {"value": expression})
+    except pa.ArrowException:
+        return False
+    return True
+
+
 def _run(table: pa.Table, node: str, options: Any) -> pa.Table:
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     # several threads would reorder the rows
@@ -52,10 +75,22 @@ class _Select(Stateless):
         result = project(batch, self.columns)
         return (result if result.schema == self.schema else result.cast(self.schema),)
 
+    def reads(self, columns: Sequence[str], schema: pa.Schema) -> Collection[str]:
+        return {name for column in self.columns.values() for name in columns_in(column, schema)}
+
 
 class _Where(Stateless):
     def __init__(self, predicate: Expression | Callable[[Any], bool]) -> None:
         self.predicate = predicate
+
+    def reads(self, columns: Sequence[str], schema: pa.Schema) -> Collection[str]:
+        if not isinstance(self.predicate, pc.Expression):
+            return {*schema.names}
+        return {*columns, *columns_in(self.predicate, schema)}
+
+    @property
+    def condition(self) -> pc.Expression | None:
+        return self.predicate if isinstance(self.predicate, pc.Expression) else None
 
     def split(self, batch: pa.Table) -> pa.Array | pa.ChunkedArray:
         if isinstance(self.predicate, pc.Expression):
@@ -70,6 +105,10 @@ class _Where(Stateless):
 
 
 class _Branch(_Where):
+    @property
+    def condition(self) -> pc.Expression | None:
+        return None
+
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         passes = pc.fill_null(self.split(batch), fill_value=False)
         return batch.filter(passes), batch.filter(pc.invert(passes))

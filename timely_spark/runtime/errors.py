@@ -37,6 +37,12 @@ class SourceMismatch(SchemaError):
     condition = "SOURCE_MISMATCH"
 
 
+class BadFile(TimelyError, OSError):
+    """A file of a source is missing, damaged or has other columns; or there is no file."""
+
+    condition = "BAD_FILE"
+
+
 class OtherFlow(TimelyError, ValueError):
     """The checkpoint is not one of a flow, or of another version."""
 

@@ -136,7 +136,7 @@ def tune(session: SparkSession) -> list[str]:
     Returns:
         One line per setting that cannot change: its name, and the reason.
     """
-    confs = {PARTITIONS: str(_cores(session) or os.cpu_count() or 2), **FILE_MANAGER}
+    confs = {PARTITIONS: str(cores(session) or os.cpu_count() or 2), **FILE_MANAGER}
     missed = [f"{key}: {reason}" for key, _, reason in _set(session, confs) if reason]
     for key, value in {**_AT_START, **_RAW_FILES}.items():
         if session.conf.get(key, None) != value:
@@ -231,7 +231,7 @@ def on_one_machine(session: SparkSession) -> bool:
         return False
 
 
-def _cores(session: SparkSession) -> int | None:
+def cores(session: SparkSession) -> int | None:
     """The number of tasks that run at once; None: unknown (Connect)."""
     try:
         return int(session.sparkContext.defaultParallelism)
@@ -241,4 +241,4 @@ def _cores(session: SparkSession) -> int | None:
 
 def partitions_for(session: SparkSession, workers: int) -> int:
     """The number of shuffle partitions; each costs a task and a Python session in every round."""
-    return max(1, min(workers, _cores(session) or workers))
+    return max(1, min(workers, cores(session) or workers))

@@ -51,6 +51,7 @@ from timely_spark.runtime.session import (
     same_python,
 )
 from timely_spark.runtime.sinks.sink import MemorySink, Output
+from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import FIRST, RoundLog
@@ -72,7 +73,7 @@ _STATEFUL = "Aggregate|Deduplicate|Distinct|FlatMapGroups|TransformWithState|Joi
 def start(
     plan: Plan,
     *,
-    dataframes: Mapping[str, DataFrame],
+    dataframes: Mapping[str, DataFrame | FileSource],
     outputs: Sequence[Output] = (),
     inputs: Sequence[InputHandle] = (),
     session: SparkSession | None = None,
@@ -94,7 +95,7 @@ def start(
     partitions = partitions if partitions is None else whole("partitions", partitions)
     rounds = Bound().rounds if rounds_per_batch is None else whole("rounds_per_batch", rounds_per_batch)
     name, arguments = name or plan.name, trigger_of(trigger)
-    _check_sources(plan, dataframes, inputs)
+    _check_sources(plan, dataframes, inputs, local=on_one_machine(session))
     same_python(session)
     context = RunContext(
         checkpoint="",
@@ -225,7 +226,7 @@ def default_workers(session: SparkSession | None, checkpoint: str | None = None)
 def _run(
     session: SparkSession,
     context: RunContext,
-    dataframes: Mapping[str, DataFrame],
+    dataframes: Mapping[str, DataFrame | FileSource],
     driver: Driver,
     *,
     name: str,
@@ -243,10 +244,11 @@ def _run(
         raise _refused(context.plan, dataframes, error) from error
 
 
-def _refused(plan: Plan, dataframes: Mapping[str, DataFrame], error: Exception) -> QueryRefused:
+def _refused(plan: Plan, dataframes: Mapping[str, DataFrame | FileSource], error: Exception) -> QueryRefused:
     """A shorter error: Spark's message has the whole plan, and names no source."""
     message = str(error).partition("\n")[0].partition(";")[0]
-    stateful = [name for name, frame in dataframes.items() if _is_stateful(frame)]
+    frames = {name: frame for name, frame in dataframes.items() if not isinstance(frame, FileSource)}
+    stateful = [name for name, frame in frames.items() if _is_stateful(frame)]
     if not stateful:
         msg = f"Flow {plan.name!r}: Spark does not start the query: {message}"
         return QueryRefused(msg, hint="the cause below is Spark's own exception.")
@@ -268,7 +270,13 @@ def _is_stateful(frame: DataFrame) -> bool:
     return any(re.search(rf"^\W*({_STATEFUL})", line) for line in analyzed.splitlines())
 
 
-def _check_sources(plan: Plan, dataframes: Mapping[str, DataFrame], inputs: Sequence[InputHandle]) -> None:
+def _check_sources(
+    plan: Plan,
+    dataframes: Mapping[str, DataFrame | FileSource],
+    inputs: Sequence[InputHandle],
+    *,
+    local: bool,
+) -> None:
     given = {*dataframes, *(handle.name for handle in inputs)}
     if given != set(plan.sources):
         msg = (
@@ -277,6 +285,10 @@ def _check_sources(plan: Plan, dataframes: Mapping[str, DataFrame], inputs: Sequ
         )
         raise NotStreaming(msg, hint="one streaming DataFrame per flow.source(name, ...).")
     for name, frame in dataframes.items():
+        if isinstance(frame, FileSource):
+            if local:  # elsewhere only the executors may see the folder
+                frame.folder.check_exists()
+            continue
         if getattr(frame, "isStreaming", False) is not True:
             kind = "a batch DataFrame" if hasattr(frame, "isStreaming") else f"a {type(frame).__name__}"
             msg = f"Source {name!r} must be a streaming DataFrame; got {kind}."

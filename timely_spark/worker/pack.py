@@ -29,6 +29,7 @@ def pack(plan: Plan, source: str, table: pa.Table, shard: int, seq: int = 0) -> 
     list of the epochs.
 
     Args:
+        table: rows in the input's schema, perhaps without columns that nothing reads.
         shard: the number of the task's partition, which is the same when the batch is read again.
         seq: the number of this call for the partition.
 
@@ -36,7 +37,8 @@ def pack(plan: Plan, source: str, table: pa.Table, shard: int, seq: int = 0) -> 
         Rows of schema `ROWS`; at least one, so that an epoch without records completes, too.
     """
     entry = plan.source(source)
-    table = table.cast(entry.stage.outputs[0]) if table.schema != entry.stage.outputs[0] else table
+    schema = pa.schema([entry.stage.outputs[0].field(name) for name in table.schema.names])
+    table = table.cast(schema) if table.schema != schema else table
     first, tick = shard % plan.workers, Tick(source=source)
     if not by_column(entry.epochs):
         return wire.table([(first, tick), *_pack(plan, entry, _Batch(table), shard, seq)])

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+from pyspark.sql.datasource import SimpleDataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-from pyspark.sql.types import StructType
 
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.query.rest import rest
@@ -33,47 +32,6 @@ Offset = dict[str, Any]
 MAX_ENTRIES, MAX_BYTES = 1000, 64 << 20
 #: Seconds between two answers of "nothing new"; the pause doubles while the flow is idle.
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 0.16
-
-
-def feedback_source(path: Sequence[str]) -> type[DataSource]:
-    """The data source class, for a driver that imports modules from `path`.
-
-    Spark creates a data source in one Python process on the driver's machine, which has the session's
-    --py-files on its path, and reads in another process, which has not. So unpickling the class must need
-    PySpark only: a class defined in a function is pickled with its code, and its methods import what they
-    use. An instance carries the import paths of its process and of the driver to the reading process.
-    """
-
-    class FeedbackSource(DataSource):
-        def __init__(self, options: dict[str, str]) -> None:
-            import sys
-
-            super().__init__(options)
-            self.path = [*sys.path, *path]
-
-        @classmethod
-        def name(cls) -> str:
-            return "timely_feedback"
-
-        def schema(self) -> str:
-            self.extend_path()
-            from timely_spark.runtime.query.run_context import ROWS_DDL
-
-            return ROWS_DDL
-
-        def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802
-            self.extend_path()
-            from timely_spark.runtime.query.feedback import FeedbackReader
-            from timely_spark.runtime.query.run_context import RunContext
-
-            return FeedbackReader(RunContext.from_option(self.options["context"]))
-
-        def extend_path(self) -> None:
-            import sys
-
-            sys.path += [entry for entry in self.path if entry not in sys.path]
-
-    return FeedbackSource
 
 
 class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):

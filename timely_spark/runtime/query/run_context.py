@@ -21,14 +21,18 @@ import pyarrow.compute as pc
 
 from timely_spark.compiler import Plan
 from timely_spark.errors import LogDamaged, TimelyError, VertexError
+from timely_spark.runtime.batches import portions
 from timely_spark.runtime.errors import QueryFailed, Unpicklable
 from timely_spark.runtime.query import process
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.log import FIRST, RoundLog
-from timely_spark.worker import ROWS
+from timely_spark.worker import ROWS, pack
 
 #: `timely_spark.worker.ROWS`, as Spark's DDL.
 ROWS_DDL = "worker int, kind string, meta string, payload binary"
+
+#: A source task packs its rows in portions of about this size.
+PORTION_BYTES = 16 << 20
 
 # Plans by digest. A process serves one or two runs; more come from restarts in a notebook.
 _plans: dict[str, Plan] = {}
@@ -100,6 +104,15 @@ class RunContext:
         """The rows with each worker's label for its index: what Spark groups by."""
         labels = pa.array(self.labels, pa.int32())
         return rows.set_column(0, ROWS.field(0), pc.take(labels, rows.column("worker"))).cast(ROWS)
+
+    def pack(self, source: str, batches: Iterator[pa.RecordBatch], shard: int) -> Iterator[pa.RecordBatch]:
+        """The rows for the workers of the part `shard` of a source's input, in portions."""
+        seq = 0
+        for seq, table in enumerate(portions(batches, PORTION_BYTES, lambda batch: batch.nbytes), 1):
+            yield from self.labelled(pack(self.plan, source, table, shard, seq - 1)).to_batches()
+        if not seq:  # an empty part reports its epoch, too: an epoch without rows still completes
+            empty = self.plan.source(source).stage.outputs[0].empty_table()
+            yield from self.labelled(pack(self.plan, source, empty, shard)).to_batches()
 
     @contextmanager
     def task(self) -> Iterator[None]:

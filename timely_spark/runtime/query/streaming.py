@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from timely_spark.compiler.pushdown import needed
 from timely_spark.errors import VertexError
-from timely_spark.runtime.batches import numbered, portions
+from timely_spark.runtime.batches import numbered
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.query.run_context import ROWS_DDL, RunContext
-from timely_spark.runtime.session import register
+from timely_spark.runtime.session import cores, register
+from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.states import States, write_state
-from timely_spark.worker import ROWS, Worker, pack, wire
+from timely_spark.worker import ROWS, Worker, wire
 from timely_spark.worker.record import Recorded
 from timely_spark.worker.wire import Failure, Header
 
@@ -34,12 +36,14 @@ if TYPE_CHECKING:
 #: worker's state.
 STATE_DDL = "format int, manifest binary"
 STATE_FORMAT = 2
-#: A source task packs its rows in portions of about this size.
-PORTION_BYTES = 16 << 20
+#: The number of tasks for a batch of files if the number of cores is unknown (Connect).
+_TASKS = 8
 _BATCH_ID = "streaming.sql.batchId"  # internal to Spark; the only internal key that is used
 
 
-def build(session: SparkSession, context: RunContext, dataframes: Mapping[str, DataFrame]) -> DataFrame:
+def build(
+    session: SparkSession, context: RunContext, dataframes: Mapping[str, DataFrame | FileSource]
+) -> DataFrame:
     """The streaming DataFrame whose micro-batches are rounds, with the rows for the driver.
 
     Columns:
@@ -47,18 +51,25 @@ def build(session: SparkSession, context: RunContext, dataframes: Mapping[str, D
     """
     from pyspark.sql import is_remote
 
-    from timely_spark.runtime.query.feedback import feedback_source
+    from timely_spark.runtime.query.data_source import timely_source
 
-    source = feedback_source([] if is_remote() else sys.path)  # under Connect the driver has another path
-    register(session, source)
-    feedback = session.readStream.format(source.name()).option("context", context.to_option()).load()
+    ours = timely_source([] if is_remote() else sys.path)  # under Connect the driver has another path
+    register(session, ours)
+
+    def packed(name: str) -> DataFrame:
+        source = dataframes[name]
+        if not isinstance(source, FileSource):
+            return numbered(source).mapInArrow(_packer(context, name), ROWS_DDL)
+        read = needed(context.plan, name)
+        source = replace(
+            source, columns=read.columns, condition=read.condition, tasks=cores(session) or _TASKS
+        )
+        return reader.option("files", source.to_option()).load()
+
+    reader = session.readStream.format(ours.name()).option("context", context.to_option())
     # Spark's offset log identifies sources by position: the feedback first, then the flow's own order.
-    packed = [
-        numbered(dataframes[name]).mapInArrow(_packer(context, name), ROWS_DDL)
-        for name in context.plan.sources
-        if name in dataframes
-    ]
-    rows = reduce(lambda left, right: left.unionAll(right), packed, feedback)
+    frames = [reader.load(), *(packed(name) for name in context.plan.sources if name in dataframes)]
+    rows = reduce(lambda left, right: left.unionAll(right), frames)
     grouped = rows.groupBy("worker")
     return grouped.applyInPandasWithState(_operator(context), ROWS_DDL, STATE_DDL, "append", "NoTimeout")
 
@@ -67,25 +78,15 @@ def _packer(
     context: RunContext, source: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def pack_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        shard = task.partitionId() if task is not None else 0
         with context.task():
-            yield from _pack(context, source, batches)
+            names = context.plan.source(source).stage.outputs[0].names
+            yield from context.pack(source, (batch.rename_columns(names) for batch in batches), shard)
 
     return pack_partition
-
-
-def _pack(context: RunContext, source: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
-    shard = task.partitionId() if task is not None else 0
-    seq = 0
-    schema = context.plan.source(source).stage.outputs[0]
-    for table in portions(batches, PORTION_BYTES, lambda batch: batch.nbytes):
-        named = table.rename_columns(schema.names)
-        yield from context.labelled(pack(context.plan, source, named, shard, seq)).to_batches()
-        seq += 1
-    if not seq:  # an empty partition reports its epoch, too: an epoch without rows still completes
-        yield from context.labelled(pack(context.plan, source, schema.empty_table(), shard)).to_batches()
 
 
 def _operator(

@@ -10,6 +10,7 @@ Under `<checkpoint>/timely/`, in Arrow and JSON; nothing here is ever unpickled:
     outputs/<t>-<N>-<rows>.arrow  output records after batch N whose epoch is not complete
     blobs/<t>-...            large states, messages and outputs
     inputs/<name>/<k>.arrow  entries of input handles, in order
+    files/<name>/<k>.arrow   files of the batches of a file source; <j>-<k>.arrow: of several old batches
     captured/<name>/<v>.arrow deliveries of `capture` and `to_memory`
     cancels/<k>.json         canceled epochs, and the batch in which each takes effect
     failures/<t>.json        the error that ended the run of term t
@@ -45,7 +46,7 @@ from timely_spark.worker.wire import Header, Message
 
 #: The manifest that exists before any batch has run.
 FIRST = -1
-_NESTED = ("captured", "inputs", "rounds")
+_NESTED = ("captured", "files", "inputs", "rounds")
 _FOLDERS = ("blobs", "cancels", "failures", "flows", "outputs", "terms", *_NESTED)
 
 

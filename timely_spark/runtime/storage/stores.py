@@ -161,7 +161,7 @@ class Remote:
     """
 
     def __init__(self, system: Any, *, small: Any = None, renames: bool = False) -> None:
-        self._system, self._small, self._renames = system, small or system, renames
+        self.system, self._small, self._renames = system, small or system, renames
 
     def write(self, path: str, content: pa.Buffer, *, durable: bool, new: bool) -> None:
         """Write an object, which appears when it is complete; `new` checks for an existing one first."""
@@ -173,15 +173,15 @@ class Remote:
         temporary = _beside(path)
         try:
             self._put(temporary, content)
-            self._system.move(temporary, path)
+            self.system.move(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
-                self._system.delete_file(temporary)
+                self.system.delete_file(temporary)
             raise
 
     def _put(self, path: str, content: pa.Buffer) -> None:
         # delayed opening on S3 saves two requests, but leaves an empty object if a multipart upload fails
-        system = self._small if content.size <= _SMALL else self._system
+        system = self._small if content.size <= _SMALL else self.system
         try:
             stream = system.open_output_stream(path)
         except FileNotFoundError:
@@ -194,7 +194,7 @@ class Remote:
 
     def opened(self, path: str) -> pa.NativeFile:
         """The opened file."""
-        return self._system.open_input_file(path)
+        return self.system.open_input_file(path)
 
     def read(self, path: str) -> pa.Buffer:
         """The content of a file."""
@@ -203,18 +203,18 @@ class Remote:
 
     def size(self, path: str) -> int | None:
         """The size in bytes; None: there is no such file."""
-        info = self._system.get_file_info(path)
+        info = self.system.get_file_info(path)
         return int(info.size) if info.is_file else None
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder."""
-        infos = self._system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        infos = self.system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
         return [info.base_name for info in infos]
 
     def remove(self, path: str) -> None:
         """Remove a file."""
         with contextlib.suppress(FileNotFoundError):
-            self._system.delete_file(path)
+            self.system.delete_file(path)
 
     def drop(self, folder: str) -> None:
         """Do nothing: pyarrow removes folders only with their contents."""
@@ -238,6 +238,16 @@ def connect(location: str) -> tuple[Local | Remote, str]:
         hint = "check the URI's options, the network, and with what pyarrow was built."
         raise BadLocation(msg, hint=hint) from error
     return store, f"{root.rstrip('/')}/{path}".rstrip("/")
+
+
+def filesystem_of(location: str) -> tuple[fs.FileSystem, str]:
+    """The pyarrow file system of a canonical location, and the location's path in it.
+
+    Raises:
+        BadLocation: as `connect`.
+    """
+    store, path = connect(location)
+    return (fs.LocalFileSystem() if isinstance(store, Local) else store.system), path
 
 
 def shown(location: str) -> str:

@@ -1,0 +1,50 @@
+"""What the tasks of a source need not read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+
+import timely_spark as ts
+from timely_spark.compiler.pushdown import Needed, needed
+
+ALL = ("a", "b", "c", "d")
+A, B, C = (pc.field(name) for name in "abc")
+
+
+@pytest.mark.parametrize(
+    ("use", "columns", "condition"),
+    [
+        (lambda s: s.select("b"), "b", None),
+        (lambda s: s.select(x=pc.add(C, A), y="c"), "ac", None),
+        (lambda s: s.select(x=pc.field(1)), "abcd", None),
+        (lambda s: s.where(B > 1).select("a"), "ab", B > 1),
+        (lambda s: s.where(B > 1).where(C < 2).select("a").where(A > 9), "abc", (B > 1) & (C < 2)),
+        (lambda s: s.where(lambda row: row.b > 1).select("a"), "abcd", None),
+        (lambda s: s.select("a", "b").select("a"), "ab", None),
+        (lambda s: s.map_batches(lambda t: t, "a long, b long, c long, d long").select("a"), "abcd", None),
+        (lambda s: s.branch(B > 1).falses.select("a"), "ab", None),
+        (lambda s: s.select("a").concat(s.select(a="b")), "ab", None),
+        (lambda s: s.where(B > 1).select("a").concat(s.select(a="c")), "abc", None),
+        (lambda s: s.select(one=pc.scalar(1)), "a", None),
+    ],
+)
+def test_columns_and_conditions(use: Callable[[Any], Any], columns: str, condition: Any) -> None:
+    flow = ts.Dataflow("needed")
+    use(flow.source("in", "a long, b long, c long, d long")).capture("out")
+    found = needed(flow.compile(2), "in")
+
+    assert found.columns == tuple(columns)
+    assert str(found.condition) == str(condition)
+
+
+def test_with_an_epoch_column_all_records_and_that_column_are_needed() -> None:
+    flow = ts.Dataflow("needed")
+    source = flow.source("in", "a long, b long, c long, d long", epoch="d")
+    source.where(B > 1).select("a").capture("out")
+    source.late.select("c").capture("late")
+
+    assert needed(flow.compile(2), "in") == Needed(("a", "b", "c", "d"), None)

@@ -1,0 +1,188 @@
+"""Files as Arrow: what is listed, the schema, parts of files, and the mistakes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import csv, feather, fs
+
+import timely_spark as ts
+from timely_spark.errors import BadArgument, Where
+from timely_spark.graph import as_schema
+from timely_spark.runtime.errors import BadFile
+from timely_spark.runtime.sources.arrivals import Part, split
+from timely_spark.runtime.sources.folder import Folder
+
+HERE = Where("job.py", 7)
+
+
+def folder_of(path: Any, form: Any = "parquet", filesystem: Any = None) -> Folder:
+    return Folder.of("in", HERE, path, form, filesystem)
+
+
+def rows(folder: Folder, schema: Any = None, columns: list[str] | None = None, **more: Any) -> list[Any]:
+    schema = folder.schema(schema) if not isinstance(schema, pa.Schema) else schema
+    parts = [Part(file.path, 0, file.size) for file in sorted(folder.files())]
+    batches = folder.read(parts, schema, columns or schema.names, more.get("condition"))
+    return pa.Table.from_batches(
+        list(batches), pa.schema([schema.field(n) for n in columns or schema.names])
+    ).to_pylist()
+
+
+TABLE = pa.table({"n": [1, 2, None], "s": ["a", None, ""]})
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "json", "arrow"])
+def test_each_format_gives_the_same_rows(tmp_path: Path, form: str) -> None:
+    write = {
+        "parquet": lambda path: pq.write_table(TABLE, path),
+        "csv": lambda path: path.write_text('n,s\n1,a\n2,\n,""\n'),
+        "json": lambda path: path.write_text("".join(json.dumps(row) + "\n" for row in TABLE.to_pylist())),
+        "arrow": lambda path: feather.write_feather(TABLE, path),
+    }
+    write[form](tmp_path / "a")
+    folder = folder_of(tmp_path, form)
+
+    assert folder.schema(None) == as_schema("n long, s string")
+    assert rows(folder) == TABLE.to_pylist()
+    assert rows(pickle.loads(pickle.dumps(folder)), "n double, s string")[0] == {"n": 1.0, "s": "a"}
+    assert rows(folder, columns=["s"]) == TABLE.select(["s"]).to_pylist()
+
+
+def test_a_format_with_options_of_its_own_and_compressed_files(tmp_path: Path) -> None:
+    with pa.CompressedOutputStream(str(tmp_path / "a.csv.gz"), "gzip") as file:
+        file.write(b"1;x\n2;y\n")
+    form = ds.CsvFileFormat(
+        csv.ParseOptions(delimiter=";"), read_options=csv.ReadOptions(column_names=["n", "s"])
+    )
+
+    assert rows(folder_of(tmp_path, form)) == [{"n": 1, "s": "x"}, {"n": 2, "s": "y"}]
+
+
+def test_parts_of_a_parquet_file_have_every_row_group_once_and_in_order(tmp_path: Path) -> None:
+    table = pa.table({"n": range(5000), "s": [str(n) for n in range(5000)]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=300)
+    folder, schema = folder_of(tmp_path), as_schema("n long, s string")
+    (file,) = folder.files()
+    for cuts in ([], [1, 5, 999], list(range(0, file.size, 97)), [file.size - 1]):
+        bounds = sorted({0, *cuts, file.size})
+        parts = [Part(file.path, a, b) for a, b in itertools.pairwise(bounds)]
+        read = pa.Table.from_batches(list(folder.read(parts, schema, ["n", "s"], None)))
+        assert read.equals(table.cast(schema))
+    assert sum(map(len, split([file._replace(size=100 << 20)], 2, divisible=True))) > 1
+
+
+def test_row_groups_that_a_condition_excludes_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "day=3").mkdir()
+    pq.write_table(pa.table({"n": range(1000)}), tmp_path / "day=3" / "a.parquet", row_group_size=100)
+    folder = folder_of(tmp_path)
+
+    assert len(rows(folder, condition=pc.field("n") >= 950)) == 100
+    assert rows(folder, condition=pc.field("n") > 5000) == []
+    assert rows(folder, condition=pc.field("day") == 4) == []
+
+
+def test_folders_are_columns_and_hidden_files_do_not_count(tmp_path: Path) -> None:
+    for place, n in (("day=3/k=x%2Fy", 1), ("day=4/k=z", 2), ("_temporary/0", 9), (".hidden", 9)):
+        (tmp_path / place).mkdir(parents=True)
+        pq.write_table(pa.table({"n": [n]}), tmp_path / place / "a.parquet")
+    for name in ("_SUCCESS", ".a.parquet.crc", "b.parquet._COPYING_"):
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "empty.parquet").touch()
+    folder = folder_of(tmp_path)
+    found = [file for file in folder.files() if file.size]
+
+    assert sorted(folder._relative(file.path) for file in found) == [
+        "day=3/k=x%2Fy/a.parquet",
+        "day=4/k=z/a.parquet",
+    ]
+    schema = folder.schema(None)
+    assert schema == as_schema("n long, day long, k string")
+    parts = [Part(file.path, 0, file.size) for file in sorted(found, key=lambda file: file.path)]
+    read = pa.Table.from_batches(list(folder.read(parts, schema, schema.names, None))).to_pylist()
+    assert read == [{"n": 1, "day": 3, "k": "x/y"}, {"n": 2, "day": 4, "k": "z"}]
+
+
+def test_types_that_spark_lacks_are_those_that_its_reader_gives(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "d": pa.array(["a", "b"]).dictionary_encode(),
+            "t": pa.array([1000, 2000], pa.timestamp("ns")),
+            "u": pa.array([1, 2], pa.uint32()),
+            "l": pa.array(["x", "y"], pa.large_string()),
+        }
+    )
+    feather.write_feather(table, tmp_path / "a")
+    folder = folder_of(tmp_path, "arrow")
+
+    assert folder.schema(None) == as_schema("d string, t timestamp_ntz, u long, l string")
+    assert [row["d"] for row in rows(folder)] == ["a", "b"]
+
+
+def test_a_file_system_of_pyarrow(tmp_path: Path) -> None:
+    pq.write_table(TABLE, tmp_path / "a.parquet")
+    system = fs.SubTreeFileSystem(str(tmp_path.parent), fs.LocalFileSystem())
+
+    assert rows(pickle.loads(pickle.dumps(folder_of(tmp_path.name, filesystem=system)))) == TABLE.to_pylist()
+    assert rows(folder_of(f"file:{tmp_path}/a.parquet")) == TABLE.to_pylist()
+
+
+def test_a_column_that_an_older_file_lacks_is_null_and_other_differences_are_errors(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "a.parquet")
+    folder, schema = folder_of(tmp_path), as_schema("n long, s string")
+    assert rows(folder, schema) == [{"n": 1, "s": None}]
+
+    with pytest.raises(
+        BadFile, match=r"(?s)source 'in' has columns \(n int64, t .*lacks \['t'\], it has \['n'\].*:7\)\nHint"
+    ):
+        folder.schema("n long, t string")
+    with pytest.raises(BadFile, match="case counts"):
+        rows(folder, as_schema("N long, z long"))
+    with pytest.raises(BadFile, match="lacks"):
+        rows(folder, as_schema("x long"))
+    pq.write_table(pa.table({"n": ["many"]}), tmp_path / "b.parquet")
+    with pytest.raises(
+        BadFile, match=r"b\.parquet cannot be read: ArrowInvalid: Failed to parse string: 'many'"
+    ):
+        rows(folder, schema)
+
+
+def test_missing_damaged_and_empty(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    with pytest.raises(BadFile, match=r"no schema is given, and .* \(job.py:7\)\nHint"):
+        folder.schema(None)
+    assert folder.schema("n long") == as_schema("n long")
+    with pytest.raises(BadFile, match="does not exist"):
+        folder_of(tmp_path / "*.parquet").schema(None)
+    with pytest.raises(BadFile, match="was listed, and is gone"):
+        list(folder.read([Part(str(tmp_path / "x.parquet"), 0, 9)], as_schema("n long"), ["n"], None))
+    (tmp_path / "half.parquet").write_bytes(b"PAR1 and no end")
+    with pytest.raises(BadFile, match=r"half\.parquet cannot be read"):
+        folder.schema(None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"format": "orc"}, {"format": ["csv"]}, {"path": 3}, {"filesystem": "s3"}, {"files_per_epoch": 0}],
+    ids=str,
+)
+def test_arguments_of_another_kind(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    arguments = {"path": tmp_path, "schema": "n long"} | wrong
+    with pytest.raises(BadArgument, match=r"(?s)test_folder\.py:\d+\).*Hint"):
+        ts.Dataflow("x").files("in", **arguments)
+
+
+def test_a_flow_of_files_is_tested_with_records(tmp_path: Path) -> None:
+    flow = ts.Dataflow("x")
+    flow.files("in", tmp_path, schema="n long").distinct().capture("out")
+
+    assert ts.testing.run(flow, {"in": [[1, 1, 2]]})["out"].rows() == {0: [(1,), (2,)]}

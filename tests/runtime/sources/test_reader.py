@@ -1,0 +1,188 @@
+"""The file source under Spark's protocol: nothing is read twice or missed, whatever stops in between."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import nullcontext, suppress
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
+
+from timely_spark.errors import LogDamaged, Where
+from timely_spark.runtime.errors import BadFile
+from timely_spark.runtime.sources import journal
+from timely_spark.runtime.sources.arrivals import File
+from timely_spark.runtime.sources.folder import FileSource
+from timely_spark.runtime.sources.journal import FileJournal
+from timely_spark.runtime.sources.reader import FilesReader, Share
+from timely_spark.runtime.storage.files import Files
+
+
+class Killed(Exception):
+    """The process is killed."""
+
+
+class World:
+    """Spark's log of offsets, a folder that files arrive in, and the process that reads them."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.root, self.arrived = Files(tempfile.mkdtemp()), []
+        self.limit = limit
+        self.offsets = [{"files": -1}]
+        #: by batch its files, as they were first read
+        self.read: dict[int, list[str]] = {}
+        self.start()
+
+    def start(self) -> None:
+        log = SimpleNamespace(files=self.root, check_owner=lambda: None)
+        context: Any = SimpleNamespace(log=log, reporting=nullcontext, keep=2)
+        here = Where("job.py", 1)
+        folder: Any = SimpleNamespace(
+            source="in", where=here, divisible=False, files=lambda: list(self.arrived)
+        )
+        self.reader = FilesReader(context, FileSource(folder, files_per_epoch=self.limit))
+
+    def arrive(self, modified: int) -> None:
+        self.arrived.append(File(modified, f"/in/{len(self.arrived)}", 1))
+
+    def poll(self) -> dict[str, int]:
+        self.reader._next_listing = 0
+        limit = ReadAllAvailable() if self.limit is None else ReadMaxFiles(self.limit)
+        return self.reader.latestOffset(self.offsets[-1], limit)
+
+    def run(self, batch: int) -> None:
+        shares = self.reader.partitions(self.offsets[batch - 1], self.offsets[batch])
+        assert all(isinstance(share, Share) for share in shares)
+        files = [part.path for share in shares for part in share.parts]
+        assert self.read.setdefault(batch, files) == files, "a replay reads the same files"
+
+    def batch(self) -> bool:
+        end = self.poll()
+        if end == self.offsets[-1]:
+            return False
+        self.offsets.append(end)
+        self.run(len(self.offsets) - 1)
+        self.reader.commit(end)
+        return True
+
+
+@given(
+    st.lists(
+        st.tuples(st.just("arrive"), st.integers(0, 9))
+        | st.tuples(st.sampled_from(["batch", "planned", "begun", "merging", "restart"]), st.integers(0, 6)),
+        max_size=60,
+    ),
+    st.integers(1, 3) | st.none(),
+)
+def test_every_file_is_read_once_however_often_the_process_is_killed(
+    steps: list[tuple[str, int]], limit: int | None
+) -> None:
+    with mock.patch.object(journal, "EVERY", 2):
+        world = World(limit)
+        for step, number in steps:
+            if step == "arrive":
+                world.arrive(number)
+            elif step == "batch":
+                world.batch()
+            else:
+                _killed(world, step, number)
+        while world.batch():
+            pass
+    read = [path for files in world.read.values() for path in files]
+
+    assert sorted(read) == sorted(file.path for file in world.arrived)
+
+
+def _killed(world: World, step: str, after: int) -> None:
+    """Kill the process: after a batch was planned, or begun, or when it has removed so many merged files."""
+    if step == "planned":
+        world.poll()
+    if step == "begun" and (end := world.poll()) != world.offsets[-1]:
+        world.offsets.append(end)
+        world.run(len(world.offsets) - 1)
+    if step == "merging":
+        remove, removed = Files.remove, []
+
+        def until(files: Files, name: str) -> None:
+            if len(removed) == after:
+                raise Killed
+            removed.append(name)
+            remove(files, name)
+
+        with mock.patch.object(Files, "remove", until), suppress(Killed):
+            world.batch()
+    world.start()
+    if len(world.offsets) > 1:
+        world.run(len(world.offsets) - 1)  # Spark runs the last batch again
+
+
+def test_under_available_now_what_arrives_later_is_left() -> None:
+    world = World(1)
+    world.arrive(1)
+    world.arrive(2)
+    world.reader.prepareForTriggerAvailableNow()
+    world.arrive(0)
+    while world.batch():
+        pass
+
+    assert world.read == {1: ["/in/0"], 2: ["/in/1"]}
+
+
+def test_a_trigger_that_asks_for_everything_gets_it() -> None:
+    world = World(1)
+    world.arrive(1)
+    world.arrive(2)
+
+    end = world.reader.latestOffset({"files": -1}, ReadAllAvailable())
+    (share,) = world.reader.partitions({"files": -1}, end)
+    assert [part.path for part in share.parts] == ["/in/0", "/in/1"]
+
+
+def test_a_batch_that_another_process_has_written_is_the_one_that_counts() -> None:
+    world = World(None)
+    world.arrive(1)
+    assert world.poll() == {"files": 0}
+    other = FileJournal(world.root, "in")
+    other.append([File(1, "/in/other", 1)])
+    world.offsets.append({"files": 0})
+    world.arrive(2)
+    world.batch()
+    assert world.read == {2: ["/in/other"]}
+    world.batch()
+
+    assert world.read == {2: ["/in/other"], 3: ["/in/1"]}
+
+
+def test_the_journal_of_many_batches_is_a_few_files() -> None:
+    with mock.patch.object(journal, "EVERY", 4):
+        world = World(1)
+        for n in range(200):
+            world.arrive(n)
+            world.batch()
+    names = [name.rpartition("/")[2] for name in world.root.names("files/in")]
+
+    assert len([name for name in names if "-" in name]) <= 5
+    assert len([name for name in names if "-" not in name]) <= 2 + 4
+
+
+def test_a_missing_batch_and_a_checkpoint_of_another_kind_are_errors() -> None:
+    world = World(1)
+    for n in range(3):
+        world.arrive(n)
+        world.batch()
+    world.offsets.append({"files": 9})
+    with pytest.raises(LogDamaged, match=r"files/in/9\.arrow"):
+        world.poll()
+    world.offsets.append({"logOffset": 3})
+    with pytest.raises(BadFile, match=r"position in the checkpoint is \{'logOffset': 3\} \(job.py:1\)\nHint"):
+        world.poll()
+    world.offsets.pop()
+    world.root.remove("files/in/1.arrow")
+    world.start()
+    with pytest.raises(LogDamaged, match=r"files/in/1\.arrow"):
+        world.poll()

@@ -1,0 +1,121 @@
+"""Files as a source on Spark: the answer of a DataFrame source, epochs, restarts, replays, and mistakes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import timely_spark as ts
+from timely_spark.errors import TimelyError
+from timely_spark.runtime.errors import BadFile
+
+EDGES = [(1, 2), (2, 3), (9, 10), (3, 4), (4, 5), (10, 1)]
+
+
+def put(folder: Path, number: int, rows: list[tuple[int, ...]], names: str = "src dst") -> None:
+    """A file with a smaller modification time than those of later numbers."""
+    folder.mkdir(exist_ok=True, parents=True)
+    columns = dict(zip(names.split(), zip(*rows, strict=True), strict=True))
+    pq.write_table(
+        pa.table({**columns, "unread": ["x"] * len(rows)}), folder / f"{number}.parquet", row_group_size=1
+    )
+    os.utime(folder / f"{number}.parquet", (number + 1, number + 1))
+
+
+def reach(spark: SparkSession | None, folder: Path) -> ts.Dataflow:
+    """What node 1 reaches: a loop over the source, so feedback and files take turns."""
+    flow = ts.Dataflow("reach")
+    if spark is None:
+        edges = flow.files("edges", folder, files_per_epoch=2).where(pc.field("src") > 0).select("src", "dst")
+    else:
+        frame = (
+            spark.readStream.schema("src long, dst long").option("maxFilesPerTrigger", 2).parquet(str(folder))
+        )
+        edges = flow.source("edges", frame)
+    roots = flow.input("roots", "node long")
+
+    def hop(reached: Any) -> Any:
+        links = reached.scope.enter(edges)
+        targets = reached.join(links, left=["node"], right=["src"]).select(node="dst")
+        return targets.concat(reached).distinct(name="near")
+
+    roots.loop(hop).capture("near")
+    roots.send([1])
+    return flow
+
+
+def run(flow: ts.Dataflow, spark: SparkSession, checkpoint: str, **more: Any) -> ts.Query:
+    query = flow.start(spark, checkpoint=checkpoint, workers=2, trigger="available_now", **more)
+    assert query.await_termination(240)
+    return query
+
+
+def test_the_answer_of_a_dataframe_source_at_each_epoch_and_after_a_restart_and_a_replay(
+    spark: SparkSession, checkpoint: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "edges"
+    for number in range(4):
+        put(folder, number, [EDGES[number]])
+    same = run(reach(spark, folder), spark, f"{checkpoint}-frames").captured("near")
+    query = run(reach(None, folder), spark, checkpoint, rounds_per_batch=1)
+    first = query.captured("near").rows()
+    assert [rows for _, rows in sorted(first.items())] == [rows for _, rows in sorted(same.rows().items())]
+    assert sorted(row for rows in first.values() for row in rows) == [(1,), (2,), (3,), (4,)]
+
+    put(folder, 9, [EDGES[5]])
+    put(folder / "later", -1, [EDGES[4]])  # older than what was read
+    flow = reach(None, folder)
+    last = run(flow, spark, checkpoint).captured("near").rows()
+    assert [rows for epoch, rows in last.items() if epoch not in first and rows] == [[(5,)]]
+
+    newest = max(Path(checkpoint, "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.unlink()  # as if the driver had been killed before: the batch runs again
+    again = run(reach(None, folder), spark, checkpoint).captured("near").rows()
+    assert {epoch: rows for epoch, rows in again.items() if rows or epoch in last} == last
+
+
+def test_epochs_of_a_column_end_with_what_is_available_and_late_rows_are_kept(
+    spark: SparkSession, checkpoint: str, tmp_path: Path
+) -> None:
+    put(tmp_path / "in", 0, [(1, 7), (2, 7)], "epoch n")
+    put(tmp_path / "in", 1, [(4, 7), (0, 5)], "epoch n")
+
+    flow = ts.Dataflow("ends")
+    source = flow.files("in", tmp_path / "in", files_per_epoch=1, epoch="epoch")
+    source.select("n").group_by("n").count().capture("out")
+    source.late.capture("late")
+
+    query = run(flow, spark, checkpoint)
+    assert query.captured("out").rows() == {1: [(7, 1)], 2: [(7, 2)], 3: [], 4: [(7, 3)]}
+    assert [row[:2] for rows in query.captured("late").rows().values() for row in rows] == [(0, 5)]
+
+
+def test_a_damaged_file_ends_the_query_with_its_name_and_a_mended_one_is_read(
+    spark: SparkSession, checkpoint: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "edges"
+    put(folder, 0, [EDGES[0]])
+    flow = ts.Dataflow("damaged")
+    flow.files("edges", folder).select("dst").capture("out")
+    folder.joinpath("1.parquet").write_bytes(b"PAR1 half of it")
+
+    query = flow.start(spark, checkpoint=checkpoint, workers=1, trigger="available_now")
+    with pytest.raises(
+        BadFile, match=r"(?s)source 'edges': .*1\.parquet cannot be read.*test_files\.py:\d+\)\nHint"
+    ):
+        query.await_termination(240)
+    put(folder, 1, [EDGES[1]])
+    query = run(flow, spark, checkpoint)
+    assert query.captured("out").rows() == {0: [(2,), (3,)]}
+
+    gone = ts.Dataflow("gone")
+    gone.files("edges", tmp_path / "none", schema="src long").capture("out")
+    with pytest.raises(TimelyError, match="does not exist"):
+        gone.start(spark, trigger="available_now")

@@ -1,0 +1,48 @@
+"""What the tasks of a source need not read: columns and records that the stages behind the source drop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+
+import pyarrow.compute as pc
+
+from timely_spark.compiler.plan import Plan
+from timely_spark.graph import Stateless
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """The part of a source's input that the flow reads."""
+
+    #: in the order of the schema, at least one
+    columns: tuple[str, ...]
+    #: an expression that is true of all records that are needed; None: all are
+    condition: pc.Expression | None
+
+
+def needed(plan: Plan, source: str) -> Needed:
+    """The columns and records of a source that reach a vertex.
+
+    With an epoch column all records are needed, because epochs of dropped records count, too.
+    """
+    entry = plan.source(source)
+    schema, clock = entry.stage.outputs[0], entry.epochs == "clock"
+    routes = [plan.channels[index] for index in entry.entries]
+    columns = set() if clock else {entry.epochs}
+    for channel in routes:
+        read = channel.schema.names
+        inputs = [schema, *(stage.outputs[port] for stage, port in channel.through)]
+        for (stage, _), of in reversed(list(zip(channel.through, inputs, strict=False))):
+            assert isinstance(stage.vertex, Stateless)
+            read = stage.vertex.reads(read, of)
+        columns |= {*read}
+    conditions = []
+    for (stage, _), *others in zip(*(channel.through for channel in routes), strict=False):
+        condition = stage.vertex.condition if isinstance(stage.vertex, Stateless) else None
+        if condition is None or any(other is not stage for other, _ in others) or not clock:
+            break
+        conditions.append(condition)
+    chosen = tuple(name for name in schema.names if name in columns) or tuple(schema.names[:1])
+    return Needed(chosen, reduce(and_, conditions) if conditions else None)

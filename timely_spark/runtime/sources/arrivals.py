@@ -1,0 +1,102 @@
+"""Which files a batch reads, and which task reads which part of them. Pure: files are names and numbers."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import NamedTuple
+
+#: As Spark's file source: opening a file counts as so many bytes, and a task reads at most so many.
+OPENING, MOST = 4 << 20, 128 << 20
+
+
+class File(NamedTuple):
+    """A file of a source, in the order of reading: by modification time (ns), then by name."""
+
+    modified: int
+    path: str
+    size: int
+
+
+class Part(NamedTuple):
+    """The part of a file that begins (row groups, for Parquet) in bytes `start` to `end` - 1."""
+
+    path: str
+    start: int
+    end: int
+
+
+def is_visible(path: str) -> bool:
+    """Whether a file is complete by its relative path: Spark's rule for hidden and temporary names.
+
+    >>> is_visible("day=1/a.parquet"), is_visible("_day=1/a.parquet")
+    (True, True)
+    >>> is_visible(".a.parquet"), is_visible("_temporary/0/a.parquet"), is_visible("a.csv._COPYING_")
+    (False, False, False)
+    """
+    return not any(
+        name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
+        for name in path.split("/")
+    )
+
+
+class Unread:
+    """The files that were listed and not read yet. A file is known by its path: it is read once.
+
+    A file that arrives late is read although its modification time is older than that of others.
+    """
+
+    def __init__(self, seen: Iterable[str]) -> None:
+        self._seen = set(seen)
+        self._waiting: list[File] = []
+
+    def enter(self, files: Iterable[File]) -> None:
+        """Enter the files of a listing. Empty files wait until they have content."""
+        for file in files:
+            if file.size and file.path not in self._seen:
+                self._seen.add(file.path)
+                heapq.heappush(self._waiting, file)
+
+    def next(self, files: int | None = None, size: int | None = None) -> list[File]:
+        """The files of the next batch: the oldest ones, at most so many and of so many bytes, at least one.
+
+        >>> unread = Unread(["a"])
+        >>> unread.enter([File(2, "c", 5), File(1, "b", 5), File(0, "a", 5), File(3, "d", 0)])
+        >>> [file.path for file in unread.next(size=9)], [file.path for file in unread.next()]
+        (['b'], ['c'])
+        """
+        taken: list[File] = []
+        total = 0
+        while self._waiting and (files is None or len(taken) < files):
+            total += self._waiting[0].size
+            if taken and size is not None and total > size:
+                break
+            taken.append(heapq.heappop(self._waiting))
+        return taken
+
+
+def split(files: Iterable[File], tasks: int, *, divisible: bool) -> list[list[Part]]:
+    """Divide files among tasks, as Spark's file source: about equal shares, none above `MOST` bytes.
+
+    Every byte is in one part. The result depends on the arguments only, so a replay has the same parts.
+
+    >>> split([File(0, "a", 20 << 20)], 2, divisible=True)
+    [[Part(path='a', start=0, end=12582912)], [Part(path='a', start=12582912, end=20971520)]]
+    >>> len(split([File(0, str(n), 1000) for n in range(9)], 2, divisible=False))
+    2
+    """
+    listed = list(files)
+    total = sum(file.size + OPENING for file in listed)
+    share = min(MOST, max(OPENING, -(-total // max(1, tasks))))
+    shares: list[list[Part]] = []
+    room = 0
+    for file in listed:
+        step = share if divisible else file.size
+        for start in range(0, file.size, step):
+            part = Part(file.path, start, min(start + step, file.size))
+            if not shares or part.end - part.start > room:
+                shares.append([])
+                room = share
+            shares[-1].append(part)
+            room -= part.end - part.start + OPENING
+    return shares

@@ -1,0 +1,284 @@
+"""`Folder`: the files below a folder as Arrow: listing, the schema, and reading parts of files."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyarrow import csv, fs
+
+from timely_spark.errors import Where
+from timely_spark.graph import as_schema, describe, refuse
+from timely_spark.runtime.errors import BadFile
+from timely_spark.runtime.sources.arrivals import File, Part, is_visible
+from timely_spark.runtime.storage.files import location
+from timely_spark.runtime.storage.stores import filesystem_of
+
+Format: TypeAlias = Literal["parquet", "csv", "json", "arrow"]
+FORMATS: dict[str, Callable[[], ds.FileFormat]] = {
+    # Spark writes timestamps as INT96, in microseconds
+    "parquet": lambda: ds.ParquetFileFormat(coerce_int96_timestamp_unit="us"),
+    # as Spark: only an empty field without quotes is null
+    "csv": lambda: ds.CsvFileFormat(
+        convert_options=csv.ConvertOptions(
+            null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+        )
+    ),
+    "json": ds.JsonFileFormat,
+    "arrow": ds.IpcFileFormat,
+}
+#: Types that Spark does not have, and the types that Spark's reader has for them.
+_PLAIN = {
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+}
+#: Errors of pyarrow about the content of a file.
+_DAMAGE = (pa.ArrowException, OSError, ValueError)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of files of one format, which every process of the run can reach.
+
+    Args:
+        source: the source's name, for messages.
+        where: the user's line.
+        path: a path or URI; with `filesystem`, a path in it.
+        format: how the files are read.
+        filesystem: None: that of the path.
+    """
+
+    source: str
+    where: Where
+    path: str
+    format: ds.FileFormat
+    filesystem: fs.FileSystem | None = None
+
+    @classmethod
+    def of(cls, source: str, where: Where, path: Any, form: Any, filesystem: Any) -> Folder:
+        """The folder that a user describes.
+
+        Raises:
+            BadArgument: the path, the format or the file system is of another kind.
+            BadLocation: the path cannot be reached.
+        """
+        if not isinstance(path, str | os.PathLike):
+            hint = "give the folder; files below it are read, too"
+            refuse(path, what="path", expected="a path", hint=hint)
+        if form in list(FORMATS):
+            form = FORMATS[form]()
+        if not isinstance(form, ds.FileFormat):
+            expected = f"one of {', '.join(map(repr, FORMATS))}, or a pyarrow.dataset.FileFormat"
+            hint = "read other formats with flow.source(name, spark.readStream...)"
+            refuse(form, what="format", expected=expected, hint=hint)
+        if filesystem is not None and not isinstance(filesystem, fs.FileSystem):
+            hint = "leave it out for paths and URIs"
+            refuse(filesystem, what="filesystem", expected="one of pyarrow.fs", hint=hint)
+        text = os.fspath(path) if filesystem is not None else location(path)
+        return cls(source, where, text, form, filesystem)
+
+    @property
+    def divisible(self) -> bool:
+        """Whether tasks can read parts of a file."""
+        return isinstance(self.format, ds.ParquetFileFormat)
+
+    @cached_property
+    def _place(self) -> tuple[fs.FileSystem, str]:
+        return filesystem_of(self.path) if self.filesystem is None else (self.filesystem, self.path)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    def check_exists(self) -> None:
+        """Check that the folder exists.
+
+        Raises:
+            BadFile: it does not.
+        """
+        system, top = self._place
+        if system.get_file_info(top).type == fs.FileType.NotFound:
+            msg = f"source {self.source!r}: {self.path} does not exist"
+            hint = "give the folder itself, without patterns, or make it first."
+            raise BadFile(msg, where=self.where, hint=hint)
+
+    def files(self) -> list[File]:
+        """All visible files below the folder, or the one file that the path names."""
+        system, top = self._place
+        info = system.get_file_info(top)
+        if info.type == fs.FileType.File:
+            return [File(info.mtime_ns or 0, info.path, info.size)]
+        below = system.get_file_info(fs.FileSelector(top, recursive=True, allow_not_found=True))
+        return [
+            File(info.mtime_ns or 0, info.path, info.size)
+            for info in below
+            if info.type == fs.FileType.File and is_visible(self._relative(info.path))
+        ]
+
+    def _relative(self, path: str) -> str:
+        return path.removeprefix(self._place[1]).lstrip("/")
+
+    # -- the schema ------------------------------------------------------------------------------------------
+    def schema(self, given: Any) -> pa.Schema:
+        """The schema that a user gives, checked against the newest file; else that file's.
+
+        Raises:
+            BadFile: there is no schema and no file, or the newest file cannot be read or has other columns.
+        """
+        if given is None:
+            self.check_exists()
+        newest = max((file for file in self.files() if file.size), default=None)
+        if given is not None:
+            schema = as_schema(given)
+            if newest is not None:
+                fragment = self._fragment(newest.path, schema)
+                with self._reading(newest.path):
+                    self._check(fragment, schema, schema.names, all_of_them=True)
+            return schema
+        if newest is None:
+            msg = f"source {self.source!r}: no schema is given, and {self.path} has no file to take it from"
+            hint = 'files(..., schema="id long, name string"); names that begin with "." or "_" do not count.'
+            raise BadFile(msg, where=self.where, hint=hint)
+        fragment = self._fragment(newest.path, pa.schema([]))
+        with self._reading(newest.path):
+            columns = {field.name: _plain(field.type) for field in fragment.physical_schema}
+        for key, value in self._keys(newest.path).items():
+            columns[key] = pa.int64() if value.isdecimal() else pa.string()
+        return as_schema(pa.schema(list(columns.items())))
+
+    def _keys(self, path: str) -> dict[str, str]:
+        """The columns in the names of the folders above a file: ``day=1/a.parquet``."""
+        pairs = (part.partition("=") for part in self._relative(path).split("/")[:-1])
+        return {key: value for key, mark, value in pairs if mark and key}
+
+    def _fragment(self, path: str, schema: pa.Schema) -> Any:
+        system, _ = self._place
+        keys = pa.schema([schema.field(key) for key in self._keys(path) if key in schema.names])
+        values = None
+        if keys.names:
+            folders = self._relative(path).rpartition("/")[0]
+            values = ds.partitioning(keys, flavor="hive").parse(f"/{folders}/")
+        return self.format.make_fragment(path, system, partition_expression=values)
+
+    def _check(self, fragment: Any, schema: pa.Schema, columns: Sequence[str], *, all_of_them: bool) -> None:
+        """Check that a file has the columns.
+
+        Without `all_of_them` it may lack some, as files do from before a column was added; they are null.
+        Records of JSON may lack any.
+        """
+        own, keys = fragment.physical_schema.names, self._keys(fragment.path)
+        missing = [name for name in columns if name not in own and name not in keys]
+        other_case = {name.lower() for name in missing} & {name.lower() for name in own}
+        wrong = all_of_them or other_case or {*own}.isdisjoint(schema.names)
+        if missing and wrong and not isinstance(self.format, ds.JsonFileFormat):
+            found = sorted({*own, *keys})
+            has = f"source {self.source!r} has columns ({describe(schema)})"
+            msg = f"{has}; {fragment.path} lacks {missing}, it has {found}"
+            raise BadFile(msg, where=self.where, hint="give files(schema=...) as the files are; case counts.")
+
+    # -- reading ---------------------------------------------------------------------------------------------
+    def read(
+        self,
+        parts: Iterable[Part],
+        schema: pa.Schema,
+        columns: Sequence[str],
+        condition: pc.Expression | None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of parts of files, in order, with columns of the schema's types.
+
+        Args:
+            condition: row groups whose statistics exclude it need not be read.
+
+        Raises:
+            BadFile: a file is missing, damaged, or has other columns.
+        """
+        for path, start, end in parts:
+            fragment = self._fragment(path, schema)
+            with self._reading(path):
+                self._check(fragment, schema, columns, all_of_them=False)
+                if self.divisible:
+                    groups = [n for n, at in enumerate(_starts(fragment)) if start <= at < end]
+                    fragment = fragment.subset(row_group_ids=groups)
+                    if condition is not None and groups:
+                        fragment = fragment.subset(condition, schema=schema)
+                    if not fragment.row_groups:
+                        continue
+                # one thread: a task has one core, and the rows stay in order
+                options: dict[str, Any] = {"columns": list(columns), "use_threads": False}
+                yield from ds.Scanner.from_fragment(fragment, schema=schema, **options).to_batches()
+
+    @contextmanager
+    def _reading(self, path: str) -> Iterator[None]:
+        """Name the source and the file in errors."""
+        try:
+            yield
+        except BadFile:
+            raise
+        except FileNotFoundError as error:
+            msg = f"source {self.source!r}: {path} was listed, and is gone before the flow has read it"
+            hint = "restore it and start again; remove files only when their epochs are complete."
+            raise BadFile(msg, where=self.where, hint=hint) from error
+        except _DAMAGE as error:
+            reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            msg = f"source {self.source!r}: {path} cannot be read: {reason}"
+            hint = 'mend it and start again; write files under a name that begins with "_", and rename them.'
+            raise BadFile(msg, where=self.where, hint=hint) from error
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """A source that reads files.
+
+    Args:
+        folder: the files.
+        files_per_epoch: the most files of a batch; None: all that are there.
+        max_bytes_per_epoch: the most bytes of a batch, but one file at least.
+        columns: the columns that the flow reads.
+        condition: true of all records that the flow reads; None: unknown.
+        tasks: how many tasks run at once.
+    """
+
+    folder: Folder
+    files_per_epoch: int | None = None
+    max_bytes_per_epoch: int | None = None
+    columns: Sequence[str] = ()
+    condition: pc.Expression | None = None
+    tasks: int = 1
+
+    def to_option(self) -> str:
+        """Encode as the text of a data source's option."""
+        return base64.b64encode(pickle.dumps(self)).decode()
+
+
+def _starts(fragment: Any) -> Iterator[int]:
+    """The first byte of each row group."""
+    metadata = fragment.metadata
+    for group in range(metadata.num_row_groups):
+        column = metadata.row_group(group).column(0)
+        yield min(at for at in (column.dictionary_page_offset, column.data_page_offset) if at)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type of a flow's column for the type of a file's column: those that Spark has, too."""
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz=None if kind.tz is None else "UTC")
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.binary()
+    return _PLAIN.get(kind, kind)

@@ -1,0 +1,130 @@
+"""The journal of a file source: which files each batch reads, written before Spark's log names the batch.
+
+Batch k of the source is `<k>.arrow`. Batches that nobody will read again are merged into
+`<first>-<last>.arrow`, which has the paths of their files only. A merged file whose predecessor is at most
+twice as large is merged with that one. So each path is written O(log n) times for n files, and a start reads
+O(log n) merged files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from timely_spark.errors import LogDamaged
+from timely_spark.runtime.sources.arrivals import File
+from timely_spark.runtime.storage.files import Files, quoted
+
+_SCHEMA = pa.schema([("modified", pa.int64()), ("path", pa.string()), ("size", pa.int64())])
+#: Batches are merged when there are so many.
+EVERY = 64
+
+
+class Merged(NamedTuple):
+    """The batches of one merged file, and its number of paths."""
+
+    first: int
+    last: int
+    paths: int
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return f"{self.first}-{self.last}"
+
+
+class FileJournal:
+    """The journal of one source in a checkpoint. Reads the names in its folder when it is made.
+
+    Args:
+        files: the checkpoint's files.
+        source: the source's name.
+
+    Raises:
+        LogDamaged: a batch is missing.
+    """
+
+    def __init__(self, files: Files, source: str) -> None:
+        self._files, self._folder = files, f"files/{quoted(source)}"
+        names = [name.rpartition("/")[2].partition(".")[0] for name in files.names(self._folder)]
+        spans = sorted(tuple(map(int, name.split("-"))) for name in names if "-" in name)
+        self._merged: list[Merged] = []
+        for first, last in spans:
+            if self._merged and first == self._merged[-1].first:  # the longer one has its paths
+                self._merged.pop()
+            if first == self._first:
+                self._merged.append(Merged(first, last, 0))
+        batches = {int(name) for name in names if name.isdecimal()}
+        #: The newest batch; -1: none.
+        self.last = max([*batches, self._first - 1])
+        for batch in range(self._first, self.last):
+            if batch not in batches:
+                raise LogDamaged.no_file(files.root, self._name(batch))
+        kept = {*map(str, range(self._first, self.last + 1)), *(merged.name for merged in self._merged)}
+        for name in set(names) - kept:  # merged, by a process that was killed before it removed them
+            files.remove(self._name(name))
+
+    @property
+    def _first(self) -> int:
+        """The first batch that is not merged."""
+        return self._merged[-1].last + 1 if self._merged else 0
+
+    def paths(self) -> list[str]:
+        """The paths of all files that were ever read."""
+        found: list[str] = []
+        for place, merged in enumerate(self._merged):
+            paths = self._table(merged.name).column("path").to_pylist()
+            self._merged[place] = merged._replace(paths=len(paths))
+            found += paths
+        return found + [
+            file.path for batch in range(self._first, self.last + 1) for file in self.batch(batch)
+        ]
+
+    def batch(self, number: int) -> list[File]:
+        """The files of a batch, in order.
+
+        Raises:
+            LogDamaged: the batch is missing or damaged.
+        """
+        rows = self._table(number).select(_SCHEMA.names).to_pylist()
+        return [File(**row) for row in rows]
+
+    def append(self, files: Sequence[File]) -> None:
+        """Write the next batch, durably.
+
+        Raises:
+            FileExistsError: another process has written it.
+        """
+        columns = list(zip(*files, strict=True))
+        table = pa.table(
+            [pa.array(*pair) for pair in zip(columns, _SCHEMA.types, strict=True)], schema=_SCHEMA
+        )
+        self._files.write_table(self._name(self.last + 1), table, durable=True, new=True)
+        self.last += 1
+
+    def merge(self, until: int) -> None:
+        """Merge the batches up to `until`, once they are `EVERY`."""
+        first = self._first
+        if until - first + 1 < EVERY:
+            return
+        paths = [file.path for batch in range(first, until + 1) for file in self.batch(batch)]
+        gone: list[str | int] = list(range(first, until + 1))
+        while self._merged and self._merged[-1].paths <= 2 * len(paths):
+            before = self._merged.pop()
+            paths = self._table(before.name).column("path").to_pylist() + paths
+            first, gone = before.first, [*gone, before.name]
+        merged = Merged(first, until, len(paths))
+        self._files.write_table(self._name(merged.name), pa.table({"path": paths}), durable=True)
+        self._merged.append(merged)
+        for name in gone:
+            self._files.remove(self._name(name))
+
+    def _table(self, name: str | int) -> pa.Table:
+        if (table := self._files.table(self._name(name))) is None:
+            raise LogDamaged.no_file(self._files.root, self._name(name))
+        return table
+
+    def _name(self, name: str | int) -> str:
+        return f"{self._folder}/{name}.arrow"
