@@ -110,9 +110,9 @@ def _ask(tree: str, tests: list[str]) -> None:
     import pytest
 
     os.chdir(tree)
-    said = os.open(SAID, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    printed = os.open(SAID, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):
-        os.dup2(said, stream)
+        os.dup2(printed, stream)
     # under CI hypothesis tries the same examples every time
     os.environ |= {"PYTHONPATH": tree, "CI": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     sys.dont_write_bytecode = True

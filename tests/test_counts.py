@@ -107,22 +107,22 @@ def test_one_worker_ends_an_epoch_with_nested_loops_in_one_batch() -> None:
 class Barrier(ts.Vertex):
     """Forwards one token to every worker when its time is complete: back for another lap, or out."""
 
-    def __init__(self, laps: int) -> None:
-        self.laps = laps
+    def __init__(self, iterations: int) -> None:
+        self.iterations = iterations
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
         self.notify_at(time)
 
     def on_notify(self, time: Any) -> None:
-        self.send_by(0 if time[-1] < self.laps - 1 else 1, time, pa.table({"to": list(range(64))}))
+        self.send_by(0 if time[-1] < self.iterations - 1 else 1, time, pa.table({"to": list(range(64))}))
 
 
-def barriers(laps: int, *, exchanges: int) -> ts.Dataflow:
+def barriers(iterations: int, *, exchanges: int) -> ts.Dataflow:
     """A bulk-synchronous loop; with two exchanges there is a second barrier on the way."""
     flow = ts.Dataflow("barrier")
     scope = flow.scope.inner(name="loop")
     variable = scope.variable(flow.input("x", "to long"))
-    back, out = flow.vertex(Barrier(laps), variable, ["to long"] * 2, by=[["to"]], name="barrier")
+    back, out = flow.vertex(Barrier(iterations), variable, ["to long"] * 2, by=[["to"]], name="barrier")
     if exchanges == 2:
         back = back.unary_notify(lambda time, batch: batch, "to long", by=["to"], name="second")
     variable.feed(back)
@@ -131,49 +131,49 @@ def barriers(laps: int, *, exchanges: int) -> ts.Dataflow:
 
 
 @pytest.mark.parametrize("workers", [2, 3, 8])
-@pytest.mark.parametrize("laps", [1, 5, 20])
-def test_a_bulk_synchronous_loop_takes_one_round_per_lap(laps: int, workers: int) -> None:
-    simulation = Simulation(barriers(laps, exchanges=1), workers=workers)
+@pytest.mark.parametrize("iterations", [1, 5, 20])
+def test_a_bulk_synchronous_loop_takes_one_round_per_iteration(iterations: int, workers: int) -> None:
+    simulation = Simulation(barriers(iterations, exchanges=1), workers=workers)
     simulation.send("x", range(64))
     simulation.run()
 
-    assert simulation.rounds == laps
+    assert simulation.rounds == iterations
     assert sorted(simulation.captured["out"].epochs) == [0]
 
 
-@pytest.mark.parametrize("laps", [1, 5, 20])
-def test_two_exchanges_per_lap_take_two_rounds(laps: int) -> None:
-    simulation = Simulation(barriers(laps, exchanges=2), workers=3)
+@pytest.mark.parametrize("iterations", [1, 5, 20])
+def test_two_exchanges_per_iteration_take_two_rounds(iterations: int) -> None:
+    simulation = Simulation(barriers(iterations, exchanges=2), workers=3)
     simulation.send("x", range(64))
     simulation.run()
 
-    assert simulation.rounds == 2 * laps - 1
+    assert simulation.rounds == 2 * iterations - 1
 
 
-def nested_barriers(laps: int) -> ts.Dataflow:
+def nested_barriers(iterations: int) -> ts.Dataflow:
     flow = ts.Dataflow("nested")
     outer = flow.scope.inner(name="outer")
     entered = outer.variable(flow.input("x", "to long"))
     inner = outer.inner(name="inner")
     variable = inner.variable(entered)
-    back, out = flow.vertex(Barrier(laps), variable, ["to long"] * 2, by=[["to"]], name="barrier")
+    back, out = flow.vertex(Barrier(iterations), variable, ["to long"] * 2, by=[["to"]], name="barrier")
     variable.feed(back)
     again, leaves = flow.vertex(
-        Barrier(laps), out.leave(), ["to long"] * 2, by=[["to"]], name="outer_barrier"
+        Barrier(iterations), out.leave(), ["to long"] * 2, by=[["to"]], name="outer_barrier"
     )
     entered.feed(again)
     leaves.leave().capture("out")
     return flow
 
 
-@pytest.mark.parametrize("laps", [1, 3])
-def test_nested_bulk_synchronous_loops_take_the_rounds_of_their_exchanges(laps: int) -> None:
-    simulation = Simulation(nested_barriers(laps), workers=3)
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_nested_bulk_synchronous_loops_take_the_rounds_of_their_exchanges(iterations: int) -> None:
+    simulation = Simulation(nested_barriers(iterations), workers=3)
     simulation.send("x", range(64))
     simulation.run()
 
     # per outer lap: inner laps, the exchange to the outer barrier, and (but for the last) the one back
-    assert simulation.rounds == laps * (laps + 1)
+    assert simulation.rounds == iterations * (iterations + 1)
 
 
 def test_progress_does_not_grow_with_the_records() -> None:

@@ -19,10 +19,10 @@ def test_dir_shows_the_api_and_nothing_else() -> None:
     assert all(getattr(ts, name) is not None for name in dir(ts))
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     asked = [sys.executable, "-m", "timely_spark", "--version"]
-    told = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
-    assert (told.stdout, told.stderr) == (f"timely_spark {ts.__version__}\n", "")
+    output = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+    assert (output.stdout, output.stderr) == (f"timely_spark {ts.__version__}\n", "")
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "soon", "nan", "inf"])
@@ -32,7 +32,7 @@ def test_watching_needs_a_number_of_seconds(seconds: str, capsys: pytest.Capture
     assert f"{seconds!r} is no number of seconds above 0" in capsys.readouterr().err
 
 
-def test_the_status_is_told_again_and_again(
+def test_the_status_is_printed_again_and_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pauses: list[float] = []
@@ -81,7 +81,7 @@ def test_the_status_of_a_damaged_checkpoint_is_what_is_damaged(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = [path.relative_to(finished) for path in (finished / "timely").rglob("*") if path.is_file()]
-    told = 0
+    output = 0
     for file in files:
         for damage in (b"", b"{", b"null", b"[]", None):
             copy = tmp_path / "copy"
@@ -96,7 +96,7 @@ def test_the_status_of_a_damaged_checkpoint_is_what_is_damaged(
             assert (code == 0) == (errors == "")
             assert "Traceback" not in errors
             assert not errors or str(copy) in errors
-            told += code
+            output += code
             shutil.rmtree(copy)
 
-    assert told >= 10, "flow.json and the newest manifest are read for certain"
+    assert output >= 10, "flow.json and the newest manifest are read for certain"

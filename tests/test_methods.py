@@ -45,11 +45,11 @@ def expected() -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_type_checkers_are_told_of_every_operator() -> None:
-    told, due = STUB.read_text(encoding="utf-8").splitlines(), expected().splitlines()
-    missing = "\n".join(line for line in due if line not in told)
-    unknown = "\n".join(line for line in told if line not in due)
-    assert told == due, f"timely_spark/methods.pyi: run `make methods`\nadd:\n{missing}\nremove:\n{unknown}"
+def test_type_checkers_see_every_operator() -> None:
+    listed, due = STUB.read_text(encoding="utf-8").splitlines(), expected().splitlines()
+    missing = "\n".join(line for line in due if line not in listed)
+    unknown = "\n".join(line for line in listed if line not in due)
+    assert listed == due, f"timely_spark/methods.pyi: run `make methods`\nadd:\n{missing}\nremove:\n{unknown}"
 
 
 @pytest.mark.slow
@@ -63,11 +63,11 @@ def test_a_type_checker_sees_the_operators_with_their_arguments(tmp_path: Path) 
         "x.nothing()\n"
     )
     asked = [sys.executable, "-m", "mypy", "--strict", str(script)]
-    said = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=STUB.parents[1]).stdout
+    printed = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=STUB.parents[1]).stdout
 
-    assert 'Revealed type is "timely_spark.dataflow.Dataflow"' in said
-    assert 'script.py:4: error: Unexpected keyword argument "key"' in said
-    assert '"Stream" has no attribute "nothing"' in said or '"Input" has no attribute "nothing"' in said
+    assert 'Revealed type is "timely_spark.dataflow.Dataflow"' in printed
+    assert 'script.py:4: error: Unexpected keyword argument "key"' in printed
+    assert '"Stream" has no attribute "nothing"' in printed or '"Input" has no attribute "nothing"' in printed
 
 
 def test_a_second_operator_of_one_name_is_refused() -> None:

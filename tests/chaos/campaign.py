@@ -89,7 +89,7 @@ class Chain:
         run.write()
         self.starts += 1
         linger = 0.3 if any(victim == "group" for *_, victim in orders) else 0
-        code, said = start_children([self.home], linger=linger)
+        code, printed = start_children([self.home], linger=linger)
         fired = [order for index, order in enumerate(orders) if run.fired(index).exists()]
         self.kills += [(point, victim) for point, _, victim in fired]
         self.missed += len(orders) - len(fired)
@@ -100,7 +100,7 @@ class Chain:
         if (killed and code == -9) or (stopped and code == 1):
             return False
         if code != 0 or killed:
-            msg = f"start {self.starts - 1} ended with {code} after {fired or 'no kill'}:\n{said[-3000:]}"
+            msg = f"start {self.starts - 1} ended with {code} after {fired or 'no kill'}:\n{printed[-3000:]}"
             raise RuntimeError(msg)
         return True
 
@@ -178,10 +178,10 @@ def unfailed(params: Iterable[Params], base: Path) -> dict[Params, Unfailed]:
         points.Run(chain.home).write()
         sessions.setdefault((each.master, SCENARIOS[each.scenario].delta), []).append(chain)
     for together in sessions.values():
-        code, said = start_children([chain.home for chain in together])
+        code, printed = start_children([chain.home for chain in together])
         if code != 0:
             names = [chain.params for chain in together]
-            msg = f"an unfailed run of {names} ended with {code}:\n{said[-3000:]}"
+            msg = f"an unfailed run of {names} ended with {code}:\n{printed[-3000:]}"
             raise RuntimeError(msg)
     found = {}
     for each, chain in chains.items():
@@ -258,18 +258,19 @@ class Campaign:
                 if not ended and chance.random() < 0.2:
                     chain.forget_commit()
             chain.start()  # to the end; and it removes what the starts before it left
-            told = chain.differences(known.outcome)
+            report = chain.differences(known.outcome)
         except Exception as error:  # noqa: BLE001 - a chain that cannot go on is what is looked for
-            told = [f"{type(error).__name__}: {error}"]
-        if told:
+            report = [f"{type(error).__name__}: {error}"]
+        if report:
             with self.lock:
                 kept = f"chain {seed} of seed {self.seed}, {params}, {chain.kills}: kept in {chain.home}"
-                self.failures.append("\n  ".join([kept, *told[:20]]))
+                self.failures.append("\n  ".join([kept, *report[:20]]))
         else:
             shutil.rmtree(chain.home)
         kills = ", ".join(f"{victim} at {point}" for point, victim in chain.kills)
         print(
-            f"{params.scenario} on {params.master}: {kills}: {'DIFFERS' if told else 'the same'}", flush=True
+            f"{params.scenario} on {params.master}: {kills}: {'DIFFERS' if report else 'the same'}",
+            flush=True,
         )
 
     @property
@@ -295,11 +296,11 @@ class Campaign:
         with ThreadPoolExecutor(jobs) as pool:
             list(pool.map(chains, range(jobs)))
 
-    def told(self) -> str:
+    def report(self) -> str:
         """Kills, restarts, differences."""
         kills = Counter(kill for chain in self.chains for kill in chain.kills)
         lines = [f"{count:5} {victim:9} {point}" for (point, victim), count in sorted(kills.items())]
-        said = {
+        printed = {
             "kills": kills.total(),
             "restarts": sum(chain.starts - 1 for chain in self.chains),
             "replays of a committed batch": sum(chain.replays for chain in self.chains),
@@ -309,7 +310,7 @@ class Campaign:
             "seed": self.seed,
             "differences": len(self.failures),
         }
-        return "\n".join([*lines, *(f"{name}: {value}" for name, value in said.items()), *self.failures])
+        return "\n".join([*lines, *(f"{name}: {value}" for name, value in printed.items()), *self.failures])
 
 
 def main() -> int:
@@ -326,7 +327,7 @@ def main() -> int:
     print(f"seed {seed}, {args.kills} kills, in {base}", flush=True)
     campaign = Campaign(seed, base, args.kills)
     campaign.go(campaign.draw_params(max(5, min(60, args.kills // 10))), args.jobs)
-    print(campaign.told(), flush=True)
+    print(campaign.report(), flush=True)
     if not campaign.failures:
         shutil.rmtree(base)
     return min(1, len(campaign.failures))

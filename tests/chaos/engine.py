@@ -90,7 +90,7 @@ class Odds:
 CALM = Odds(kill=0, lose=0, twice=0, rollback=0)
 
 
-Told = list[tuple[int, list[Any]]]
+Delivered = list[tuple[int, list[Any]]]
 """What subscribers are told: (epoch, its records)."""
 
 
@@ -98,11 +98,12 @@ class World:
     """What outlives a process: the checkpoint, Spark's own log and states, what was sent and delivered."""
 
     def __init__(
-        self, flow: ts.Dataflow, checkpoint: str, sends: dict[str, list[Any]], *, told: Told | None = None,
-        odds: Odds = CALM, seed: int = 0, keep: int = 5, rounds: int | None = None, workers: int = 3,
+        self, flow: ts.Dataflow, checkpoint: str, sends: dict[str, list[Any]], *,
+        delivered: Delivered | None = None, odds: Odds = CALM, seed: int = 0, keep: int = 5,
+        rounds: int | None = None, workers: int = 3,
     ) -> None:  # fmt: skip
         self.flow, self.checkpoint, self.sends = flow, checkpoint, sends
-        self.told = [] if told is None else told
+        self.delivered = [] if delivered is None else delivered
         self.odds, self.draw = odds, random.Random(seed)
         #: how many batches Spark, and with it the flow, keeps for a rollback; and rounds of a micro-batch
         self.keep, self.rounds = keep, rounds
@@ -176,7 +177,7 @@ class World:
             for output in self.flow.outputs if self.clocked else ():  # these epochs will be others
                 self.files.remove(f"timely/captured/{output.name}/{batch}.arrow")
         if self.clocked:
-            self.told[:] = [(epoch, rows) for epoch, rows in self.told if epoch <= to]
+            self.delivered[:] = [(epoch, rows) for epoch, rows in self.delivered if epoch <= to]
         self.count["rollbacks"] += 1
         self.story.append(f"rolled back to {to}")
 
@@ -314,10 +315,10 @@ class Process:
 
     def send(self) -> bool:
         """The user's program: goes on behind what is durable; whether there is more to send."""
-        left = [name for name, said in self.world.sends.items() if self.handles[name].sent < len(said)]
+        left = [name for name, calls in self.world.sends.items() if self.handles[name].sent < len(calls)]
         for name in left:
-            handle, said = self.handles[name], self.world.sends[name]
-            for verb, args in said[handle.sent : handle.sent + self.world.draw.choice([0, 0, 1, 1, 3])]:
+            handle, calls = self.handles[name], self.world.sends[name]
+            for verb, args in calls[handle.sent : handle.sent + self.world.draw.choice([0, 0, 1, 1, 3])]:
                 with alone():
                     getattr(handle, verb)(*args)
         return bool(left)
@@ -435,8 +436,8 @@ def expected(world: World) -> dict[str, dict[int, list[Any]]]:
     """What each output says per epoch, by a run on one simulated worker that never failed."""
     if not world.clocked:
         simulation = Simulation(world.flow)
-        for name, said in world.sends.items():
-            for verb, args in said:
+        for name, calls in world.sends.items():
+            for verb, args in calls:
                 getattr(simulation, verb)(name, *args)
         simulation.run()
         return _rows(simulation.captured)
@@ -449,8 +450,8 @@ def expected(world: World) -> dict[str, dict[int, list[Any]]]:
                 entries = world.sends[name][before[name] + 1 : last + 1]
                 inputs[name].append([row for _, (rows,) in entries for row in rows])
         before = taken
-    said = _rows(run(world.flow, inputs))
-    return {name: {batches[i]: rows for i, rows in epochs.items()} for name, epochs in said.items()}
+    calls = _rows(run(world.flow, inputs))
+    return {name: {batches[i]: rows for i, rows in epochs.items()} for name, epochs in calls.items()}
 
 
 def _rows(captured: dict[str, Captured]) -> dict[str, dict[int, list[Any]]]:
@@ -460,14 +461,14 @@ def _rows(captured: dict[str, Captured]) -> dict[str, dict[int, list[Any]]]:
 
 def difference(world: World) -> str | None:
     """What a world that has come to its end says otherwise than a run that never failed."""
-    said = expected(world)
+    calls = expected(world)
     process = Process(world)
     process.start()
-    for name, epochs in said.items():
+    for name, epochs in calls.items():
         if name == "told":  # at least once
-            told = [(epoch, rows) for epoch, rows in world.told if rows]
-            got = dict(told)
-            wrong = any(epochs.get(epoch) != rows for epoch, rows in told)
+            delivered = [(epoch, rows) for epoch, rows in world.delivered if rows]
+            got = dict(delivered)
+            wrong = any(epochs.get(epoch) != rows for epoch, rows in delivered)
         else:
             got, wrong = _rows({name: Watch(process.context).captured(name)})[name], False
         if wrong or got != epochs:
@@ -502,7 +503,7 @@ def files(log: RoundLog) -> tuple[set[str], set[str], set[str]]:
 # -- cases ---------------------------------------------------------------------------------------------------
 
 
-def paths(draw: random.Random, told: Told) -> tuple[ts.Dataflow, dict[str, list[Any]]]:
+def paths(draw: random.Random, delivered: Delivered) -> tuple[ts.Dataflow, dict[str, list[Any]]]:
     """By the clock: a loop, a join, counts."""
     flow = ts.Dataflow("paths")
     edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
@@ -514,44 +515,44 @@ def paths(draw: random.Random, told: Told) -> tuple[ts.Dataflow, dict[str, list[
     near = roots.loop(hop, name="hops")
     near.capture("out")
     near.map(lambda row: row.node % 7, "m long").group_by("m").aggregate(c="count").capture("sizes")
-    near.subscribe(lambda epoch, table: told.append((epoch, sorted_rows(table))), name="told")
+    near.subscribe(lambda epoch, table: delivered.append((epoch, sorted_rows(table))), name="told")
 
     def walk() -> list[tuple[int, int]]:
         at, steps = draw.randint(0, 60), draw.randint(1, 20)
         return [(at + i, at + i + 1) for i in range(steps)] + [(draw.randint(0, 60), draw.randint(0, 60))]
 
-    said = {"edges": [("send", (walk(),)) for _ in range(draw.randint(2, 10))]}
-    return flow, said | {"roots": [("send", ([(draw.randint(0, 60),)],)) for _ in range(draw.randint(1, 4))]}
+    calls = {"edges": [("send", (walk(),)) for _ in range(draw.randint(2, 10))]}
+    return flow, calls | {"roots": [("send", ([(draw.randint(0, 60),)],)) for _ in range(draw.randint(1, 4))]}
 
 
-def manual(draw: random.Random, told: Told) -> tuple[ts.Dataflow, dict[str, list[Any]]]:
+def manual(draw: random.Random, delivered: Delivered) -> tuple[ts.Dataflow, dict[str, list[Any]]]:
     """Epochs that the user counts: a loop in step, vertices with state of their own."""
     flow = ts.Dataflow("manual")
     x = flow.input("x", "k long, v long", epochs="manual")
 
-    def lap(each: ts.Stream) -> ts.Stream:
+    def body(each: ts.Stream) -> ts.Stream:
         counted = each.group_by("k").aggregate(v=("sum", "v"), per="time")
         return counted.map(lambda row: ((row.k + 1) % 5, row.v + 1), "k long, v long")
 
-    x.loop(lap, max_iterations=draw.randint(1, 6)).capture("out")
+    x.loop(body, max_iterations=draw.randint(1, 6)).capture("out")
     for name in ("first", "second"):
         x = flow.vertex(Pairs(logged=draw.random() < 0.7), x, "k long, v long", by="k", name=name)
     x.capture("pairs")
-    x.subscribe(lambda epoch, table: told.append((epoch, sorted_rows(table))), name="told")
-    said: list[Any] = []
+    x.subscribe(lambda epoch, table: delivered.append((epoch, sorted_rows(table))), name="told")
+    calls: list[Any] = []
     for epoch in range(draw.randint(2, 6)):
         for _ in range(draw.randint(0, 3)):
             rows = [(draw.randint(0, 9), draw.randint(0, 99)) for _ in range(draw.choice([1, 5, 40]))]
-            said.append(("send", (rows,)))
-        said.append(("advance_to", (epoch + 1,)))
-    return flow, {"x": [*said, ("close", ())]}
+            calls.append(("send", (rows,)))
+        calls.append(("advance_to", (epoch + 1,)))
+    return flow, {"x": [*calls, ("close", ())]}
 
 
 def world_of(seed: int, checkpoint: str) -> World:
     """The case of a seed."""
-    draw, told = random.Random(seed), list[Any]()
+    draw, delivered = random.Random(seed), list[Any]()
     make = draw.choice([paths, manual])
-    flow, sends = make(draw, told)
+    flow, sends = make(draw, delivered)
     odds = Odds(
         kill=draw.choice([0.003, 0.01, 0.03]),
         stall=draw.choice([0, 0, 0.005]),
@@ -559,7 +560,9 @@ def world_of(seed: int, checkpoint: str) -> World:
     if make is paths and not odds.stall:  # the other has states that only its own vertices can deal out
         odds = replace(odds, rescale=draw.choice([0, 0.2]))
     workers, keep = draw.choice([1, 2, 3, 5]), draw.choice([2, 5])
-    return World(flow, checkpoint, sends, seed=seed, told=told, odds=odds, workers=workers, keep=keep)
+    return World(
+        flow, checkpoint, sends, seed=seed, delivered=delivered, odds=odds, workers=workers, keep=keep
+    )
 
 
 def check_seed(seed: int, count: Counter[str]) -> str | None:
@@ -585,13 +588,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.seed is not None:
         seeds = range(options.seed, options.seed + 1)
     count: Counter[str] = Counter()
-    began = said = time.monotonic()
+    began = calls = time.monotonic()
     for seed in seeds:
         if (differs := check_seed(seed, count)) is not None:
             print(f"DIFFERS: seed {seed}: {differs}\nagain: python tests/chaos/engine.py --seed {seed}")
             return 1
-        if (now := time.monotonic()) - said > 10:
-            said = now
+        if (now := time.monotonic()) - calls > 10:
+            calls = now
             print(f"  seed {seed}: {count['kills']} kills", flush=True)
     minutes = (time.monotonic() - began) / 60
     counts = ", ".join(f"{n} {what}" for what, n in sorted(count.items()))

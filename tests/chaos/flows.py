@@ -59,7 +59,7 @@ class Scenario:
         }
 
 
-def told(home: Path) -> Callable[[int, pa.Table], None]:
+def delivered(home: Path) -> Callable[[int, pa.Table], None]:
     """A subscriber that writes down each epoch, once for each time that it hears of it."""
 
     def tell(epoch: int, table: pa.Table) -> None:
@@ -95,7 +95,7 @@ def _acyclic(home: Path) -> ts.Dataflow:
     known = orders.select(id="id").distinct(name="once").join(dims, left=["id"], right=["id"], name="matched")
     known.capture("known")
     known.to_files(str(home / "files"), name="files")
-    known.group_by("dim").aggregate(count="count", name="dims_known").subscribe(told(home), name="told")
+    known.group_by("dim").aggregate(count="count", name="dims_known").subscribe(delivered(home), name="told")
     return flow
 
 
@@ -139,7 +139,7 @@ def _looping(home: Path) -> ts.Dataflow:
     flow = ts.Dataflow("looping")
     near = _hops(flow.source("edges", "src long, dst long"), flow.source("roots", "node long"))
     near.capture("near")
-    near.group_by().aggregate(count="count", name="count").subscribe(told(home), name="told")
+    near.group_by().aggregate(count="count", name="count").subscribe(delivered(home), name="told")
     near.probe("seen")
     return flow
 
@@ -177,18 +177,18 @@ def _nested(home: Path) -> ts.Dataflow:
 
 def _script() -> Script:
     """Three epochs are closed; a fourth stays open, with data that waits for its end."""
-    said: list[tuple[str, str, Any]] = []
+    calls: list[tuple[str, str, Any]] = []
     for epoch in range(4):
         start = 100 * epoch
-        said += [
+        calls += [
             ("edges", "send", [(start + i, start + i + 1) for i in range(6)]),
             ("roots", "send", [start]),
             ("edges", "send", [(n, n + 1) for n in range(20_000 * (epoch + 1), 20_000 * (epoch + 1) + 2500)]),
             ("roots", "send", [start + 3, 0]),
         ]
         if epoch < 3:
-            said += [("edges", "advance_to", epoch + 1), ("roots", "advance_to", epoch + 1)]
-    return said
+            calls += [("edges", "advance_to", epoch + 1), ("roots", "advance_to", epoch + 1)]
+    return calls
 
 
 def _manual(home: Path) -> ts.Dataflow:

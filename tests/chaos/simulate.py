@@ -112,15 +112,15 @@ def aggregates(draw: random.Random) -> ts.Dataflow:
     return flow
 
 
-def laps(draw: random.Random) -> ts.Dataflow:
+def iterations(draw: random.Random) -> ts.Dataflow:
     """Each lap a key's count goes to the next key."""
     flow = ts.Dataflow("laps")
 
-    def lap(x: ts.Stream) -> ts.Stream:
+    def body(x: ts.Stream) -> ts.Stream:
         counted = x.group_by("k").aggregate(v=("sum", "v"), per="time")
         return counted.map(lambda row: ((row.k + 1) % 4, row.v + 1), "k long, v long")
 
-    flow.input("x", "k long, v long").loop(lap, max_iterations=draw.randint(1, 5)).capture("out")
+    flow.input("x", "k long, v long").loop(body, max_iterations=draw.randint(1, 5)).capture("out")
     return flow
 
 
@@ -175,7 +175,7 @@ def anything(draw: random.Random) -> ts.Dataflow:
 
 
 FLOWS: list[Callable[[random.Random], ts.Dataflow]] = [
-    reachability, components, nested, joins, aggregates, laps, column, pairs, ends, anything,
+    reachability, components, nested, joins, aggregates, iterations, column, pairs, ends, anything,
 ]  # fmt: skip
 
 # -- cases ---------------------------------------------------------------------------------------------------
@@ -375,7 +375,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     seed = first = options.first if options.seed is None else options.seed
     total: Counter[str] = Counter()
-    began = said = time.monotonic()
+    began = reported = time.monotonic()
     differs = None
     with counted() as count:
         while differs is None and count["rounds"] < options.steps:
@@ -383,8 +383,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             seed += 1
             if options.seed is not None:
                 break
-            if (now := time.monotonic()) - said > 10:
-                said = now
+            if (now := time.monotonic()) - reported > 10:
+                reported = now
                 print(f"  {count['rounds']} rounds of workers, {total['crashes']} crashes", flush=True)
     rate = count["rounds"] / (time.monotonic() - began)
     counts = ", ".join(f"{n} {what}" for what, n in sorted(total.items()))

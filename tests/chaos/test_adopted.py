@@ -43,8 +43,8 @@ def run(
 
 
 def rows(process: Process, name: str) -> list[Any]:
-    told = Watch(process.context).captured(name).rows()
-    return [row for epoch in sorted(told) for row in told[epoch]]
+    delivered = Watch(process.context).captured(name).rows()
+    return [row for epoch in sorted(delivered) for row in delivered[epoch]]
 
 
 @pytest.mark.parametrize("between", [2, 30], ids=["soon", "when much is forgotten"])
@@ -60,20 +60,20 @@ def test_there_and_back_again_nothing_that_is_needed_goes(tmp_path: Path, steps:
             numbers.select(m="n").capture("more")
         return made
 
-    said = [("send", (list(range(300)),))]
+    calls = [("send", (list(range(300)),))]
     (first, kind), *others = steps
     there = world(flow(kind), tmp_path)
-    run(there, flow(kind), {"x": said}, first)
+    run(there, flow(kind), {"x": calls}, first)
     for workers, kind in others:
-        run(there, flow(kind), {"x": said}, workers, go=False)
+        run(there, flow(kind), {"x": calls}, workers, go=False)
         log = RoundLog(str(tmp_path))
         manifest, table = log.read_whole(log.newest())
         needed = set().union(*(state.files for state in States.of(table).by_worker.values()))
         assert not needed & set(manifest.gone)
-    said += [("send", ([0],))] * between  # it touches one worker
-    run(there, flow(kind), {"x": said}, first)
-    said += [("send", (list(range(300)),))]
-    process = run(there, flow(kind), {"x": said}, first)
+    calls += [("send", ([0],))] * between  # it touches one worker
+    run(there, flow(kind), {"x": calls}, first)
+    calls += [("send", (list(range(300)),))]
+    process = run(there, flow(kind), {"x": calls}, first)
     assert rows(process, "out")[-1] == (299, 2)
     assert (0, between + 2) in rows(process, "out")
 
@@ -97,22 +97,24 @@ def test_an_input_that_comes_back_goes_on_where_it_stood(tmp_path: Path, between
     assert rows(process, "out_x") == [(i,) for i in range(3 + 3 * between)]
 
 
-def test_what_waited_for_its_epoch_is_told_when_the_output_waits_no_longer(tmp_path: Path) -> None:
-    told: list[int] = []
+def test_pending_outputs_are_delivered_when_the_output_releases_on_arrival(tmp_path: Path) -> None:
+    delivered: list[int] = []
 
     def flow(release: Any) -> ts.Dataflow:
         made = ts.Dataflow("release")
         numbers = made.input("x", "n long", epochs="manual")
-        numbers.subscribe(lambda _, table: told.extend(table["n"].to_pylist()), name="told", release=release)
+        numbers.subscribe(
+            lambda _, table: delivered.extend(table["n"].to_pylist()), name="told", release=release
+        )
         return made
 
     there = world(flow("epoch"), tmp_path)
-    said: list[Any] = [("send", ([1, 2],))]
-    run(there, flow("epoch"), {"x": said}, clocked=False)
-    assert told == []
-    said += [("send", ([3],)), ("advance_to", (1,))]
-    run(there, flow("arrival"), {"x": said}, clocked=False)
-    assert sorted(told) == [1, 2, 3]
+    calls: list[Any] = [("send", ([1, 2],))]
+    run(there, flow("epoch"), {"x": calls}, clocked=False)
+    assert delivered == []
+    calls += [("send", ([3],)), ("advance_to", (1,))]
+    run(there, flow("arrival"), {"x": calls}, clocked=False)
+    assert sorted(delivered) == [1, 2, 3]
     log = RoundLog(str(tmp_path))
     assert log.read(log.newest()).unreleased == {}
 
@@ -122,8 +124,8 @@ def test_an_epoch_that_stays_open_for_long_has_a_few_files(tmp_path: Path) -> No
     flow = ts.Dataflow("open")
     flow.input("x", "n long", epochs="manual").capture("out")
     there = world(flow, tmp_path, rounds=1)
-    said: list[Any] = [("send", ([i],)) for i in range(300)]
-    run(there, flow, {"x": said}, clocked=False)
+    calls: list[Any] = [("send", ([i],)) for i in range(300)]
+    run(there, flow, {"x": calls}, clocked=False)
     log = RoundLog(str(tmp_path))
     manifest = log.read(log.newest())
     assert manifest.batch > 50
@@ -133,5 +135,5 @@ def test_an_epoch_that_stays_open_for_long_has_a_few_files(tmp_path: Path) -> No
 
     again = ts.Dataflow("open")
     again.input("x", "n long", epochs="manual").capture("out")
-    process = run(there, again, {"x": [*said, ("advance_to", (1,))]}, clocked=False)
+    process = run(there, again, {"x": [*calls, ("advance_to", (1,))]}, clocked=False)
     assert rows(process, "out") == [(i,) for i in range(300)]

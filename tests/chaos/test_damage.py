@@ -46,7 +46,7 @@ def flow() -> ts.Dataflow:
     return made
 
 
-def said(rows: int, start: int = 0) -> tuple[str, Any]:
+def entry_of(rows: int, start: int = 0) -> tuple[str, Any]:
     return "send", ([(n, f"word {n % 50}") for n in range(start, start + rows)],)
 
 
@@ -72,7 +72,13 @@ def live(there: World) -> Process:
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint that has all kinds of files: epochs released, others open, entries not taken yet."""
     folder = tmp_path_factory.mktemp("template") / "checkpoint"
-    sends = [said(300), ("advance_to", (1,)), said(300, 200), ("advance_to", (2,)), said(300, 400)]
+    sends = [
+        entry_of(300),
+        ("advance_to", (1,)),
+        entry_of(300, 200),
+        ("advance_to", (2,)),
+        entry_of(300, 400),
+    ]
     there = world(folder, sends=sends)
     process = live(there)
     VERSIONS.update(there.versions)
@@ -119,7 +125,7 @@ def of_kind(kind: str, checkpoint: Path) -> list[str]:
 
 def go_on(checkpoint: Path) -> None:
     """All that a restart, with another number of workers, and a look at its outputs read."""
-    sends = [said(1)] * 7  # all of which are there already
+    sends = [entry_of(1)] * 7  # all of which are there already
     process = live(world(checkpoint, sends=sends, workers=3))
     Watch(process.context).captured("all")
     Watch(process.context).captured("out")
@@ -332,7 +338,7 @@ def small() -> Iterator[None]:
     ids=["empty", "no parts", "no json", "no head", "no vertex", "no Arrow"],
 )
 def test_a_state_that_somebody_made_up_is_named(checkpoint: Path, made_up: bytes) -> None:
-    context = live(world(checkpoint, sends=[said(1)] * 7)).context
+    context = live(world(checkpoint, sends=[entry_of(1)] * 7)).context
     reference = b"blobfile" + context.blobs._write("0-9", made_up + b" " * 64).encode()
     with pytest.raises(LogDamaged, match=r"blobs/\d+-0-9-\d+-\w+ cannot be read"):
         query.restored(context, 0, reference)

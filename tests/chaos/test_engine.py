@@ -39,17 +39,17 @@ def endless(checkpoint: Path, batches: int) -> World:
     """A loop over few keys, its state bounded; every round is a micro-batch."""
     flow = ts.Dataflow("endless")
 
-    def lap(each: ts.Stream) -> ts.Stream:
+    def body(each: ts.Stream) -> ts.Stream:
         counted = each.group_by("k").aggregate(v=("sum", "v"), per="time")
         return counted.map(lambda row: ((row.k + 1) % 5, row.v + 1), "k long, v long")
 
-    laps = flow.input("x", "k long, v long").loop(lap, max_iterations=3)
-    laps.group_by("k").aggregate(v=("max", "v")).capture("out")
+    iterated = flow.input("x", "k long, v long").loop(body, max_iterations=3)
+    iterated.group_by("k").aggregate(v=("max", "v")).capture("out")
     draw = random.Random(0)
-    said = [
+    calls = [
         ("send", ([(draw.randint(0, 9), draw.randint(0, 9)) for _ in range(30)],)) for _ in range(batches)
     ]
-    return World(flow, str(checkpoint), {"x": said}, rounds=1, workers=2)
+    return World(flow, str(checkpoint), {"x": calls}, rounds=1, workers=2)
 
 
 def bounded(world: World) -> None:

@@ -43,7 +43,7 @@ def test_a_driver_killed_anywhere_loses_nothing_and_repeats_nothing(
 
     campaign.go(SAMPLE, jobs=2, known=known)
 
-    print(campaign.told())
+    print(campaign.report())
     assert campaign.failures == []
     assert sum(len(chain.kills) for chain in campaign.chains) >= KILLS
 

@@ -30,10 +30,10 @@ def looping(folder: Path, *, sends: int, keep: int) -> World:
 
     roots.loop(hop, name="hops").capture("out")
     draw = random.Random(sends)
-    said: dict[str, list[Any]] = {"edges": [], "roots": [("send", ([(0,)],))]}
+    calls: dict[str, list[Any]] = {"edges": [], "roots": [("send", ([(0,)],))]}
     for _ in range(sends):
-        said["edges"].append(("send", ([(draw.randint(0, 40), draw.randint(0, 40)) for _ in range(20)],)))
-    return World(flow, str(folder), said, rounds=1, keep=keep, workers=3)
+        calls["edges"].append(("send", ([(draw.randint(0, 40), draw.randint(0, 40)) for _ in range(20)],)))
+    return World(flow, str(folder), calls, rounds=1, keep=keep, workers=3)
 
 
 class Late(Process):

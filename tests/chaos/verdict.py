@@ -73,13 +73,13 @@ class Rows:
 
 def differences(expected: Outcome, found: Outcome) -> list[str]:
     """What is not the same, in words; empty: nothing."""
-    told = []
+    delivered = []
     for name in sorted({*expected, *found}):
         if name not in expected or name not in found:
-            told.append(f"{name}: only in the {'unfailed' if name in expected else 'failed'} run")
+            delivered.append(f"{name}: only in the {'unfailed' if name in expected else 'failed'} run")
         elif expected[name] != found[name]:
-            told.append(f"{name}: {_difference(expected[name], found[name])}")
-    return told
+            delivered.append(f"{name}: {_difference(expected[name], found[name])}")
+    return delivered
 
 
 def _difference(expected: Any, found: Any) -> str:
@@ -107,7 +107,7 @@ def outcome(home: Path) -> Outcome:
     out: Outcome = dict(captured(home))
     out |= {f"table/{name}": table for name, table in delta_tables(home)}
     out |= {f"files/{file.name}": Rows(pq.read_table(file)) for file in (home / "files").glob("epoch-*")}
-    out |= {f"told/{epoch}": lines for epoch, lines in told(home).items()}
+    out |= {f"told/{epoch}": lines for epoch, lines in delivered(home).items()}
     states = States.of(rows).by_worker
     out["workers with state"] = sorted(states)
     blobs = Blobs(log.files)
@@ -168,7 +168,7 @@ def delta_tables(home: Path) -> Iterator[tuple[str, Any]]:
             yield f"{folder.name}/transactions", transactions
 
 
-def told(home: Path) -> dict[int, list[str]]:
+def delivered(home: Path) -> dict[int, list[str]]:
     """What the subscriber heard of each epoch; the same each time that it heard it."""
     found: dict[int, set[str]] = defaultdict(set)
     path = home / "told"
@@ -272,21 +272,23 @@ def litter(home: Path) -> list[str]:
                 needed.update(file for name in names for file in files_of(log.outputs(name)))
     there = {file.relative_to(root).as_posix() for file in root.rglob("[!.]*") if file.is_file()}
     known = ("rounds/", "blobs/", "outputs/")
-    told = [f"{name}: nothing refers to it" for name in sorted(there - needed) if name.startswith(known[1:])]
+    delivered = [
+        f"{name}: nothing refers to it" for name in sorted(there - needed) if name.startswith(known[1:])
+    ]
     started = [
         file.relative_to(home)
         for file in home.rglob("*.tmp")
         if root in file.parents or "files" in file.parts
     ]
-    told += [f"{name}: nobody finished it" for name in sorted(started)]
+    delivered += [f"{name}: nobody finished it" for name in sorted(started)]
     batches = Counter(name.rpartition("/")[2] for name in there if name.startswith(known[0]))
     # the batch that ran again last has the manifest of the term before, too, until the next start
     twice = [name for name, count in batches.items() if count > 1]
     if len(twice) > 1 or max(batches.values(), default=0) > 2:
-        told.append(f"rounds: superseded manifests of {sorted(twice)}")
+        delivered.append(f"rounds: superseded manifests of {sorted(twice)}")
     # what a manifest says is gone may be gone; all else must be there
     last = None if newest is None else log.read_whole(newest)
     if last is not None:
         live = files_of(last[1]) | {f for state in States.of(last[1]).by_worker.values() for f in state.files}
-        told += [f"{name}: is missing" for name in sorted(live - there)]
-    return told
+        delivered += [f"{name}: is missing" for name in sorted(live - there)]
+    return delivered

@@ -91,7 +91,7 @@ def test_an_exchange_is_elided_where_records_are_partitioned(build: Any, expecte
     assert len(exchanges(plan)) == expected
 
 
-def test_the_plan_is_the_same_each_time_and_tells_flows_apart() -> None:
+def test_the_plan_is_the_same_each_time_and_distinguishes_flows() -> None:
     assert built(components).fingerprint == built(components).fingerprint
     assert built(components).fingerprint != built(components, workers=3).fingerprint
     assert built(components).fingerprint != built(word_count).fingerprint

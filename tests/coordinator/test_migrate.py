@@ -101,14 +101,14 @@ def started(*build: Callable[[ts.Stream], Any], run: bool = True) -> Simulation:
 
 
 def test_a_description_is_plain_json_without_lines_of_code() -> None:
-    said = built(counts, slow).compile(2).described()
+    description = built(counts, slow).compile(2).described()
 
-    assert plain(said) == said
-    assert __file__ not in json.dumps(said)
-    assert "test_migrate" not in json.dumps(said)
+    assert plain(description) == description
+    assert __file__ not in json.dumps(description)
+    assert "test_migrate" not in json.dumps(description)
     again = built(counts, slow).compile(2)
-    assert again.described() == said
-    assert not compare(plain(said), again)
+    assert again.described() == description
+    assert not compare(plain(description), again)
 
 
 def test_differences_are_by_step() -> None:
@@ -169,8 +169,8 @@ def test_the_order_of_building_does_not_matter() -> None:
     send(straight, [(1, 1)], epoch=1)
 
     for name in ("counted", "totalled", "slowly"):
-        said = old.captured[name].rows() | new.captured[name].rows()
-        assert said == straight.captured[name].rows()
+        description = old.captured[name].rows() | new.captured[name].rows()
+        assert description == straight.captured[name].rows()
 
 
 def test_a_changed_step_is_refused_with_both_sides() -> None:
@@ -502,15 +502,15 @@ def test_without_a_repartition_method_all_workers_must_have_the_same_notificatio
 
 
 def test_broadcast_copies_are_not_repartitioned() -> None:
-    def told(x: ts.Stream) -> None:
+    def delivered(x: ts.Stream) -> None:
         far = x.exchange("v").map(lambda r: (r.k, r.v), "k long, v long").broadcast()
         far.unary_notify(lambda time, batch: batch, "k long, v long", name="waits").capture("out")
 
-    old = started(told, run=False)
+    old = started(delivered, run=False)
     for workers in (1, 3):
-        assert "every worker has a copy" in refused(old, built(told), workers=workers)
+        assert "every worker has a copy" in refused(old, built(delivered), workers=workers)
     old.run()
-    go_on(old, built(told), workers=3)
+    go_on(old, built(delivered), workers=3)
 
 
 def test_batches_of_unknown_partitioning_are_refused() -> None:
@@ -547,8 +547,8 @@ def test_batches_left_by_a_budget_continue_on_other_workers() -> None:
     assert made.result.stats["left"] == len({w for w, worker in enumerate(made.workers) if worker.queue})
     new.run()
 
-    said = old.captured["out"].rows() | new.captured["out"].rows()
-    assert said == {epoch: [(k, epoch + 1) for k in range(6)] for epoch in range(3)}
+    description = old.captured["out"].rows() | new.captured["out"].rows()
+    assert description == {epoch: [(k, epoch + 1) for k in range(6)] for epoch in range(3)}
 
 
 def test_another_flow_on_another_number_of_workers() -> None:

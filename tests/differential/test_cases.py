@@ -214,15 +214,15 @@ def test_one_triangle() -> None:
     closed = edges.select("a", c="b").distinct().arrange(["a", "c"])
     wedges.semijoin(closed, on=["a", "c"]).select("a", "b", "c").changes().capture("out")
 
-    said = ts.testing.run(flow, {"edges": [[(0, 1), (1, 2), (0, 2)]]}, workers=3)["out"].rows()
+    rows_out = ts.testing.run(flow, {"edges": [[(0, 1), (1, 2), (0, 2)]]}, workers=3)["out"].rows()
 
-    assert said == {0: [(0, 1, 2, 1)]}
+    assert rows_out == {0: [(0, 1, 2, 1)]}
 
 
 # -- the documents' examples ---------------------------------------------------------------------------------
 
 
-def said(make: Any, **inputs: Any) -> list[Any]:
+def rows_out(make: Any, **inputs: Any) -> list[Any]:
     """What one epoch of inputs, each of long columns, comes to."""
     flow = ts.Dataflow("case")
     given = [flow.input(name, ts_schema(rows)).collection() for name, rows in inputs.items()]
@@ -248,10 +248,10 @@ def test_joins_of_the_documents() -> None:
     def pairs(left: ts.Collection, right: ts.Collection) -> ts.Collection:
         return left.join(right.select("k", w="v"), on="k")
 
-    assert said(pairs, x=LEFT, y=RIGHT) == [(0, 0, "a", 1), (1, 2, "B", 1)]
-    assert said(join_map, x=LEFT, y=RIGHT) == [(0, "a", 1), (3, "B", 1)]
-    assert said(lambda left, keys: left.semijoin(keys, on="k"), x=LEFT, y=[0]) == [(0, 0, 1)]
-    assert said(lambda left, keys: left.antijoin(keys, on="k"), x=LEFT, y=[0]) == [(1, 2, 1)]
+    assert rows_out(pairs, x=LEFT, y=RIGHT) == [(0, 0, "a", 1), (1, 2, "B", 1)]
+    assert rows_out(join_map, x=LEFT, y=RIGHT) == [(0, "a", 1), (3, "B", 1)]
+    assert rows_out(lambda left, keys: left.semijoin(keys, on="k"), x=LEFT, y=[0]) == [(0, 0, 1)]
+    assert rows_out(lambda left, keys: left.antijoin(keys, on="k"), x=LEFT, y=[0]) == [(1, 2, 1)]
 
 
 def test_a_reduction_to_the_least_as_often_as_there_are_different_ones() -> None:
@@ -259,7 +259,7 @@ def test_a_reduction_to_the_least_as_often_as_there_are_different_ones() -> None
         return [min(record.v for record in records)] * len(records)
 
     rows = [(0, 0), (1, 2), (1, 1)]
-    assert said(lambda x: x.reduce(least, "v long", keys="k"), x=rows) == [(0, 0, 1), (1, 1, 2)]
+    assert rows_out(lambda x: x.reduce(least, "v long", keys="k"), x=rows) == [(0, 0, 1), (1, 1, 2)]
 
 
 def test_collections_of_the_documents() -> None:
@@ -273,11 +273,11 @@ def test_collections_of_the_documents() -> None:
         return x.enter_at(x.scope.inner(), "k").leave()
 
     numbers, every = list(range(10)), [(n, 1) for n in range(10)]
-    assert said(lambda x: odds(x).concat(evens(x)), x=numbers) == every
-    assert said(lambda x: odds(x).negate().concat(x), x=numbers) == every[::2]
-    assert said(lambda x: x.concat(x.negate()).consolidate(), x=numbers) == []
-    assert said(late, x=numbers) == every
-    assert said(lambda x: x.enter(x.scope.inner()).leave(), x=numbers) == every
+    assert rows_out(lambda x: odds(x).concat(evens(x)), x=numbers) == every
+    assert rows_out(lambda x: odds(x).negate().concat(x), x=numbers) == every[::2]
+    assert rows_out(lambda x: x.concat(x.negate()).consolidate(), x=numbers) == []
+    assert rows_out(late, x=numbers) == every
+    assert rows_out(lambda x: x.enter(x.scope.inner()).leave(), x=numbers) == every
 
 
 def test_a_history_has_each_change_at_its_time() -> None:

@@ -328,17 +328,21 @@ def test_what_has_all_gone_leaves_no_rows() -> None:
 
 def test_times_that_nobody_can_tell_apart_become_one_and_no_others() -> None:
     history = Arrangement(["k"])
-    for lap in (0, 1):
+    for iteration in (0, 1):
         for epoch in range(8):
-            insert(history, changes(k=[1]), Time(epoch, lap), since=min(epoch, 5))
+            insert(history, changes(k=[1]), Time(epoch, iteration), since=min(epoch, 5))
     _, rows = history.lookup(pa.table({"k": [1]}), ["k"])
     times, rows = times_of(rows, 2)
 
     found = {tuple(time) for time in times.tolist()}
-    assert {(5, 0), (5, 1), (6, 0), (6, 1), (7, 0), (7, 1)} == {(max(e, 5), lap) for e, lap in found}
-    for time in [(e, lap) for e in range(5, 9) for lap in (0, 1)]:  # from `since` on all is as it was
+    assert {(5, 0), (5, 1), (6, 0), (6, 1), (7, 0), (7, 1)} == {
+        (max(e, 5), iteration) for e, iteration in found
+    }
+    for time in [
+        (e, iteration) for e in range(5, 9) for iteration in (0, 1)
+    ]:  # from `since` on all is as it was
         come_to = (times <= time).all(axis=1) @ rows[DIFF].to_numpy()
-        assert come_to == sum(e <= time[0] and lap <= time[1] for e in range(8) for lap in (0, 1))
+        assert come_to == sum(e <= time[0] and iteration <= time[1] for e in range(8) for iteration in (0, 1))
     assert len(history) < 16
 
 

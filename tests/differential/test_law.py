@@ -36,12 +36,12 @@ BINARY = ["concat", "minus", "join", "semijoin", "antijoin"]
 
 
 def extended(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    laps = st.integers(1, 3)
+    iterations = st.integers(1, 3)
     return st.one_of(
         st.tuples(st.sampled_from(UNARY), st.booleans(), inner),
         st.tuples(st.sampled_from(BINARY), st.booleans(), inner, inner),
-        st.tuples(st.just("iterate"), laps, st.booleans(), inner, inner),
-        st.tuples(st.just("mutual"), laps, inner, inner, inner, inner),
+        st.tuples(st.just("iterate"), iterations, st.booleans(), inner, inner),
+        st.tuples(st.just("mutual"), iterations, inner, inner, inner, inner),
         st.tuples(st.sampled_from(["reach", "least"]), st.booleans(), inner, inner),
     )
 
@@ -198,18 +198,18 @@ class Build:
         keys = self(right).select("a").distinct()
         return self(left).antijoin(keys.arrange("a") if shared else keys, on="a", unique=True)
 
-    def iterate(self, laps: Any, consolidate: Any, initial: Any, step: Any) -> Any:
-        def lap(variable: Any) -> Any:
+    def iterate(self, iterations: Any, consolidate: Any, initial: Any, step: Any) -> Any:
+        def iteration(variable: Any) -> Any:
             self.loops.append((variable.scope, [variable]))
             made = self(step)
             self.loops.pop()
             return made
 
-        return self.here(self(initial)).iterate(lap, max_iterations=laps, consolidate=consolidate)
+        return self.here(self(initial)).iterate(iteration, max_iterations=iterations, consolidate=consolidate)
 
-    def mutual(self, laps: Any, one: Any, two: Any, step_one: Any, step_two: Any) -> Any:
+    def mutual(self, iterations: Any, one: Any, two: Any, step_one: Any, step_two: Any) -> Any:
         initial = [self.here(self(one)), self.here(self(two))]
-        scope = self.scope.inner(max_iterations=laps)
+        scope = self.scope.inner(max_iterations=iterations)
         variables = [each.variable(scope) for each in initial]
         self.loops.append((scope, list(variables)))
         results = [self.here(self(step)) for step in (step_one, step_two)]
@@ -411,22 +411,22 @@ class Batch:
     def antijoin(self, _: Any, left: Any, right: Any) -> Records:
         return added(self(left).items(), [(r, -n) for r, n in self.semijoin(_, left, right).items()])
 
-    def laps(self, limit: int) -> list[int]:
+    def iterations(self, limit: int) -> list[int]:
         """Whatever enters later than the last lap takes part in what leaves."""
         return [*range(limit - 1), 3]
 
-    def iterate(self, laps: Any, _: Any, initial: Any, step: Any) -> Records:
+    def iterate(self, iterations: Any, _: Any, initial: Any, step: Any) -> Records:
         variable = self(initial)
-        for lap in self.laps(laps):
-            self.loops.append((lap, [variable]))
+        for iteration in self.iterations(iterations):
+            self.loops.append((iteration, [variable]))
             variable = self(step)
             self.loops.pop()
         return variable
 
-    def mutual(self, laps: Any, one: Any, two: Any, step_one: Any, step_two: Any) -> Records:
+    def mutual(self, iterations: Any, one: Any, two: Any, step_one: Any, step_two: Any) -> Records:
         variables = [self(one), self(two)]
-        for lap in self.laps(laps):
-            self.loops.append((lap, variables))
+        for iteration in self.iterations(iterations):
+            self.loops.append((iteration, variables))
             variables = [self(step_one), self(step_two)]
             self.loops.pop()
         return variables[0]
@@ -513,7 +513,7 @@ def test_so_it_does_at_length(*, play: Any, came_to: Any, **drawn: Any) -> None:
 @pytest.mark.slow
 @settings(max_examples=settings().max_examples // 2)
 @given(program=PROGRAMS, x=EPOCHS, y=EPOCHS, workers=st.integers(1, 3), few=st.sampled_from([1, 3]))
-def test_keys_of_one_hash_are_told_apart(
+def test_keys_of_one_hash_are_distinguished(
     program: Any, x: Any, y: Any, *, workers: int, few: int, play: Any, came_to: Any
 ) -> None:
     hashes, exact = keys.hashes, keys.exact
@@ -551,10 +551,10 @@ def test_crashes_change_nothing(program: Any, x: Any, y: Any, *, play: Any, came
 def test_so_it_is_by_the_clock(program: Any, x: Any, y: Any, *, came_to: Any, **how: Any) -> None:
     epochs = max(len(x), len(y))
 
-    said = ts.testing.run(flow_of(program, "clock"), {"x": x, "y": y}, **how)["out"].rows()
+    rows_out = ts.testing.run(flow_of(program, "clock"), {"x": x, "y": y}, **how)["out"].rows()
 
-    assert not any(changes for epoch, changes in said.items() if epoch >= epochs)
-    got = came_to(said.get(epoch, []) for epoch in range(epochs))
+    assert not any(changes for epoch, changes in rows_out.items() if epoch >= epochs)
+    got = came_to(rows_out.get(epoch, []) for epoch in range(epochs))
     assert got == expected(program, epochs, came_to(x), came_to(y))
 
 
@@ -608,9 +608,9 @@ def check_times(program: Any, x: Any, y: Any, *, play: Any, **how: Any) -> None:
         given_.append(entered)
     tap(Build(*given_)(program), "out")
 
-    said = play(flow, {"x": x, "y": y}, **how)
+    rows_out = play(flow, {"x": x, "y": y}, **how)
 
-    changes = {name: [row for epoch in rows for row in epoch] for name, rows in said.items()}
+    changes = {name: [row for epoch in rows for row in epoch] for name, rows in rows_out.items()}
     times = at_times([[row for rows in changes.values() for row in rows]])
     for time in times:
         batch = Batch(acc(changes["x late"], time), acc(changes["y late"], time))
@@ -652,7 +652,7 @@ def test_so_it_is_with_what_goes_round(
     build = Build(*given_)
 
     def within(outside: ts.Collection) -> ts.Collection:
-        def lap(inside: ts.Collection) -> ts.Collection:
+        def iteration(inside: ts.Collection) -> ts.Collection:
             build.loops = [(outside.scope, [outside]), (inside.scope, [inside])]
             made = build(program)
             tap(inside, "variable")
@@ -661,13 +661,13 @@ def test_so_it_is_with_what_goes_round(
             build.loops = []
             return made.concat(outside)
 
-        return outside.iterate(lap, max_iterations=3).distinct()
+        return outside.iterate(iteration, max_iterations=3).distinct()
 
     given_[0].concat(given_[1]).iterate(within, max_iterations=3).changes().capture("result")
 
-    said = play(flow, {"x": x, "y": y}, **how)
+    rows_out = play(flow, {"x": x, "y": y}, **how)
 
-    changes = {name: [row for epoch in rows for row in epoch] for name, rows in said.items()}
+    changes = {name: [row for epoch in rows for row in epoch] for name, rows in rows_out.items()}
     del changes["result"]
     for time in at_times([[row for rows in changes.values() for row in rows]]):
         batch = Batch(Counter(), Counter(), [])

@@ -78,7 +78,7 @@ def test_a_root_may_be_a_package_and_lie_in_another(tmp_path: Path) -> None:
     assert modules("", "tools") == modules("tools", "") == {"a", "a.b", "a.b.c", "x"}
 
 
-def test_what_cannot_be_read_is_told_and_the_rest_is_kept(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported_and_the_others_are_read(tmp_path: Path) -> None:
     from imports import sources
 
     write(tmp_path / "one", {
@@ -183,7 +183,7 @@ def test_cycles_follow_the_files(tmp_path: Path) -> None:
     assert sum(line.endswith(("modules", "1 module")) for line in told(by_cycle, before)) == len(by_cycle)
 
 
-def test_a_shortest_way_is_told() -> None:
+def test_a_shortest_cycle_is_reported() -> None:
     from import_cycles import shortest, told
     from imports import Source
 

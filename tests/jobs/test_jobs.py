@@ -304,14 +304,14 @@ def test_an_error_is_one_line_and_an_exit_code(capsys: pytest.CaptureFixture[str
         ("import_cycles", ["--root", "/no/such/place"], "'/no/such/place' is no directory"),
     ],
 )
-def test_bad_arguments_are_told_at_once(name: str, args: list[str], says: str, tmp_path: Path) -> None:
+def test_bad_arguments_are_reported_at_once(name: str, args: list[str], says: str, tmp_path: Path) -> None:
     done = job(name, *args, "--output", tmp_path / "out", "--checkpoint", tmp_path / "ck")
     assert done.returncode == 2
     assert says in done.stderr
     assert not list(tmp_path.iterdir())
 
 
-def test_wrong_columns_are_told_before_the_start(spark: SparkSession, tmp_path: Path) -> None:
+def test_wrong_columns_are_reported_before_the_start(spark: SparkSession, tmp_path: Path) -> None:
     from edges import read_edges
 
     pq.write_table(pa.table({"from": [1], "dst": ["x"]}), tmp_path / "0.parquet")

@@ -268,7 +268,7 @@ KINDS: dict[str, Any] = {
 
 @pytest.mark.slow
 @given(PAIRS, schedules(), st.sampled_from(["accumulated", "time"]))
-def test_an_aggregate_says_the_new_value_of_each_key_that_changed(
+def test_an_aggregate_sends_the_new_value_of_each_key_that_changed(
     rows: Epochs, schedule: Any, per: Any
 ) -> None:
     flow = ts.Dataflow("aggregate")
@@ -318,11 +318,11 @@ def test_an_aggregate_in_a_loop_waits_for_each_lap(rows: Epochs, schedule: Any) 
     """Five iterations, each of which moves a key's count to the next key; by brute force, per epoch."""
     flow = ts.Dataflow("laps")
 
-    def lap(x: ts.Stream) -> ts.Stream:
+    def body(x: ts.Stream) -> ts.Stream:
         counted = x.group_by("k").aggregate(v=("sum", "v"), per="time")
         return counted.map(lambda row: ((row.k + 1) % 4, row.v + 1), "k long, v long")
 
-    flow.input("x", "k long, v long").loop(lap, max_iterations=5).capture("out")
+    flow.input("x", "k long, v long").loop(body, max_iterations=5).capture("out")
     expected = {}
     for epoch, variable in enumerate(rows):
         left: list[Any] = []
@@ -347,7 +347,9 @@ def test_an_aggregate_in_a_loop_waits_for_each_lap(rows: Epochs, schedule: Any) 
     st.lists(st.integers(0, 12), max_size=4),
     st.data(),
 )
-def test_batching_changes_when_it_is_said_not_what(edges: list[Any], cuts: list[int], data: Any) -> None:
+def test_batching_changes_the_time_of_outputs_not_their_contents(
+    edges: list[Any], cuts: list[int], data: Any
+) -> None:
     bounds = [0, *sorted(min(cut, len(edges)) for cut in cuts), len(edges)]
     epochs = [edges[a:b] for a, b in itertools.pairwise(bounds)]
     total: dict[Any, int] = defaultdict(int)

@@ -67,11 +67,11 @@ def test_one_column_may_be_given_as_a_text() -> None:
     ]
     left.to_delta("/nowhere", keys="id")
 
-    dealt = [[need and need.columns for need in stream.stage.requires] for stream in built]
+    required = [[need and need.columns for need in stream.stage.requires] for stream in built]
     one, both = ("id",), ("id", "a")
-    assert dealt[:4] == [[one, one], [one, one], [one], [one]]
-    assert dealt[4:7] == [[one], [both], [one, ("id", "b")]]
-    assert dealt[7:] == [[one], [both], [one], [one, None]]
+    assert required[:4] == [[one, one], [one, one], [one], [one]]
+    assert required[4:7] == [[one], [both], [one, ("id", "b")]]
+    assert required[7:] == [[one], [both], [one], [one, None]]
     assert flow.outputs[-1].options["keys"] == ["id"]
 
 

@@ -21,7 +21,7 @@ from timely_spark.runtime.storage.states import States
 from timely_spark.worker import wire
 from timely_spark.worker.wire import Message
 
-Told = list[tuple[int, list[Any]]]
+Delivered = list[tuple[int, list[Any]]]
 
 
 def loop() -> ts.Dataflow:
@@ -36,21 +36,23 @@ def loop() -> ts.Dataflow:
     return flow
 
 
-def manual(told: Told | None = None, **said: Any) -> ts.Dataflow:
+def manual(delivered: Delivered | None = None, **calls: Any) -> ts.Dataflow:
     """Counts by epochs of one's own."""
     flow = ts.Dataflow("manual")
     counted = flow.input("x", "k long", epochs="manual").group_by("k").count("n", per="time")
-    rows: Told = [] if told is None else told
-    counted.subscribe(lambda epoch, table: rows.append((epoch, list(table.sort_by("k").to_pylist()))), **said)
+    rows: Delivered = [] if delivered is None else delivered
+    counted.subscribe(
+        lambda epoch, table: rows.append((epoch, list(table.sort_by("k").to_pylist()))), **calls
+    )
     return flow
 
 
-def passing(told: Told, **said: Any) -> ts.Dataflow:
+def passing(delivered: Delivered, **calls: Any) -> ts.Dataflow:
     """What comes, as it comes; the epochs of one's own."""
     flow = ts.Dataflow("passing")
     stream = flow.input("x", "k long", epochs="manual").exchange("k")
     stream.subscribe(
-        lambda epoch, table: told.append((epoch, sorted(table["k"].to_pylist()))), name="told", **said
+        lambda epoch, table: delivered.append((epoch, sorted(table["k"].to_pylist()))), name="told", **calls
     )
     return flow
 
@@ -75,7 +77,7 @@ def raw(process: Stepper, batch: int) -> tuple[Any, pa.Table]:
 # -- a batch, and the same batch again ---------------------------------------------------------------------
 
 
-def test_a_batch_says_what_the_flow_says(begin: Begin) -> None:
+def test_a_batch_delivers_the_outputs_of_the_flow(begin: Begin) -> None:
     process = begin(loop())
     process.handles["x"].send([0, 4])
 
@@ -189,7 +191,7 @@ def test_rounds_of_one_batch_lead_to_the_same(begin: Begin) -> None:
 # -- what a manifest says ----------------------------------------------------------------------------------
 
 
-def test_a_manifest_says_where_the_flow_is(begin: Begin) -> None:
+def test_a_manifest_has_the_progress_of_the_flow(begin: Begin) -> None:
     process = begin(loop())
     process.handles["x"].send([0])
     process.batch()
@@ -223,28 +225,28 @@ def test_a_manifest_of_another_flow_is_refused(begin: Begin) -> None:
 # -- outputs -----------------------------------------------------------------------------------------------
 
 
-def test_epochs_are_told_in_order_and_once_they_are_complete(begin: Begin) -> None:
-    told: Told = []
-    process = begin(passing(told))
+def test_epochs_are_delivered_in_order_and_when_they_are_complete(begin: Begin) -> None:
+    delivered: Delivered = []
+    process = begin(passing(delivered))
     handle = process.handles["x"]
     handle.send([1], epoch=1)
     process.batches()
     handle.send([0])
     process.batches()
-    assert told == []
+    assert delivered == []
     handle.advance_to(1)
     process.batches()
-    assert told == [(0, [0])]
+    assert delivered == [(0, [0])]
     handle.send([2])
     process.batches()
     handle.advance_to(3)
     process.batches()
-    assert [(epoch, rows) for epoch, rows in told if rows] == [(0, [0]), (1, [1, 2])]
+    assert [(epoch, rows) for epoch, rows in delivered if rows] == [(0, [0]), (1, [1, 2])]
 
 
-def test_parts_of_an_open_epoch_are_kept_in_few_files_and_go_when_it_is_told(begin: Begin) -> None:
-    told: Told = []
-    process = begin(passing(told), keep=2)
+def test_parts_of_an_open_epoch_are_in_few_files_which_go_with_its_delivery(begin: Begin) -> None:
+    delivered: Delivered = []
+    process = begin(passing(delivered), keep=2)
     for n in range(9):
         process.handles["x"].send([n])
         process.batches()
@@ -256,7 +258,7 @@ def test_parts_of_an_open_epoch_are_kept_in_few_files_and_go_when_it_is_told(beg
     process.handles["x"].advance_to(1)
     process.batches()
 
-    assert told == [(0, list(range(9)))]
+    assert delivered == [(0, list(range(9)))]
     for _ in range(6):
         process.handles["x"].send([0])
         process.batches()
@@ -267,9 +269,9 @@ def test_parts_of_an_open_epoch_are_kept_in_few_files_and_go_when_it_is_told(beg
     assert len(_names(process, "outputs")) <= len(needed) + 2 * 4  # of batches that may run again
 
 
-def test_by_arrival_each_batch_is_told(begin: Begin) -> None:
-    told: Told = []
-    process = begin(passing(told, release="arrival"))
+def test_by_arrival_each_batch_is_delivered(begin: Begin) -> None:
+    delivered: Delivered = []
+    process = begin(passing(delivered, release="arrival"))
     for n in (5, 6):
         process.handles["x"].send([n])
         process.batches()
@@ -277,7 +279,7 @@ def test_by_arrival_each_batch_is_told(begin: Begin) -> None:
     process.handles["x"].advance_to(1)
     process.batches()
 
-    assert told == [(0, [5]), (0, [6])], "and nothing again when the epoch is complete"
+    assert delivered == [(0, [5]), (0, [6])], "and nothing again when the epoch is complete"
     manifest = process.context.log.read(process.next - 1)
     assert manifest is not None
     assert manifest.unreleased == {}
@@ -299,14 +301,14 @@ def test_when_all_inputs_are_closed_it_is_complete(begin: Begin) -> None:
 
 
 def test_what_a_subscriber_raises_is_named_and_the_epoch_comes_again(begin: Begin) -> None:
-    told: Told = []
+    delivered: Delivered = []
     failing = [True]
 
     def tell(epoch: int, table: pa.Table) -> None:
         if epoch and failing:
             failing.pop()
             raise ValueError(epoch)
-        told.append((epoch, table["n"].to_pylist()))
+        delivered.append((epoch, table["n"].to_pylist()))
 
     flow = ts.Dataflow("fails")
     flow.input("x", "k long").group_by("k").count("n").subscribe(tell, name="told")
@@ -323,7 +325,7 @@ def test_what_a_subscriber_raises_is_named_and_the_epoch_comes_again(begin: Begi
     process.finish(frame)
     process.handles["x"].send([7])
     process.batch()
-    assert told == [(0, [1]), (1, [3]), (2, [4])]
+    assert delivered == [(0, [1]), (1, [3]), (2, [4])]
 
 
 # -- large things, and what nobody needs any more ----------------------------------------------------------
@@ -355,9 +357,9 @@ def test_files_go_when_no_batch_that_may_run_again_needs_them(
 
 
 def test_a_driver_whose_checkpoint_was_taken_delivers_nothing(begin: Begin) -> None:
-    told: Told = []
+    delivered: Delivered = []
     flow = ts.Dataflow("taken")
-    flow.input("x", "k long").subscribe(lambda epoch, _: told.append((epoch, [])), name="told")
+    flow.input("x", "k long").subscribe(lambda epoch, _: delivered.append((epoch, [])), name="told")
     process = begin(flow)
     process.handles["x"].send([7])
     process.poll()
@@ -366,7 +368,7 @@ def test_a_driver_whose_checkpoint_was_taken_delivers_nothing(begin: Begin) -> N
 
     with pytest.raises(LostOwnership):
         process.driver(frame, 0)  # type: ignore[arg-type]
-    assert told == []
+    assert delivered == []
     assert not process.context.log.has(0)
 
 

@@ -279,7 +279,7 @@ def test_of_many_who_create_a_local_file_one_succeeds(tmp_path: Path) -> None:
     assert [str(who).encode() for who in won] == [files.read("terms/0.json")]
 
 
-def test_where_creating_is_exclusive_is_said(tmp_path: Path, s3: Files, monkeypatch: Any) -> None:
+def test_whether_creating_is_exclusive_is_known(tmp_path: Path, s3: Files, monkeypatch: Any) -> None:
     linked = Files(tmp_path / "a")
     assert (linked.local, linked.exclusive) == (True, True)
     assert _in(tmp_path / "a") == []

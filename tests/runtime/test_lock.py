@@ -94,7 +94,7 @@ def test_a_child_that_outlives_its_parent_does_not_keep_the_lock(tmp_path: Path)
         os.close(write)
 
 
-def test_a_checkpoint_that_may_only_be_read_tells_whether_it_is_held(tmp_path: Path, held: Lock) -> None:
+def test_a_read_only_checkpoint_shows_whether_it_is_held(tmp_path: Path, held: Lock) -> None:
     opened, real = [], os.open
 
     def noted(path: str, flags: int, *mode: int) -> int:
@@ -108,7 +108,7 @@ def test_a_checkpoint_that_may_only_be_read_tells_whether_it_is_held(tmp_path: P
     assert opened == [0]
 
 
-def test_where_there_are_no_locks_a_start_goes_on_and_says_so(
+def test_without_locks_a_start_continues_and_warns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: object) -> None:

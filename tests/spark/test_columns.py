@@ -154,7 +154,7 @@ def test_any_names_come_through(spark: SparkSession, checkpoint: str, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("schema", "told"),
+    ("schema", "message"),
     [
         ("a long, A long", r"'a' and 'A', which Spark takes for one"),
         ("größe long, GRÖSSE int, GRÖßE int", r"'größe' and 'GRÖßE', which Spark takes for one"),
@@ -162,10 +162,12 @@ def test_any_names_come_through(spark: SparkSession, checkpoint: str, tmp_path: 
         ("__timely_diff long, n long", r"\['__timely_diff'\]: names that begin with '__timely_'"),
     ],
 )
-def test_names_that_cannot_be_told_apart_are_refused_where_they_are_given(schema: str, told: str) -> None:
+def test_names_that_cannot_be_distinguished_are_refused_where_they_are_given(
+    schema: str, message: str
+) -> None:
     flow = ts.Dataflow("refused")
     for declare in (flow.source, flow.input):
-        with pytest.raises(SchemaError, match=rf"(?s)has columns .*{told}.*test_columns\.py:\d+\)\nHint"):
+        with pytest.raises(SchemaError, match=rf"(?s)has columns .*{message}.*test_columns\.py:\d+\)\nHint"):
             declare(declare.__name__, schema)
 
 

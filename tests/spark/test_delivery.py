@@ -338,8 +338,8 @@ def test_a_sink_that_fails_stops_the_query_and_a_restart_delivers_what_it_missed
     with monkeypatch.context() as patched:
         patched.setattr(DeltaSink, "_save", save_once)
         query = flow.start(spark, checkpoint=checkpoint, workers=1)
-        said = failing(query, "step 'log'.* failed at epoch 1.*: PermissionError")
-    assert "test_delivery.py:" in said
+        message = failing(query, "step 'log'.* failed at epoch 1.*: PermissionError")
+    assert "test_delivery.py:" in message
     assert rows(spark, tmp_path / "log", "epoch", "n") == [(0, 10)]
 
     # now the subscriber fails, after all others have had the epoch

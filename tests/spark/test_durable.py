@@ -177,12 +177,12 @@ def test_the_status_names_what_holds_an_epoch_back(
             time.sleep(0.1)
         del query
         assert main(["status", checkpoint]) == 0
-        told = capsys.readouterr().out
-    assert "epochs in flight  0" in told
-    assert "epoch 0 is held back by\n  input right (" in told
-    assert f"{Path(__file__).name}:" in told
-    assert "step counts (" in told
-    assert "before out" in told
+        printed = capsys.readouterr().out
+    assert "epochs in flight  0" in printed
+    assert "epoch 0 is held back by\n  input right (" in printed
+    assert f"{Path(__file__).name}:" in printed
+    assert "step counts (" in printed
+    assert "before out" in printed
 
     assert main(["status", checkpoint, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

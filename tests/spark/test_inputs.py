@@ -38,7 +38,7 @@ def entries(log: RoundLog) -> list[tuple[str, int | None, int]]:
     return [(entry.kind, entry.epoch, entry.table.num_rows) for entry in found]
 
 
-def test_what_is_said_before_the_start_is_written_at_the_start(log: RoundLog) -> None:
+def test_entries_sent_before_the_start_are_written_at_the_start(log: RoundLog) -> None:
     x = handle()
     x.send([(1, "a")])
     x.advance_to(2)
@@ -129,7 +129,7 @@ def test_the_clock_moves_no_handle() -> None:
             verb()
 
 
-def test_a_second_sender_is_told(log: RoundLog) -> None:
+def test_a_second_sender_gets_an_error(log: RoundLog) -> None:
     one, two = handle("clock"), handle("clock")
     one.open(log)
     two.open(log)

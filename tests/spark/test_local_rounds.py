@@ -182,7 +182,7 @@ def test_of_mapped_states_what_is_searched_is_not_counted_as_read(tmp_path: Path
     assert states.by_worker == {0: state}
 
 
-def test_the_manifest_says_where_each_state_is_and_gives_it_to_those_who_run() -> None:
+def test_the_manifest_has_the_reference_of_each_state_and_gives_it_to_those_who_run() -> None:
     states = States()
     other = Failure({})  # a row of any other kind
 

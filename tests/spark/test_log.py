@@ -135,7 +135,7 @@ def test_a_run_that_was_given_up_and_wakes_up_disturbs_nobody(log: RoundLog) -> 
     assert RoundLog(log.checkpoint).read(4) is None, "what nobody committed goes at the next start"
 
 
-def test_of_two_who_start_at_once_one_is_told(log: RoundLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_starts_at_once_one_fails(log: RoundLog, monkeypatch: pytest.MonkeyPatch) -> None:
     other, numbers = RoundLog(log.checkpoint), Files.numbers
     monkeypatch.setattr(Files, "numbers", lambda files, folder: numbers(files, folder)[:0])
     with pytest.raises(FileExistsError):

@@ -22,7 +22,7 @@ def growing(**options: object) -> ts.Dataflow:
     return flow
 
 
-def test_a_loop_without_end_is_told_of_and_ended(
+def test_an_endless_loop_is_reported_and_ended(
     spark: SparkSession, checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     flow = growing()

@@ -224,7 +224,7 @@ def test_an_error_in_a_subscriber_fails_the_query(spark: SparkSession, checkpoin
         query.await_termination(60)
 
 
-def test_manual_epochs_complete_when_the_program_says_so(spark: SparkSession, checkpoint: str) -> None:
+def test_manual_epochs_complete_when_the_program_advances(spark: SparkSession, checkpoint: str) -> None:
     seen: list[tuple[int, int]] = []
     flow = ts.Dataflow("hello")
     numbers = flow.input("n", "n long", epochs="manual")
@@ -251,7 +251,7 @@ def test_manual_epochs_complete_when_the_program_says_so(spark: SparkSession, ch
     assert numbers.handle.is_closed
 
 
-def test_mistakes_are_told_before_anything_starts(
+def test_mistakes_are_reported_before_anything_starts(
     spark: SparkSession, checkpoint: str, tmp_path: Path
 ) -> None:
     flow = ts.Dataflow("one")

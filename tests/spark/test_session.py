@@ -57,7 +57,7 @@ def test_confs_are_set_for_the_start_only(spark: SparkSession) -> None:
     assert spark.conf.get(new, None) in {None, "10ms", "10"}
 
 
-def test_tune_says_what_it_could_not_set(spark: SparkSession) -> None:
+def test_tune_reports_settings_that_it_could_not_set(spark: SparkSession) -> None:
     before = spark.conf.get("spark.sql.shuffle.partitions")
     missed = tune(spark)
     spark.conf.set("spark.sql.shuffle.partitions", before)

@@ -108,7 +108,7 @@ def test_with_keys_and_changes_rows_go(spark: SparkSession, tmp_path: Path) -> N
     assert rows(spark, path) == [(1, 1, "z")]
 
 
-def test_another_checkpoint_is_refused_unless_told_to_overwrite(spark: SparkSession, tmp_path: Path) -> None:
+def test_another_checkpoint_is_refused_without_overwrite(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     prepared(spark, DeltaSink(path)).deliver(spark, 0, [part(0, table((1, "a")))])
 

@@ -189,11 +189,11 @@ def test_after_crashes_and_restores_a_vertex_has_what_it_had(
 def rescaled(simulation: Simulation, workers: int) -> None:
     """Let a simulation go on with another number of workers."""
     plan = flow().compile(workers)
-    said, coordinator = (
+    description, coordinator = (
         json.loads(json.dumps(x)) for x in (simulation.plan.described(), simulation.coordinator.encode())
     )
     messages = pa.concat_tables(simulation.waiting)
-    moved = migrate(said, plan, coordinator, simulation.states, messages, simulation.blobs)
+    moved = migrate(description, plan, coordinator, simulation.states, messages, simulation.blobs)
     simulation.states = [worker.checkpoint(f"moved-{i}") for i, worker in enumerate(moved.workers)]
     simulation.plan, simulation.coordinator, simulation.result = plan, moved.coordinator, moved.result
     simulation.waiting = [moved.result.rows]
@@ -210,7 +210,7 @@ def test_on_other_numbers_of_workers_a_vertex_has_what_it_had() -> None:
     assert simulation.captured["out"].rows() == by_definition()
 
 
-def test_a_class_that_is_not_known_is_told_with_the_step() -> None:
+def test_an_unknown_class_is_reported_with_the_step() -> None:
     class Keeps(ts.Vertex):
         def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
             self.kept = dataclasses.make_dataclass("Made", ["n"], frozen=True)(3)

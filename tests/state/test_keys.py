@@ -175,7 +175,7 @@ def test_a_large_unsigned_key_is_no_negative_one() -> None:
     assert same(left, left, ["k"], ["k"]).all()
 
 
-def test_only_one_column_of_integers_without_nulls_is_told_apart_by_its_hash() -> None:
+def test_only_one_column_of_integers_without_nulls_is_distinguished_by_its_hash() -> None:
     table = pa.table({"i": [1, 2], "n": [1, None], "s": ["a", "b"], "u": pa.array([1, 2], pa.uint64())})
 
     assert [exact(table, [column]) for column in "insu"] == [True, False, False, False]

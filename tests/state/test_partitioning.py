@@ -54,7 +54,7 @@ WAYS: dict[str, tuple[Callable[[ts.Stream], ts.Stream], Partition | None]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("workers", [1, 3])
-def test_how_records_lie_is_told_from_the_graph_whatever_the_number_of_workers(
+def test_output_partitioning_is_derived_from_the_graph_whatever_the_number_of_workers(
     way: str, workers: int
 ) -> None:
     flow = ts.Dataflow("flow")
@@ -91,10 +91,10 @@ def test_state_is_repartitioned_like_the_input_that_it_came_from() -> None:
 
     by_a, by_b = partition(many, ["a"], 3), partition(many, ["b"], 3)
     for worker in range(3):
-        kept, (left, right), came = (made[worker][name] for name in ("kept", "sides", "came"))
+        kept, (left, right), arrived = (made[worker][name] for name in ("kept", "sides", "came"))
         for arrangement, parts in ((kept, by_a), (left, by_a), (right, by_b)):
             assert pa.concat_tables(arrangement.batches()).sort_by("a") == parts[worker].sort_by("a")
-        assert pa.concat_tables(came[5]) == by_a[worker]
+        assert pa.concat_tables(arrived[5]) == by_a[worker]
     assert [worker for worker in range(3) if 6 in made[worker]["came"]] == list(
         partition(rows((1, 2)), ["b"], 3)
     )

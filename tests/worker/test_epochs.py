@@ -241,10 +241,10 @@ def test_rows_without_an_epoch_are_late_and_refused_rows_are_counted() -> None:
     assert len(refused) == 1, "told once, until it is ten times as much"
     simulation.send("s", [(10**12 + 5_000, n) for n in range(6)])
     simulation.run()
-    told = simulation.log[-1][1].refused["s"]
-    assert (told.far, told.least, told.above) == (6, 10**12 + 5_000, 10**12 + 1)
+    refusal = simulation.log[-1][1].refused["s"]
+    assert (refusal.far, refusal.least, refusal.above) == (6, 10**12 + 5_000, 10**12 + 1)
     source = simulation.plan.source("s").stage
-    text = told.text("s", source.where, source.max_jump)
+    text = refusal.text("s", source.where, source.max_jump)
     assert "6 rows with epochs from 1000000005000 on" in text
     assert "test_epochs.py:" in text
     assert text.endswith("raise max_jump in flow.source(...).")

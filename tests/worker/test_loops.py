@@ -19,7 +19,7 @@ UP = {"n": pc.add(pc.field("n"), 1)}
 
 
 @pytest.fixture
-def told() -> Iterator[list[Any]]:
+def notices() -> Iterator[list[Any]]:
     with warnings.catch_warnings(record=True, action="always", category=LoopWarning) as caught:
         yield caught
 
@@ -44,20 +44,20 @@ def moved(flow: ts.Dataflow, **options: Any) -> ts.Dataflow:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_long_loop_warns_whenever_its_iterations_have_doubled(told: list[Any], workers: int) -> None:
+def test_a_long_loop_warns_whenever_its_iterations_have_doubled(notices: list[Any], workers: int) -> None:
     simulation = Simulation(growing(), workers=workers, warn_after=50)
     simulation.send("x", [3])
     for _ in range(12):
         simulation.step()
 
-    messages = [str(one.message) for one in told]
+    messages = [str(one.message) for one in notices]
     assert [int(text.split("iteration ")[1].split(" ")[0]) for text in messages] == [50, 100, 200, 400]
     assert "loop 'up' (" in messages[0]
     assert "test_loops.py:" in messages[0]
     assert "in epoch 0; records: {'n': 53}\nHint: " in messages[0]
 
 
-def test_a_round_ends_at_a_multiple_of_warn_after(told: list[Any]) -> None:
+def test_a_round_ends_at_a_multiple_of_warn_after(notices: list[Any]) -> None:
     simulation = Simulation(growing(), warn_after=50)
     simulation.send("x", [0])
     steps = []
@@ -66,13 +66,13 @@ def test_a_round_ends_at_a_multiple_of_warn_after(told: list[Any]) -> None:
         steps.append(simulation.result.stats["records"])
 
     assert max(steps) <= 52
-    assert told
+    assert notices
 
 
-def test_no_warning_without_need(told: list[Any]) -> None:
+def test_no_warning_without_need(notices: list[Any]) -> None:
     run(growing(max_iterations=60), {"x": [[1], [2]]}, warn_after=61)
     run(growing(max_iterations=60), {"x": [[1], [2]]}, warn_after=None)
-    assert not told
+    assert not notices
     with pytest.raises(GraphError, match=r"(?s)warn_after=0.*\nHint: "):
         run(growing(max_iterations=3), {}, warn_after=0)
 
@@ -80,19 +80,19 @@ def test_no_warning_without_need(told: list[Any]) -> None:
 @pytest.mark.parametrize("limit", [1, 2, 7])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_records_dropped_by_a_limit_are_counted_and_warned_of(
-    told: list[Any], limit: int, workers: int
+    notices: list[Any], limit: int, workers: int
 ) -> None:
     silent = run(growing(max_iterations=limit), {"x": [[1, 5], [2]]}, workers=workers)
     assert silent.cut_off == {"up": 3}
-    assert not told
+    assert not notices
 
     warned = run(growing(max_iterations=limit, on_limit="warn"), {"x": [[1, 5], [2]]}, workers=workers)
     assert warned.cut_off == {"up": 3}
     assert {name: of.rows() for name, of in warned.items()} == {
         name: of.rows() for name, of in silent.items()
     }
-    assert len(told) == 2  # once per epoch
-    text = str(told[0].message)
+    assert len(notices) == 2  # once per epoch
+    text = str(notices[0].message)
     assert f"ended at its limit after {limit} iterations of epoch 0: 2 records were dropped" in text
     assert f"{{'n': {1 + limit}}}" in text
 
@@ -109,7 +109,7 @@ def test_records_dropped_where_they_enter_are_counted() -> None:
     assert list(found.cut_off.values()) == [6], "these, and the retractions of what the loop began with"
 
 
-def test_a_loop_that_ends_by_itself_is_not_cut_off(told: list[Any]) -> None:
+def test_a_loop_that_ends_by_itself_is_not_cut_off(notices: list[Any]) -> None:
     flow = ts.Dataflow("down")
     down = {"n": pc.subtract(pc.field("n"), 1)}
     x = flow.input("x", "n long")
@@ -118,7 +118,7 @@ def test_a_loop_that_ends_by_itself_is_not_cut_off(told: list[Any]) -> None:
     )
 
     assert run(flow, {"x": [[3]]}, workers=2).cut_off == {}
-    assert not told
+    assert not notices
 
 
 @pytest.mark.parametrize("limit", [1, 4])
@@ -156,7 +156,7 @@ def answers(simulation: Simulation) -> list[list[Any]]:
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize(("seed", "crashes"), [(None, 0.0), (1, 0.0), (2, 0.3)])
 def test_after_cancel_the_results_are_those_of_a_bounded_loop(
-    told: list[Any], build: Any, workers: int, seed: int | None, crashes: float
+    notices: list[Any], build: Any, workers: int, seed: int | None, crashes: float
 ) -> None:
     deletes = build is not growing
     first, second, third = ([(n, 1) if deletes else n for n in some] for some in ([3, 400], [1000], [-500]))
@@ -175,7 +175,7 @@ def test_after_cancel_the_results_are_those_of_a_bounded_loop(
 
     bound = simulation.coordinator.loops.bounds["up"]
     assert simulation.result.cut_off["up"] > 0
-    assert any("ended by cancel after" in str(warning.message) for warning in told)
+    assert any("ended by cancel after" in str(warning.message) for warning in notices)
     other = Simulation(build(max_iterations=bound + 1), workers=workers)
     for records in (first, second, third):
         other.send("x", records)
@@ -184,7 +184,7 @@ def test_after_cancel_the_results_are_those_of_a_bounded_loop(
     assert len(answers(simulation)) == 3
 
 
-def test_cancel_bounds_only_loops_in_which_the_epoch_is_active(told: list[Any]) -> None:
+def test_cancel_bounds_only_loops_in_which_the_epoch_is_active(notices: list[Any]) -> None:
     flow = ts.Dataflow("two")
     x = flow.input("x", "n long")
     x.where(pc.field("n") < 0).loop(lambda n: n.select(**UP), name="endless").capture("bad")
@@ -203,7 +203,7 @@ def test_cancel_bounds_only_loops_in_which_the_epoch_is_active(told: list[Any]) 
     assert [len(rows) for rows in simulation.captured["seen"].rows().values() if rows] == [30, 28]
 
 
-def test_the_bound_of_cancel_survives_a_restart(told: list[Any]) -> None:
+def test_the_bound_of_cancel_survives_a_restart(notices: list[Any]) -> None:
     simulation = Simulation(growing(), warn_after=10)
     simulation.send("x", [1])
     for _ in range(4):
@@ -227,7 +227,7 @@ def test_cancel_of_an_epoch_that_is_over_or_unknown_does_nothing() -> None:
     assert len(answers(simulation)) == 2
 
 
-def test_inner_loops_end_too(told: list[Any]) -> None:
+def test_inner_loops_end_too(notices: list[Any]) -> None:
     flow = ts.Dataflow("nested")
 
     def outer(n: Any) -> Any:

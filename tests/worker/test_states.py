@@ -149,8 +149,8 @@ class Everything(ts.Vertex):
 
     def on_notify(self, time: Any) -> None:
         self.calls["notify"] += 1
-        if came := self.seen.pop(time, []):
-            total = sum(came) + int(self.sums.sum())
+        if arrived := self.seen.pop(time, []):
+            total = sum(arrived) + int(self.sums.sum())
             self.send_by(0, Time(time.epoch + 1), pa.table({"k": [len(self.state)], "v": [total]}))
 
 
@@ -370,10 +370,12 @@ def test_initial_notifications_are_in_the_state_until_delivered() -> None:
     simulation.send("x", [(0, 1)])
     simulation.step()
     (node,) = [node for node in simulation.plan.nodes if node.name == "user"]
-    told = [Worker(simulation.plan, state, i).pending for i, state in enumerate(simulation.states) if state]
+    restored = [
+        Worker(simulation.plan, state, i).pending for i, state in enumerate(simulation.states) if state
+    ]
 
-    assert told
-    for pending in told:
+    assert restored
+    for pending in restored:
         assert Pending(node.index, Time(3), Time(3)) in list(pending)
         assert Pending(node.index, Time(0), Time(0)) not in list(pending)
 
