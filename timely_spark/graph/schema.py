@@ -12,27 +12,22 @@ import pyarrow as pa
 from timely_spark.errors import SchemaError, Where, shorten
 
 _TYPES: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "byte": pa.int8(),
-    "tinyint": pa.int8(),
-    "short": pa.int16(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "real": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "varchar": pa.string(),
-    "char": pa.string(),
-    "character": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ltz": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
+    name: kind
+    for names, kind in (
+        ("boolean", pa.bool_()),
+        ("byte tinyint", pa.int8()),
+        ("short smallint", pa.int16()),
+        ("int integer", pa.int32()),
+        ("long bigint", pa.int64()),
+        ("float real", pa.float32()),
+        ("double", pa.float64()),
+        ("string varchar char character", pa.string()),
+        ("binary", pa.binary()),
+        ("date", pa.date32()),
+        ("timestamp timestamp_ltz", pa.timestamp("us", tz="UTC")),
+        ("timestamp_ntz", pa.timestamp("us")),
+    )
+    for name in names.split()
 }
 #: text types with a length, which Arrow ignores
 _TEXTS = frozenset({"varchar", "char", "character"})

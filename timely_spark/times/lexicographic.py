@@ -7,7 +7,7 @@ from operator import gt
 from typing import TYPE_CHECKING, Final
 
 from timely_spark.errors import InvalidTime
-from timely_spark.times.product import NestedTimes, Summary, Time, advanced
+from timely_spark.times.product import CompactingNestedTimes, NestedTimes, Summary, Time
 
 if TYPE_CHECKING:
     from typing import Self
@@ -77,7 +77,7 @@ class LexicographicSummary(Summary):
 
 
 @dataclass(frozen=True, slots=True)
-class LexicographicTimes(NestedTimes[Lexicographic, LexicographicSummary]):
+class LexicographicTimes(CompactingNestedTimes[Lexicographic, LexicographicSummary]):
     """Naiad's kind of time.
 
     Law: ``results_in`` must be monotone, with None later than all times. A limit on an inner counter breaks
@@ -97,10 +97,6 @@ class LexicographicTimes(NestedTimes[Lexicographic, LexicographicSummary]):
             msg = f"the lexicographic order has no limit ({limit}) for the loop at nesting depth {depth}"
             raise InvalidTime(msg, hint="limit only the outermost loop, or use the product order")
         return NestedTimes.feedback(self, depth, limit)
-
-    def advance(self, time: Lexicographic, since: int) -> Lexicographic:
-        """A representative of ``time`` if all later times have epoch ``since`` or a later one."""
-        return advanced(time, since)
 
 
 #: Naiad's kind of time: the counters in lexicographic order.

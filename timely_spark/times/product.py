@@ -12,7 +12,7 @@ from timely_spark.errors import InvalidTime
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ("MAX", "PRODUCT", "NestedTimes", "ProductTimes", "Summary", "Time", "advanced")
+__all__ = ("MAX", "PRODUCT", "CompactingNestedTimes", "NestedTimes", "Summary", "Time")
 
 #: The largest epoch and the largest loop counter: what fits a 64-bit integer.
 MAX: Final = 2**63 - 1
@@ -284,23 +284,18 @@ class NestedTimes(Generic[TimeT_co, SummaryT_co]):
             raise InvalidTime(msg, hint="enter a loop first")
 
 
-def advanced(time: TimeT, since: int) -> TimeT:
-    """``time`` with epoch ``since - 1`` if its epoch is earlier, so that it stays before epoch ``since``."""
-    return tuple.__new__(type(time), (max(time[0], since - 1), *time[1:]))
-
-
 @dataclass(frozen=True, slots=True)
-class ProductTimes(NestedTimes[Time, Summary]):
-    """Epochs and loop counters in the product order.
+class CompactingNestedTimes(NestedTimes[TimeT_co, SummaryT_co]):
+    """A kind of time with logical compaction: all later times have later epochs.
 
     >>> PRODUCT.advance(Time(2, 7), 5), PRODUCT.advance(Time(6, 7), 5)
     (Time(4, 7), Time(6, 7))
     """
 
-    def advance(self, time: Time, since: int) -> Time:
-        """A representative of ``time`` if all later times have epoch ``since`` or a later one."""
-        return advanced(time, since)
+    def advance(self, time: TimeT, since: int) -> TimeT:
+        """``time`` with epoch ``since - 1`` if its epoch is earlier, so that it stays before ``since``."""
+        return tuple.__new__(type(time), (max(time[0], since - 1), *time[1:]))
 
 
 #: The default kind of time: epochs and loop counters in the product order.
-PRODUCT: Final = ProductTimes(Time, Summary)
+PRODUCT: Final = CompactingNestedTimes(Time, Summary)
