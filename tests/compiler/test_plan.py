@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable
 from typing import Any
@@ -194,3 +195,11 @@ def test_wide_and_long_flows_compile_and_run() -> None:
 
     assert len(ts.testing.run(flow, {"x": [range(200)]}, workers=2)["out"].rows()[0]) == 200
     assert re.fullmatch("[0-9a-f]{16}", flow.compile(2).fingerprint)
+
+
+def test_a_pickled_plan_works_in_the_order_of_the_original() -> None:
+    plan = built(lambda flow: flow.input("x", "n long").group_by("n").count().capture("out"))
+    copy = pickle.loads(pickle.dumps(plan))
+
+    assert copy.times == ts.PRODUCT
+    assert copy.in_order == plan.in_order is True

@@ -145,7 +145,7 @@ class Plan:
     def in_order(self) -> bool:
         """Whether all that work leads to has a later `key`; not where two loops lead to each other."""
         inner = (c for c in self.channels if not any(edge.target.kind is Kind.FEEDBACK for edge in c.edges))
-        return self.times is PRODUCT and all(
+        return self.times == PRODUCT and all(
             c.source is None or self.nodes[c.source].path < self.nodes[c.target].path for c in inner
         )
 

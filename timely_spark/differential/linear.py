@@ -140,7 +140,7 @@ def collection(stream: Stream, diff: str | None = None, *, name: str | None = No
         msg = f"collection: {stream.name!r} has {own}, names that are reserved"
         hint = f"for changes of a collection, give diff={DIFF!r}; else rename with select(new='old')."
         raise SchemaError(msg, where=caller(), hint=hint)
-    if stream.flow.graph.times is not PRODUCT:
+    if stream.flow.graph.times != PRODUCT:
         msg = f"collection: flow {stream.flow.name!r} has times of its own kind"
         raise GraphError(msg, where=caller(), hint="collections need the product order, Dataflow's default.")
     return Collection(changed_by(stream, diff, name=name))

@@ -112,7 +112,7 @@ class RowTimes:
     def of(cls, table: pa.Table, kind: Times) -> tuple[RowTimes, pa.Table]:
         """The times of rows, and the rows without the time columns."""
         names = time_columns(table)
-        if kind is PRODUCT:
+        if kind == PRODUCT:
             times, rows = times_of(table, len(names))
             return cls(kind, times), rows
         found = runs(numbers_of(table, names), table.num_rows)
@@ -129,14 +129,14 @@ class RowTimes:
 
     def less_equal(self, time: Any) -> Mask:
         """The rows whose time is before or equal to a time."""
-        if self.kind is PRODUCT:
+        if self.kind == PRODUCT:
             return np.asarray((self.numbers <= np.array(time, np.int64)).all(axis=1))
         before = np.array([value.less_equal(time) for value in self.values], np.bool_)
         return np.asarray(before[self.numbers[:, 0]])
 
     def joins(self, time: Any, rows: pa.Table) -> Iterator[tuple[Any, pa.Table]]:
         """The rows by the joins of their times with `time`."""
-        if self.kind is PRODUCT:
+        if self.kind == PRODUCT:
             for moment, part in by_join(rows, self.numbers, time):
                 yield self.kind.decode(moment), part
             return
