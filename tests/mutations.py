@@ -495,7 +495,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             ('if name in by_name and by_name[name].release == "epoch":', "if name in by_name:"),
             ("if result.complete:", "if False:"),
             ('"runnable": result.rows.num_rows > 0', '"runnable": True'),
-            ("rounds_ahead=context.rounds", "rounds_ahead=1"),
+            ("bound=asdict(rounds.bound)", "bound=asdict(Bound(rounds=1))"),
             ("states.enter(changed)\n", "pass\n"),
         ],
     ),

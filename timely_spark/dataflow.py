@@ -348,6 +348,7 @@ class Dataflow:
         sources: Mapping[str, DataFrame] | None = None,
         partitions: int | None = None,
         rounds_per_batch: int | None = None,
+        parallel_rounds: bool | None = None,
         record: str | None = None,
         replace: bool = False,
         warn_after: int | None = 10_000,
@@ -367,10 +368,12 @@ class Dataflow:
             partitions: Spark tasks per round; by default as many as workers or cores. A restart uses the
                 number in the checkpoint.
             rounds_per_batch: the most rounds of a micro-batch, by default 100; with 1 every round is a
-                micro-batch, so input and commits wait for one round at most. The rounds after the first are
-                local: they cost a few milliseconds each, in one task. They end when a round exchanges more
-                than 4 MB, or 64 MB have been delivered, and are skipped if more than 256 MB of states would
-                be read (not counting keyed state in mapped files).
+                micro-batch, so input and commits wait for one round at most. While the rounds after the first
+                are small (4 MB exchanged, 64 MB delivered, and 256 MB of states read, not counting keyed
+                state in mapped files) one process runs them, at a few milliseconds each.
+            parallel_rounds: whether larger rounds are run by parallel tasks that exchange directly with each
+                other; else each takes a micro-batch. None: yes, unless Spark has one slot only, allocates
+                executors dynamically, encrypts its traffic, or runs behind Spark Connect.
             record: a folder into which each worker's round is written, to be repeated by `testing.recorded`.
             replace: for a notebook cell that is run again: first stop queries of this process that read this
                 flow's inputs, or have the query's name or checkpoint. Sent records are kept if the checkpoint
@@ -406,6 +409,7 @@ class Dataflow:
             name=name or self.name,
             partitions=partitions,
             rounds_per_batch=rounds_per_batch,
+            parallel_rounds=parallel_rounds,
             record=record,
             replace=replace,
         )

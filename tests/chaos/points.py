@@ -72,7 +72,7 @@ CALLS = (
         "taken", "query.feedback", "FeedbackReader.commit", lambda reader, *_: reader.log.checkpoint, SOURCE
     ),
     Call("operator", "query.streaming", "_work", lambda context, *_: context.checkpoint, TASK),
-    Call("localrounds", "query.local_rounds", "_run", lambda context, *_: context.checkpoint, TASK),
+    Call("localrounds", "query.rounds", "_run", lambda job, *_: job.context.checkpoint, TASK),
     Call("blob", "storage.blobs", "Blobs.put", lambda blobs, *_: blobs.files.root, TASK),
 )
 #: Folders of the round log: `<folder>.temp`, a file is written and not yet in its place.

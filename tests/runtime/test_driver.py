@@ -177,7 +177,7 @@ def test_rounds_of_one_batch_lead_to_the_same(begin: Begin) -> None:
     manifest = process.context.log.read(0)
     assert manifest is not None
     assert manifest.rounds == manifest.stats["rounds"] > 3
-    assert manifest.rounds_ahead == 100
+    assert manifest.bound["rounds"] == 100
     assert not manifest.runnable
     assert manifest.released == [("out", 0)]
     assert Watch(process.context).captured("out").rows()[0] == [(k,) for k in range(7)]

@@ -66,7 +66,7 @@ def manifest(batch: int, **parts: Any) -> Manifest:
     nothing: dict[str, Any] = {
         "plan": "", "run": "", "coordinator": {}, "header": "", "runnable": True, "released": [],
         "frontier": {}, "complete": False, "captured": {}, "unreleased": {}, "gone": [], "kept_from": 0,
-        "rounds": 1, "rounds_ahead": 1,
+        "rounds": 1, "bound": {"rounds": 1},
     }  # fmt: skip
     return Manifest(batch=batch, **(nothing | parts))
 

@@ -23,7 +23,7 @@ def manifest(batch: int, **changed: object) -> Manifest:
         "batch": batch, "plan": "p", "run": "r", "coordinator": {"at": batch}, "header": f"h{batch}",
         "runnable": True, "released": [("out", 0)], "frontier": {"out": [[batch + 1]]}, "complete": False,
         "captured": {}, "unreleased": {}, "gone": [], "kept_from": -1, "rounds": batch + 1,
-        "rounds_ahead": 1,
+        "bound": {"rounds": 1},
     }  # fmt: skip
     return Manifest(**(fields | changed))  # type: ignore[arg-type]
 

@@ -1,8 +1,8 @@
-"""Local rounds: further rounds of a micro-batch, run in one process instead of one micro-batch each.
+"""Local and parallel rounds: further rounds of a micro-batch, instead of one micro-batch each.
 
 A worker's step is a pure function of its state, a header and rows, so an exchange needs no micro-batch of its
-own. While exchanges are small, one process runs all workers and the coordinator. A large exchange waits for
-the next micro-batch, in which the workers run in parallel.
+own. One process runs all workers and the coordinator (local rounds), or several processes host a share of the
+workers each and exchange rows directly (parallel rounds). The rounds are the same either way.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from sys import maxsize
 from typing import Any
 
 import pyarrow as pa
@@ -22,12 +23,12 @@ from timely_spark.state.codec import Blobs
 from timely_spark.worker import wire
 from timely_spark.worker.record import Recorded
 from timely_spark.worker.round import Budget, Worker
-from timely_spark.worker.wire import ROWS, Failure
+from timely_spark.worker.wire import ROWS, Failure, RowKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """The limits of the local rounds of one batch: a batch must not delay new input for long.
+    """The limits of the further rounds of one batch: a batch must not delay new input for long.
 
     Limits are counts and bytes, never wall time, because a batch that runs again must take the same path.
     """
@@ -41,8 +42,13 @@ class Bound:
     #: bytes of the workers' states that the rounds would read
     states: int = 256 << 20
 
+    @classmethod
+    def any_size(cls, rounds: int) -> Bound:
+        """The limits where parallel processes run large rounds."""
+        return cls(rounds=rounds, exchanged=maxsize, delivered=maxsize, states=maxsize)
+
     def allows(self, result: RoundResult) -> bool:
-        """Whether the batch runs another local round after the one with this result."""
+        """Whether the batch runs another round after the one with this result."""
         return (
             result.rows.num_rows > 0
             and result.stats["rounds"] < self.rounds
@@ -51,6 +57,53 @@ class Bound:
             # after very many iterations the batch ends, so that the driver sees the notice
             and not any(notice.kind == "iterations" for notice in result.notices)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The workers that one of the processes of parallel rounds hosts: each `processes`-th one from `rank`.
+
+    Every process has a coordinator, which applies the reports of all workers. So after an exchange each
+    process knows the next header, as in Naiad's progress protocol, and none waits for a central one.
+    """
+
+    rank: int = 0
+    processes: int = 1
+    #: sends a table to each process, and returns the tables that this process is sent, by rank
+    swap: Callable[[list[pa.Table]], list[pa.Table]] = list
+
+    def hosts(self, worker: int) -> bool:
+        """Whether this process hosts the worker."""
+        return worker % self.processes == self.rank
+
+    def own(self, rows: pa.Table) -> pa.Table:
+        """The rows from or for workers of this process."""
+        return rows.filter(self._of(rows, self.rank)) if self.processes > 1 else rows
+
+    def others(self, rows: pa.Table) -> pa.Table:
+        """The rows from or for workers of other processes."""
+        return rows.filter(pc.invert(self._of(rows, self.rank)))
+
+    def exchange(self, rows: pa.Table) -> pa.Table:
+        """The rows that all processes wrote in a round, in schema `ROWS`.
+
+        The payload is empty in messages to workers of other processes, and in outputs of other processes.
+        """
+        if self.processes == 1:
+            return rows
+        at, kind = rows.schema.get_field_index("payload"), rows.column("kind")
+        message, output = (pc.equal(kind, each.value) for each in (RowKind.MESSAGE, RowKind.OUTPUT))
+        parts = []
+        for rank in range(self.processes):
+            needless = pc.and_(message, pc.invert(self._of(rows, rank)))
+            if rank != self.rank:
+                needless = pc.or_(needless, output)
+            payload = pc.if_else(needless, pa.scalar(b""), rows.column(at))
+            parts.append(rows.set_column(at, rows.schema.field(at), payload))
+        return pa.concat_tables(self.swap(parts))
+
+    def _of(self, rows: pa.Table, rank: int) -> pa.Array:
+        return pa.array(rows.column("worker").to_numpy() % self.processes == rank)
 
 
 def run_workers(rows: pa.Table, run: Callable[[int, pa.Table], pa.Table]) -> pa.Table:
@@ -74,34 +127,38 @@ def run_local_rounds(
     states: Mapping[int, Any],
     bound: Bound,
     *,
+    share: Share | None = None,
     blobs: Blobs | None = None,
     budget: Callable[[], Budget | None] = lambda: None,
     watch: Callable[[Recorded], object] | None = None,
 ) -> tuple[RoundResult, dict[int, Worker]]:
-    """Run local rounds, which have no input, after the batch's rounds so far.
+    """Run further rounds, which have no input, after the batch's rounds so far.
 
     Args:
         states: the `checkpoint` of each worker that has one.
+        share: the workers that this process hosts; None: all.
+        watch: called after each worker's round.
 
     Returns:
-        The result of all rounds of the batch, and the workers that ran, each with its new state.
+        The result of all rounds of the batch, and the hosted workers that ran, each with its new state. Rows
+        for workers that are not hosted may lack their payload, as may outputs of such workers.
     """
-    plan, batch = coordinator.plan, coordinator.batch
+    plan, batch, share = coordinator.plan, coordinator.batch, share or Share()
     workers: dict[int, Worker] = {}
 
-    def run(index: int, rows: pa.Table, *, after: RoundResult, share: Budget) -> pa.Table:
+    def run(index: int, rows: pa.Table, *, after: RoundResult, limit: Budget) -> pa.Table:
         if index not in workers:
             workers[index] = Worker(plan, states.get(index), index, blobs)
         if watch is None:
-            return workers[index].step(batch, rows, after.header, share)
+            return workers[index].step(batch, rows, after.header, limit)
         number = after.stats["rounds"]
-        recorded = Recorded.of_step(workers[index], batch, rows, after.header, share, number=number)
+        recorded = Recorded.of_step(workers[index], batch, rows, after.header, limit, number=number)
         watch(recorded)
         return recorded.out
 
     while bound.allows(result):
-        share = budget() or plan.budget or Budget()
-        share = replace(share, bytes=min(share.bytes, bound.delivered))
-        written = run_workers(result.rows, partial(run, after=result, share=share))
-        result = result.then(coordinator.apply_round(batch, written))
+        limit = budget() or plan.budget or Budget()
+        limit = replace(limit, bytes=min(limit.bytes, bound.delivered))
+        written = run_workers(share.own(result.rows), partial(run, after=result, limit=limit))
+        result = result.then(coordinator.apply_round(batch, share.exchange(written)))
     return result, workers

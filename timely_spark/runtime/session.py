@@ -36,6 +36,11 @@ FILE_MANAGER = {
 #: Delta rebuilds a table's state with 50 tasks by default, after every commit: 2.4 s against 0.6 s per epoch
 #: on 2 cores.
 DELTA = {"spark.databricks.delta.snapshotPartitions": "2"}
+_ENCRYPTED = (
+    "spark.network.crypto.enabled",
+    "spark.ssl.rpc.enabled",
+    "spark.authenticate.enableSaslEncryption",
+)
 _HDFS_STORE = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 _STORE = "spark.sql.streaming.stateStore.providerClass"
 #: Settings that take effect only before the JVM starts.
@@ -237,6 +242,28 @@ def cores(session: SparkSession) -> int | None:
         return int(session.sparkContext.defaultParallelism)
     except Exception:  # noqa: BLE001 - JVM_ATTRIBUTE_NOT_SUPPORTED and its kin
         return None
+
+
+def barrier_tasks(session: SparkSession) -> tuple[int, str]:
+    """The number of tasks that a barrier stage may have; or 1, and why tasks cannot exchange directly.
+
+    A barrier stage with more tasks than slots would wait for ten minutes, and then fail. Where Spark encrypts
+    its own traffic, the tasks must not exchange data in the clear.
+    """
+
+    def is_on(key: str) -> bool:
+        return str(session.conf.get(key, "false")).lower() == "true"
+
+    if is_on("spark.dynamicAllocation.enabled"):
+        return 1, "Spark has no barrier stages with dynamic allocation"
+    if encrypted := next(filter(is_on, _ENCRYPTED), None):
+        return 1, f"{encrypted} asks for encryption, and tasks would exchange data in the clear"
+    try:
+        context = session.sparkContext._jsc.sc()  # noqa: SLF001 - best effort: nothing public tells
+        slots = context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile())
+    except Exception:  # noqa: BLE001 - no context under Connect
+        return 1, "the number of Spark's slots is unknown (Spark Connect)"
+    return int(slots), "" if slots > 1 else "Spark has a single slot"
 
 
 def partitions_for(session: SparkSession, workers: int) -> int:

@@ -37,6 +37,7 @@ from timely_spark.runtime.errors import (
 from timely_spark.runtime.handle.inputs import InputHandle, locked
 from timely_spark.runtime.handle.query import Query, keep_until_it_ends, living
 from timely_spark.runtime.query.driver import Driver, manifest_of
+from timely_spark.runtime.query.rounds import Rounds
 from timely_spark.runtime.query.run_context import RunContext, labels, packed
 from timely_spark.runtime.query.streaming import build
 from timely_spark.runtime.restore import check, newest_flow, restore
@@ -45,6 +46,7 @@ from timely_spark.runtime.session import (
     PARTITIONS,
     active_session,
     applied,
+    barrier_tasks,
     on_one_machine,
     partitions_for,
     require_spark,
@@ -82,6 +84,7 @@ def start(
     name: str | None = None,
     partitions: int | None = None,
     rounds_per_batch: int | None = None,
+    parallel_rounds: bool | None = None,
     record: str | None = None,
     replace: bool = False,
 ) -> Query:
@@ -106,6 +109,7 @@ def start(
         run=uuid.uuid4().hex,
         keep=_retention(session),
         rounds=rounds,
+        tasks=_parallel_tasks(session, plan.workers, asked=parallel_rounds),
         record=record,
     )
     if replace:
@@ -355,12 +359,23 @@ def _claimed(context: RunContext) -> tuple[RunContext, Mapping[str, int | None]]
         coordinator = Coordinator(plan)
         result = coordinator.first()
         newest = FIRST
-        manifest = manifest_of(context, coordinator, result, States())
+        manifest = manifest_of(Rounds(context, context.tasks), coordinator, result, States())
         log.write(dataclasses.replace(manifest, rounds=0), result.rows)
     else:
         restore(log, context, newest)
     manifest, _ = log.newest_before(newest + 1)
     return dataclasses.replace(context, first=log.first), manifest.coordinator["inputs"]
+
+
+def _parallel_tasks(session: SparkSession, workers: int, *, asked: bool | None) -> int:
+    """The number of tasks of parallel rounds; 1: there are none."""
+    if asked is False:
+        return 1
+    possible, reason = barrier_tasks(session)
+    if asked and reason:
+        msg = f"parallel_rounds=True, but {reason}."
+        raise TimelyError(msg, hint="leave parallel_rounds out: large exchanges are then micro-batches.")
+    return 1 if reason else min(workers, possible)
 
 
 def _retention(session: SparkSession) -> int:

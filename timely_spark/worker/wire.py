@@ -42,9 +42,10 @@ class RowKind(str, Enum):
     OUTPUT = "output"
     REPORT = "report"
     FAILURE = "failure"
-    #: of the runtime: `storage.states.State`, and `query.local_rounds.LocalResult`
+    #: of the runtime: `storage.states.State`, and `TaskResult` and `Apart` of `query.rounds`
     STATE = "state"
     RESULT = "result"
+    APART = "apart"
 
 
 @dataclass(frozen=True, slots=True)

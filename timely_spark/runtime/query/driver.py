@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from timely_spark.coordinator import Bound, Coordinator, RoundResult
 from timely_spark.coordinator.loops import notices_to_log
 from timely_spark.errors import TimelyError, VertexError
 from timely_spark.runtime.errors import OtherFlow
-from timely_spark.runtime.query.local_rounds import local_rounds_on_spark
+from timely_spark.runtime.query.rounds import Rounds
 from timely_spark.runtime.query.run_context import RunContext
 from timely_spark.runtime.sinks.pending_outputs import PendingOutputs
 from timely_spark.runtime.sinks.sink import CaptureSink, Output
@@ -47,6 +47,9 @@ class Driver:
     #: The state after this run's last batch, used for batch + 1 only.
     _last: _BatchState | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        self._rounds = Rounds(self.context, self.context.tasks)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}
 
@@ -72,23 +75,14 @@ class Driver:
             stage = self.context.plan.source(name).stage
             _log.warning("%s: %s", self.context.name, refused.text(name, stage.where, stage.max_jump))
         read = last.sent | files_of(result.rows)
-        bound = Bound(rounds=before.rounds_ahead)
-        coordinator, result, changed = local_rounds_on_spark(
-            session,
-            self.context,
-            coordinator=coordinator,
-            result=result,
-            states=states.by_worker,
-            bound=bound,
-        )
-        states.enter(changed)
+        coordinator, result = self._rounds.run(session, coordinator, result, states, Bound(**before.bound))
         log.check_owner()
         pending = PendingOutputs(
             log, before, result.outputs, batch_id, {output.name for output in self.outputs}
         )
         captured = before.captured | self._deliver(session, pending, result, batch_id)
         sent = files_of(result.rows)
-        manifest = manifest_of(self.context, coordinator, result, states)
+        manifest = manifest_of(self._rounds, coordinator, result, states)
         gone = [*manifest.gone, *sorted(read - sent)]
         manifest = pending.into(replace(manifest, gone=gone, captured=captured))
         manifest = log.prune(manifest, keep=self.context.keep)
@@ -189,22 +183,20 @@ def progress_of(coordinator: Coordinator, result: RoundResult) -> dict[str, Any]
     }
 
 
-def manifest_of(
-    context: RunContext, coordinator: Coordinator, result: RoundResult, states: States
-) -> Manifest:
+def manifest_of(rounds: Rounds, coordinator: Coordinator, result: RoundResult, states: States) -> Manifest:
     """The manifest of a batch, without the fields that `PendingOutputs` takes over from the one before."""
     slowest = max(states.took.items(), key=lambda pair: pair[1], default=None)
     return Manifest(
         batch=coordinator.batch,
-        plan=context.plan.fingerprint,
-        run=context.run,
+        plan=rounds.context.plan.fingerprint,
+        run=rounds.context.run,
         released=list(result.released),
         captured={},
         unreleased={},
         gone=list(states.gone),
         kept_from=coordinator.batch,
         rounds=result.stats["rounds"],
-        rounds_ahead=context.rounds,
+        bound=asdict(rounds.bound),
         stats={**result.stats, "slowest": slowest, "state_bytes": dict(states.sizes)},
         **progress_of(coordinator, result),
     )

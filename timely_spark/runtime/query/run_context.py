@@ -24,6 +24,7 @@ from timely_spark.errors import LogDamaged, TimelyError, VertexError
 from timely_spark.runtime.batches import portions
 from timely_spark.runtime.errors import QueryFailed, Unpicklable
 from timely_spark.runtime.query import process
+from timely_spark.runtime.query.peers import PeerLost
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.worker import ROWS, pack
@@ -63,6 +64,8 @@ class RunContext:
     keep: int = 100
     #: How many rounds a micro-batch may take; 1: each round is one.
     rounds: int = 100
+    #: How many parallel tasks run large rounds; 1: large exchanges are micro-batches.
+    tasks: int = 1
     #: A folder into which every worker's round is recorded, for `testing.recorded`.
     record: str | None = None
 
@@ -192,7 +195,9 @@ def packed(plan: Plan) -> dict[str, Any]:
 
 
 def _rank(error: Exception) -> int:
-    """How specific an error is: 2 names a step, 1 is one of this package, 0 is any other."""
+    """How specific an error is: 2 names a step, 1 is one of this package, 0 any other, -1 a consequence."""
+    if isinstance(error, PeerLost):
+        return -1
     return isinstance(error, TimelyError) + isinstance(error, VertexError)
 
 

@@ -13,7 +13,7 @@ from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.storage.files import Files
 
 #: The version of the round log's format.
-FORMAT = 5
+FORMAT = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,8 @@ class Manifest:
     kept_from: int
     #: Rounds run since the checkpoint was made.
     rounds: int
-    #: How many rounds batch + 1 may take; written before, so that a replay takes the same path.
-    rounds_ahead: int
+    #: The limits (`coordinator.Bound`) of batch + 1; written before, so that a replay takes the same path.
+    bound: dict[str, int]
     late: dict[str, int] = field(default_factory=dict)
     #: Records that the limits of loops have dropped, by loop, since the flow began.
     cut_off: dict[str, int] = field(default_factory=dict)

@@ -1,0 +1,152 @@
+"""Parallel rounds: processes with a share of the workers each do what one process with all of them does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import timely_spark as ts
+from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share, run_local_rounds
+from timely_spark.errors import VertexError
+from timely_spark.testing import Simulation
+from timely_spark.worker import wire
+from timely_spark.worker.wire import Message
+
+Edges = list[tuple[int, int]]
+
+
+def labels(fail_at: int | None = None) -> ts.Dataflow:
+    flow = ts.Dataflow("labels")
+    edges = flow.input("edges", "src long, dst long")
+
+    def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
+        least = proposed.min("label", keys=["node"], name="least")
+        links = least.join(proposed.scope.enter(edges), left=["node"], right=["src"])
+        sent = links.select(node="dst", label="label")
+        return (sent.map(check, "node long, label long") if fail_at is not None else sent), least
+
+    def check(row: Any) -> tuple[int, int]:
+        assert (row.node, row.label) != (fail_at, 0), "the failing node"
+        return row.node, row.label
+
+    least = edges.select(node="src", label="src").loop(spread)
+    least.group_by("label").aggregate(nodes="count").capture("sizes")
+    least.probe("reached")
+    return flow
+
+
+def first_round(
+    edges: Edges, workers: int, fail_at: int | None = None
+) -> tuple[Coordinator, RoundResult, dict[int, bytes]]:
+    simulation = Simulation(labels(fail_at), workers=workers)
+    simulation.send("edges", edges)
+    simulation.step()
+    states = {worker: state for worker, state in enumerate(simulation.states) if state is not None}
+    return simulation.coordinator, simulation.result, states
+
+
+class Mailboxes:
+    """Processes of one program: threads that meet at a barrier."""
+
+    def __init__(self, processes: int) -> None:
+        self.parts: list[list[pa.Table]] = [[] for _ in range(processes)]
+        self.met = threading.Barrier(processes, timeout=20)
+
+    def swap(self, rank: int) -> Callable[[list[pa.Table]], list[pa.Table]]:
+        def swapped(parts: list[pa.Table]) -> list[pa.Table]:
+            self.parts[rank] = parts
+            self.met.wait()
+            received = [sent[rank] for sent in self.parts]
+            self.met.wait()
+            return received
+
+        return swapped
+
+
+def together(
+    coordinator: Coordinator, result: RoundResult, states: dict[int, bytes], processes: int, bound: Bound
+) -> list[tuple[Coordinator, RoundResult, dict[int, bytes]] | VertexError]:
+    boxes, found = Mailboxes(processes), list[Any]([None]) * processes
+
+    def process(rank: int) -> None:
+        own = Coordinator.decode(coordinator.plan, coordinator.encode())
+        share = Share(rank, processes, boxes.swap(rank))
+        hosted = {worker: state for worker, state in states.items() if share.hosts(worker)}
+        try:
+            last, workers = run_local_rounds(own, result, hosted, bound, share=share)
+        except VertexError as error:
+            found[rank] = error
+            return
+        assert all(share.hosts(index) for index in workers)
+        found[rank] = own, last, {index: worker.checkpoint() for index, worker in workers.items()}
+
+    threads = [threading.Thread(target=process, args=(rank,)) for rank in range(processes)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def in_order(rows: pa.Table) -> list[dict[str, Any]]:
+    return sorted(rows.to_pylist(), key=lambda row: (row["worker"], str(sorted(row.items(), key=str))))
+
+
+nodes = st.integers(0, 9)
+
+
+@given(
+    st.lists(st.tuples(nodes, nodes), min_size=1, max_size=25),
+    st.integers(2, 5),
+    st.integers(2, 4),
+    st.integers(1, 12),
+)
+def test_parallel_rounds_equal_local_rounds(edges: Edges, workers: int, processes: int, rounds: int) -> None:
+    bound = Bound.any_size(rounds)
+    coordinator, result, states = first_round(edges, workers)
+    shares = together(coordinator, result, states, processes, bound)
+    alone, changed = run_local_rounds(coordinator, result, states, bound)
+
+    merged = dict[int, bytes]()
+    for own, last, states_of_share in shares:  # type: ignore[misc] # none has failed
+        assert own.encode() == coordinator.encode(), "each process knows the progress of all"
+        assert last.encode() == alone.encode()
+        merged |= states_of_share
+    assert merged == {index: worker.checkpoint() for index, worker in changed.items()}
+    for name in ("rows", "outputs"):
+        parts = [Share(rank, processes).own(getattr(share[1], name)) for rank, share in enumerate(shares)]  # type: ignore[index]
+        assert in_order(pa.concat_tables(parts)) == in_order(getattr(alone, name))
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_all_processes_raise_the_error_of_a_vertex(processes: int) -> None:
+    coordinator, result, states = first_round([(i, i + 1) for i in range(30)], 3, fail_at=30)
+    errors = together(coordinator, result, states, processes, Bound.any_size(100))
+    assert {type(error) for error in errors} == {VertexError}
+    assert len({str(error) for error in errors}) == 1
+    assert "the failing node" in str(errors[0])
+
+
+def test_a_process_sends_records_to_their_worker_only() -> None:
+    _, result, _ = first_round([(i, i + 1) for i in range(20)], 4)
+    assert wire.only(result.rows, Message).num_rows >= 2
+    sent = list[pa.Table]()
+
+    def swap(parts: list[pa.Table]) -> list[pa.Table]:
+        sent.extend(parts)
+        return parts[:1]
+
+    Share(0, 2, swap).exchange(result.rows)
+    for rank, part in enumerate(sent):
+        messages = wire.only(part, Message)
+        sizes = pc.binary_length(messages.column("payload")).to_pylist()
+        of_rank = [worker % 2 == rank for worker in messages.column("worker").to_pylist()]
+        assert [size > 0 for size in sizes] == of_rank
+        assert part.num_rows == result.rows.num_rows

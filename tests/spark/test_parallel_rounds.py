@@ -1,0 +1,186 @@
+"""Large rounds on Spark: parallel tasks that exchange directly, and what may happen to them."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import timely_spark as ts
+from timely_spark.coordinator import Bound
+from timely_spark.errors import TimelyError, VertexError
+from timely_spark.runtime.query import rounds
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+LENGTH = 40
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every exchange counts as large."""
+    monkeypatch.setattr(rounds, "SMALL", Bound(exchanged=-1))
+
+
+def path(step: Callable[[Any], Any] | None = None) -> ts.Dataflow:
+    flow = ts.Dataflow("path")
+    edges = flow.input("edges", "src long, dst long")
+    roots = flow.input("roots", "node long")
+
+    def hop(reached: ts.Stream) -> ts.Stream:
+        links = reached.scope.enter(edges)
+        targets = reached.join(links, left=["node"], right=["src"]).select(node="dst")
+        targets = targets if step is None else targets.map(step, "node long", name="step")
+        return targets.concat(reached).distinct(name="near")
+
+    roots.loop(hop, name="hops").capture("out")
+    return flow
+
+
+def sent(flow: ts.Dataflow) -> ts.Dataflow:
+    flow.handle("edges").send([(i, i + 1) for i in range(LENGTH)])
+    flow.handle("roots").send([0])
+    return flow
+
+
+def finished(flow: ts.Dataflow, spark: SparkSession, checkpoint: str, **options: Any) -> Any:
+    query = flow.start(spark, checkpoint=checkpoint, workers=3, trigger="available_now", **options)
+    query.await_termination(120)
+    assert query.exception() is None
+    assert sorted(node for rows in query.captured("out").rows().values() for (node,) in rows) == list(
+        range(LENGTH + 1)
+    )
+    return query
+
+
+def peers(checkpoint: str) -> list[Path]:
+    return list(Path(checkpoint).glob("timely/peers/*"))
+
+
+@pytest.mark.usefixtures("large")
+def test_parallel_tasks_take_the_rounds_of_local_ones(
+    spark: SparkSession, checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = finished(sent(path()), spark, checkpoint)
+    assert query.last_progress.epoch == 0, "all in one micro-batch"
+    assert peers(checkpoint) == []
+    jobs = spark.sparkContext.statusTracker().getJobIdsForGroup(query.run_id)
+    assert len(jobs) == 2, "the micro-batch, and one stage of parallel tasks"
+
+    monkeypatch.setattr(rounds, "SMALL", Bound())
+    local = finished(sent(path()), spark, str(tmp_path / "local"))
+    assert query.rounds == local.rounds > 20
+    jobs = spark.sparkContext.statusTracker().getJobIdsForGroup(local.run_id)
+    assert len(jobs) == 1, "small rounds run in the driver's process"
+
+
+def test_a_batch_goes_on_in_parallel_when_its_rounds_become_large(
+    spark: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "SMALL", Bound(delivered=1500))
+    query = finished(sent(path()), spark, checkpoint)
+    assert query.last_progress.epoch == 0
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(query.run_id)) == 2
+
+
+@pytest.mark.usefixtures("large")
+def test_messages_too_large_to_send_go_by_files(
+    spark: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = ts.Dataflow("blocks")
+    blocks = flow.input("blocks", "n long, data binary")
+    for _ in range(4):
+        blocks = blocks.exchange("n").map(lambda row: (row.n + 1, row.data), "n long, data binary")
+    blocks.select("n").capture("out")
+    flow.handle("blocks").send(pa.table({"n": range(120), "data": [os.urandom(50_000) for _ in range(120)]}))
+    monkeypatch.setattr(rounds, "_Job", functools.partial(rounds._Job, sent=100_000))
+    query = flow.start(spark, checkpoint=checkpoint, workers=2, trigger="available_now")
+    query.await_termination(60)
+    assert query.exception() is None
+    assert sorted(query.captured("out").rows()[0]) == [(n + 4,) for n in range(120)]
+    manifest = query._context.log.read(query.last_progress.epoch)
+    assert any("peers-" in name for name in manifest.gone), "the files are removed with the manifest"
+
+
+@pytest.mark.usefixtures("large")
+def test_an_error_names_step_and_line(spark: SparkSession, checkpoint: str) -> None:
+    def step(row: Any) -> tuple[int]:
+        assert row.node != 30, "thirty"
+        return (row.node,)
+
+    query = sent(path(step)).start(spark, checkpoint=checkpoint, workers=3, trigger="available_now")
+    with pytest.raises(VertexError, match=r"step.*thirty") as caught:
+        query.await_termination(60)
+    assert "test_parallel_rounds.py" in str(caught.value)
+
+
+@pytest.mark.usefixtures("large")
+def test_a_killed_task_runs_again_with_its_peers(
+    spark: SparkSession, checkpoint: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    killed = str(tmp_path / "killed")
+
+    def step(row: Any) -> tuple[int]:
+        if row.node == 30 and not Path(killed).exists():
+            Path(killed).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return (row.node,)
+
+    with caplog.at_level(logging.WARNING, "timely_spark"):
+        finished(sent(path(step)), spark, checkpoint)
+    assert Path(killed).exists()
+    assert any("the parallel rounds of batch 0 run again" in record.message for record in caplog.records)
+    assert peers(checkpoint) == []
+
+
+@pytest.mark.usefixtures("large")
+def test_a_stage_that_finds_no_slots_gives_way_to_one_process(
+    spark: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rounds, "BEGIN", 1.0)
+    released = threading.Event()
+
+    def occupied() -> None:
+        while not released.is_set():
+            spark.range(0, 1, 1, 1).mapInArrow(lambda rows: (time.sleep(8), rows)[1], "id long").collect()
+
+    busy = threading.Thread(target=occupied)
+    busy.start()
+    try:
+        with caplog.at_level(logging.WARNING, "timely_spark"):
+            query = finished(sent(path()), spark, checkpoint)
+    finally:
+        released.set()
+        busy.join()
+    assert any("parallel tasks did not meet" in record.message for record in caplog.records)
+    assert query.last_progress.epoch == 0, "the batch went as far as it was to go"
+    manifest = query._context.log.read(0)
+    assert manifest.bound == {"rounds": 100, "exchanged": 4 << 20, "delivered": 64 << 20, "states": 256 << 20}
+
+
+@pytest.mark.usefixtures("large")
+def test_without_parallel_rounds_a_large_exchange_is_a_micro_batch(
+    spark: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bound, "allows", lambda *_: False)
+    query = finished(sent(path()), spark, checkpoint, parallel_rounds=False)
+    assert query.last_progress.epoch > 20
+
+
+def test_parallel_rounds_that_cannot_be_are_refused(
+    spark: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timely_spark.runtime.start.barrier_tasks", lambda _: (1, "Spark has one slot"))
+    with pytest.raises(TimelyError, match=r"parallel_rounds=True, but Spark has one slot\.\nHint: "):
+        path().start(spark, checkpoint=checkpoint, workers=2, parallel_rounds=True)

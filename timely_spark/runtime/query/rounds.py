@@ -1,0 +1,317 @@
+"""`Rounds`: runs the further rounds of a micro-batch in one process, or in parallel tasks.
+
+While rounds are small, one process runs all workers and the coordinator: this one where it shares the machine
+with the executors, else a task. Larger rounds are run by a barrier stage, whose tasks host a share of the
+workers each and exchange rows directly. Where that is impossible, a large exchange waits for the next
+micro-batch. How far a batch goes stands in the manifest before it; where its rounds run does not matter to
+their results.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from timely_spark.coordinator import OUTPUTS, Bound, Coordinator, RoundResult, Share, run_local_rounds
+from timely_spark.coordinator.round_result import as_outputs
+from timely_spark.errors import VertexError
+from timely_spark.runtime.query.peers import Address, PeerLost, Peers, PeersApart
+from timely_spark.runtime.query.run_context import ROWS_DDL, RunContext
+from timely_spark.runtime.session import on_one_machine
+from timely_spark.runtime.storage.blobs import files_of
+from timely_spark.runtime.storage.states import States, write_state
+from timely_spark.worker import ROWS, wire
+from timely_spark.worker.wire import Failure, Header, Item, Message, Output, RowKind
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+#: The largest rounds that one process runs, where parallel tasks could.
+SMALL = Bound()
+#: Seconds until a barrier stage must have begun; and how often it may fail, since Spark does not try again.
+BEGIN, ATTEMPTS = 60.0, 4
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult(Item):
+    """The result of a task's rounds, without rows: the encoded coordinator and `RoundResult`."""
+
+    kind = RowKind.RESULT
+    coordinator: dict[str, Any]
+    result: dict[str, Any]
+    #: files that only this batch has read
+    gone: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Apart(Item):
+    """The tasks of a stage could not reach each other, and have run no round."""
+
+    kind = RowKind.APART
+    reason: str
+
+
+@dataclass
+class Rounds:
+    """The further rounds of a run's micro-batches."""
+
+    context: RunContext
+    #: the tasks of a parallel stage; 1: there are no parallel rounds, or no more
+    tasks: int
+
+    @property
+    def bound(self) -> Bound:
+        """How far the next micro-batch may go."""
+        rounds = self.context.rounds
+        return Bound.any_size(rounds) if self.tasks > 1 else Bound(rounds=rounds)
+
+    def run(
+        self,
+        session: SparkSession,
+        coordinator: Coordinator,
+        result: RoundResult,
+        states: States,
+        bound: Bound,
+    ) -> tuple[Coordinator, RoundResult]:
+        """Run the further rounds of a micro-batch as far as `bound` allows; enters their states in `states`.
+
+        Args:
+            session: runs the tasks.
+            coordinator: the coordinator that gave `result`; not to be used again.
+            result: the result of the batch's rounds so far.
+            states: the state references after these rounds.
+            bound: the limits, from the manifest before the batch.
+
+        Returns:
+            The coordinator, and the result of all rounds of the batch.
+
+        Raises:
+            VertexError: a vertex failed.
+        """
+        small = replace(SMALL, rounds=bound.rounds)
+        while bound.allows(result) and (read := self._read(states)) <= bound.states:
+            start = replace(result, outputs=OUTPUTS.empty_table(), released=[])
+            job = _Job(self.context, coordinator.batch, start, small, _references(states))
+            if not (small.allows(result) and read <= small.states):
+                job = replace(job, bound=bound, tasks=self.tasks)
+            if job.tasks == 1 and on_one_machine(session):
+                last, rows = _run(job, coordinator, Share())
+            else:
+                answer = self._on_spark(session, replace(job, coordinator=coordinator.encode()))
+                if apart := [item.reason for _, item in wire.read(answer, Apart)]:
+                    self._stay_apart(min(apart))
+                    continue
+                coordinator, last = _decoded(job, answer)
+                rows = answer
+                states.gone += [name for _, item in wire.read(answer, TaskResult) for name in item.gone]
+            states.enter(rows)
+            result = replace(
+                last,
+                outputs=pa.concat_tables([result.outputs, last.outputs]),
+                released=[*result.released, *last.released],
+            )
+        return coordinator, result
+
+    def _read(self, states: States) -> int:
+        mapped = self.context.blobs.files.local
+        return sum(state.read(mapped=mapped) for state in states.by_worker.values())
+
+    def _on_spark(self, session: SparkSession, job: _Job) -> pa.Table:
+        # `range` is a plan of so many partitions, on Connect as well; the closure carries the tasks' input
+        tasks = session.range(0, job.tasks, 1, job.tasks)
+        if job.tasks == 1:
+            return tasks.mapInArrow(functools.partial(_task, job), ROWS_DDL).toArrow().cast(ROWS)
+        stage = tasks.mapInArrow(functools.partial(_task, job), ROWS_DDL, barrier=True)
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                with _given_up(session, job) as given_up:
+                    return stage.toArrow().cast(ROWS)
+            except Exception as error:
+                if given_up.is_set():
+                    reason = f"a stage of {job.tasks} tasks has not begun in {BEGIN:g} s"
+                    return wire.table([(0, Apart(reason))])
+                if attempt == ATTEMPTS:
+                    raise
+                self._warn("the parallel rounds of batch %d run again: %s", job.batch, _reason(error))
+            finally:
+                job.forget_addresses()
+        raise AssertionError
+
+    def _stay_apart(self, reason: str) -> None:
+        self.tasks = 1
+        self._warn(
+            "from now on large exchanges are micro-batches, as parallel tasks did not meet: %s", reason
+        )
+
+    def _warn(self, text: str, *args: object) -> None:
+        extra = {"flow": self.context.name, "run": self.context.run}
+        _log.warning(f"%s: {text}", self.context.name, *args, extra={"context": extra})
+
+
+def _reason(error: Exception) -> str:
+    """The line of a long error that says most."""
+    lines = str(error).splitlines() or [repr(error)]
+    return next((line for line in lines if PeerLost.__name__ in line), lines[0])
+
+
+def _references(states: States) -> dict[int, bytes]:
+    return {worker: state.reference for worker, state in states.by_worker.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """The input of the task, or of the parallel tasks, that run further rounds."""
+
+    context: RunContext
+    batch: int
+    result: RoundResult
+    bound: Bound
+    states: dict[int, bytes]
+    coordinator: dict[str, Any] = field(default_factory=dict)
+    tasks: int = 1
+    #: bytes that a task sends its peers in one exchange; larger tables go by files
+    sent: int = 256 << 20
+    #: names the stage, and is known to its tasks only
+    token: bytes = field(default_factory=functools.partial(secrets.token_bytes, 32))
+
+    def publish(self, rank: int, address: Address) -> None:
+        """Let the other tasks know the address of a task."""
+        self.context.log.write_json(self._place(rank), {"host": address[0], "port": address[1]})
+
+    def address_of(self, rank: int) -> Address | None:
+        """The address of a task; None: not known yet."""
+        found = self.context.log.read_json(self._place(rank))
+        return None if found is None else (found["host"], found["port"])
+
+    def forget_addresses(self) -> None:
+        """Remove the files of `publish`."""
+        for rank in range(self.tasks):
+            self.context.log.files.remove(self._place(rank))
+
+    def _place(self, rank: int) -> str:
+        return f"peers/{self.context.term}-{self.batch}-{self.result.stats['rounds']}-{rank}.json"
+
+
+@contextmanager
+def _given_up(session: SparkSession, job: _Job) -> Iterator[threading.Event]:
+    """Cancel the body's Spark jobs if the stage has not begun in time; yields whether that was done.
+
+    A barrier stage waits until as many slots are free as it has tasks, which may never happen where other
+    queries use them.
+    """
+    spark, given_up = session.sparkContext, threading.Event()  # `barrier_tasks` has found one
+    tag = f"timely-{job.context.run}-{job.batch}"
+
+    def check() -> None:
+        if job.address_of(0) is None:
+            given_up.set()
+            with suppress(Exception):  # the session has ended
+                spark.cancelJobsWithTag(tag)
+
+    timer = threading.Timer(BEGIN, check)
+    timer.daemon = True
+    spark.addJobTag(tag)
+    timer.start()
+    try:
+        yield given_up
+    finally:
+        timer.cancel()
+        spark.removeJobTag(tag)
+
+
+# -- in a task -----------------------------------------------------------------------------------------------
+
+
+def _task(job: _Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        pass
+    with job.context.task():
+        coordinator = Coordinator.decode(job.context.plan, job.coordinator)
+        try:
+            with _share(job) as (share, gone):
+                result, rows = _run(job, coordinator, share)
+                encoded = ({}, {}) if share.rank else (coordinator.encode(), result.encode())
+                own = TaskResult(*encoded, gone)
+            out = pa.concat_tables([result.rows, _as_rows(result.outputs)])
+            out = job.context.blobs.refer(f"rounds-{job.batch}-{share.rank}", out)
+            out = pa.concat_tables([out, rows, wire.table([(share.rank, own)])])
+        except PeersApart as error:
+            out = wire.table([(0, Apart(str(error)))])
+        except VertexError as error:
+            out = wire.table([(0, Failure.of(error))])
+        yield from out.to_batches()
+
+
+@contextmanager
+def _share(job: _Job) -> Iterator[tuple[Share, list[str]]]:
+    """The share of this task, and the files through which it sent what was too large for memory."""
+    if job.tasks == 1:
+        yield Share(), []
+        return
+    from pyspark import BarrierTaskContext
+
+    task = BarrierTaskContext.get()
+    rank, blobs, gone = task.partitionId(), job.context.blobs, list[str]()
+    host = task.getTaskInfos()[rank].address.rpartition(":")[0].strip("[]")
+    rounds = iter(range(1 << 62))
+
+    def swap(parts: Sequence[pa.Table]) -> list[pa.Table]:
+        number, sent = next(rounds), []
+        for to, part in enumerate(parts):
+            large = to != rank and part.nbytes > job.sent // job.tasks
+            sent.append(blobs.refer(f"peers-{job.batch}-{number}-{rank}-{to}", part) if large else part)
+            if large:
+                gone.extend(files_of(sent[-1]))
+        return [blobs.resolve(part) for part in peers.swap(sent)]
+
+    with Peers(rank, job.tasks, host, job.token, ROWS) as peers:
+        job.publish(rank, peers.address)
+        peers.connect(job.address_of)
+        yield Share(rank, job.tasks, swap), gone
+
+
+def _run(job: _Job, coordinator: Coordinator, share: Share) -> tuple[RoundResult, pa.Table]:
+    """Run the rounds of the hosted workers; returns the result with their rows, and rows of their states."""
+    context, blobs, rows = job.context, job.context.blobs, job.result.rows
+    own = blobs.resolve(share.own(rows))
+    start = replace(job.result, rows=pa.concat_tables([own, share.others(rows)]))
+    states = {index: blobs.get(state) for index, state in job.states.items() if share.hosts(index)}
+    folder = context.record
+    watch = None if folder is None else lambda recorded: recorded.write(folder)
+    result, workers = run_local_rounds(
+        coordinator, start, states, job.bound, share=share, blobs=blobs, watch=watch
+    )
+    changed = [
+        (index, write_state(blobs, worker, job.batch, job.states.get(index), ms=1000 * worker.seconds))
+        for index, worker in workers.items()
+    ]
+    result = replace(result, rows=share.own(result.rows), outputs=share.own(result.outputs))
+    return result, wire.table(changed)
+
+
+def _as_rows(outputs: pa.Table) -> pa.Table:
+    """Outputs as rows of schema `ROWS`."""
+    columns = (outputs[name].to_pylist() for name in ("worker", "sink", "epoch", "payload"))
+    return wire.table(
+        (worker, Output(sink=sink, epoch=epoch, payload=payload))
+        for worker, sink, epoch, payload in zip(*columns, strict=True)
+    )
+
+
+def _decoded(job: _Job, answer: pa.Table) -> tuple[Coordinator, RoundResult]:
+    for _, failure in wire.read(answer, Failure):
+        failure.throw(f"batch {job.batch}")
+    first = next(item for rank, item in wire.read(answer, TaskResult) if rank == 0)
+    rows, outputs = wire.only(answer, Message, Header), as_outputs(answer)
+    result = RoundResult.decode(first.result, rows=rows, outputs=outputs)
+    return Coordinator.decode(job.context.plan, first.coordinator), result
