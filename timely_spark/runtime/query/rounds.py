@@ -32,7 +32,7 @@ from timely_spark.worker import ROWS, wire
 from timely_spark.worker.wire import Failure, Header, Item, Message, Output, RowKind
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
 
@@ -132,20 +132,23 @@ class Rounds:
         if job.tasks == 1:
             return tasks.mapInArrow(functools.partial(_task, job), ROWS_DDL).toArrow().cast(ROWS)
         stage = tasks.mapInArrow(functools.partial(_task, job), ROWS_DDL, barrier=True)
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                with _given_up(session, job) as given_up:
-                    return stage.toArrow().cast(ROWS)
-            except Exception as error:
-                if given_up.is_set():
-                    reason = f"a stage of {job.tasks} tasks has not begun in {BEGIN:g} s"
-                    return wire.table([(0, Apart(reason))])
-                if attempt == ATTEMPTS:
-                    raise
-                self._warn("the parallel rounds of batch %d run again: %s", job.batch, _reason(error))
-            finally:
-                job.forget_addresses()
-        raise AssertionError
+        for _ in range(ATTEMPTS - 1):
+            if (answer := self._tried(session, job, stage)) is not None:
+                return answer
+        return stage.toArrow().cast(ROWS)
+
+    def _tried(self, session: SparkSession, job: _Job, stage: DataFrame) -> pa.Table | None:
+        """The rows of a barrier stage; None: the stage has failed."""
+        try:
+            with _given_up(session, job) as given_up:
+                return stage.toArrow().cast(ROWS)
+        except Exception as error:  # noqa: BLE001 - a lost task ends in one of many errors of Spark
+            if given_up.is_set():
+                return wire.table([(0, Apart(f"a stage of {job.tasks} tasks has not begun in {BEGIN:g} s"))])
+            self._warn("the parallel rounds of batch %d run again: %s", job.batch, _reason(error))
+            return None
+        finally:
+            job.forget_addresses()
 
     def _stay_apart(self, reason: str) -> None:
         self.tasks = 1
@@ -186,11 +189,11 @@ class _Job:
 
     def publish(self, rank: int, address: Address) -> None:
         """Let the other tasks know the address of a task."""
-        self.context.log.write_json(self._place(rank), {"host": address[0], "port": address[1]})
+        self.context.log.files.write_json(self._place(rank), {"host": address[0], "port": address[1]})
 
     def address_of(self, rank: int) -> Address | None:
         """The address of a task; None: not known yet."""
-        found = self.context.log.read_json(self._place(rank))
+        found = self.context.log.files.json(self._place(rank))
         return None if found is None else (found["host"], found["port"])
 
     def forget_addresses(self) -> None:
