@@ -305,8 +305,10 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
     ),
     (
         "coordinator/local_rounds.py",
-        ["tests/coordinator/test_local_rounds.py"],
+        ["tests/coordinator/test_local_rounds.py", "tests/coordinator/test_parallel_rounds.py"],
         [
+            ("needless = pc.or_(needless, output)", "pass"),
+            ("return worker % self.processes == self.rank", "return True"),
             ('result.stats["rounds"] < self.rounds', 'result.stats["rounds"] <= self.rounds'),
             ('result.stats["bytes_in_flight"] <= self.exchanged', "True"),
             ('result.stats.get("bytes", 0) <= self.delivered', "True"),
@@ -496,7 +498,14 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             ("if result.complete:", "if False:"),
             ('"runnable": result.rows.num_rows > 0', '"runnable": True'),
             ("bound=asdict(rounds.bound)", "bound=asdict(Bound(rounds=1))"),
-            ("states.enter(changed)\n", "pass\n"),
+        ],
+    ),
+    (
+        "runtime/query/rounds.py",
+        [*_DRIVER, "tests/runtime/test_peers.py"],
+        [
+            ("            states.enter(rows)\n", "            pass\n"),
+            ("released=[*result.released, *last.released]", "released=last.released"),
         ],
     ),
     (
