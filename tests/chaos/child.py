@@ -20,6 +20,8 @@ from flows import SCENARIOS, Scenario
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from timely_spark.errors import Where
+from timely_spark.runtime.sources.folder import FileSource, Folder
 
 CONFS = {
     "spark.driver.host": "127.0.0.1",
@@ -49,12 +51,16 @@ def run(spark: SparkSession, home: Path, params: dict[str, Any]) -> None:
     """Starts the flow, or resumes it, and waits for its end."""
     scenario = SCENARIOS[params["scenario"]]
     flow = scenario.build(home)
-    frames = {
+    frames: dict[str, Any] = {
         source: spark.readStream.schema(columns)
         .option("maxFilesPerTrigger", 1)
         .parquet(str(home / "input" / source))
         for source, columns in scenario.columns().items()
     }
+    if frames:  # one of the sources is read as files
+        source = next(iter(frames))
+        folder = Folder.of(source, Where(__file__, 1), home / "input" / source, "parquet", None)
+        frames[source] = FileSource(folder, files_per_epoch=1)
     done = points.watch(home)
     query = flow.start(
         spark,

@@ -71,12 +71,21 @@ CALLS = (
     Call(
         "taken", "query.feedback", "FeedbackReader.commit", lambda reader, *_: reader.log.checkpoint, SOURCE
     ),
+    Call("journal", "sources.journal", "FileJournal.append", lambda it, *_: it._files.root, SOURCE),
+    Call("share", "sources.reader", "FilesReader.partitions", lambda it, *_: it.context.checkpoint, SOURCE),
     Call("operator", "query.streaming", "_work", lambda context, *_: context.checkpoint, TASK),
     Call("localrounds", "query.rounds", "_run", lambda job, *_: job.context.checkpoint, TASK),
     Call("blob", "storage.blobs", "Blobs.put", lambda blobs, *_: blobs.files.root, TASK),
 )
 #: Folders of the round log: `<folder>.temp`, a file is written and not yet in its place.
-FOLDERS = {"rounds": DRIVER, "outputs": DRIVER, "captured": DRIVER, "inputs": DRIVER, "blobs": TASK}
+FOLDERS = {
+    "rounds": DRIVER,
+    "outputs": DRIVER,
+    "captured": DRIVER,
+    "inputs": DRIVER,
+    "files": SOURCE,
+    "blobs": TASK,
+}
 #: What Spark and Delta write, seen by looking: `<name>.there`; and `.temp`, which a look may miss.
 WATCHED = {
     "offsets": "checkpoint/offsets",

@@ -72,3 +72,19 @@ def test_executors_killed_and_a_task_that_is_done_twice(base: Path, known: dict[
     assert chain.doubles == 1
     assert [victim for _, victim in chain.kills] == ["twice", "executor"]
     assert verdict.differences(known[LOOPING].outcome, verdict.outcome(chain.home)) == []
+
+
+@pytest.mark.campaign  # the sample may kill anywhere
+def test_the_file_source_killed_around_its_journal(base: Path, known: dict[Params, Unfailed]) -> None:
+    chain = Chain(LOOPING, base / "journal")
+
+    for order in (
+        ("journal.before", 2, "python"),
+        ("files.temp", 1, "group"),
+        ("journal.after", 1, "driver"),
+    ):
+        chain.start([order])
+    assert chain.start([])
+
+    assert len(chain.kills) == 3
+    assert verdict.differences(known[LOOPING].outcome, verdict.outcome(chain.home)) == []
