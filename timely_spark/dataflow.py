@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from timely_spark.runtime.handle.inputs import InputHandle
     from timely_spark.runtime.handle.query import Query
     from timely_spark.runtime.sources.folder import FileSource
+
+_log = logging.getLogger(__name__)
 
 Trigger = str | Mapping[str, Any] | None
 
@@ -237,6 +240,71 @@ class Dataflow:
         folder = Folder.of(name, caller(), path, format, filesystem)
         source = self._source(name, folder.schema(schema), epoch, max_jump)
         self.frames[name] = FileSource(folder, files_per_epoch, max_bytes_per_epoch)
+        return source
+
+    @locate_errors
+    def delta(
+        self,
+        name: str,
+        path: str | os.PathLike[str],
+        *,
+        changes: bool = False,
+        from_version: int | None = None,
+        versions_per_epoch: int = 1,
+        epoch: str | None = None,
+        max_jump: int = 10_000_000_000,
+    ) -> Source:
+        """A Delta table, version by version, as columns: first all its rows, then each version is an epoch.
+
+        The tasks read the table's files as those of `files`. A table with deletion vectors, column mapping
+        or another feature of readers is read by Spark's own reader, if there is a session with Delta Lake;
+        the epochs are then Spark's micro-batches.
+
+        Args:
+            name: the input's name.
+            path: the table's folder, which driver and executors see: a path or URI.
+            changes: also read updates and deletions: rows have the column ``diff``, 1 for an added and -1 for
+                a removed row, and ``collection(diff="diff")`` is the table. The table's change feed is used
+                where there is one; else the files that a version removes are read, which must still exist.
+                Without it, a version that removes rows is an error.
+            from_version: start with this version, instead of all rows of the newest one.
+            versions_per_epoch: the most versions of an epoch. Versions without rows do not count.
+            epoch: as for `source`.
+            max_jump: as for `source`.
+
+        **Columns:** out those of the newest version when the flow is built; with `changes` also diff long.
+
+        Raises:
+            BadFile: there is no table, or at run time: a version removes rows, or a file is gone.
+            TableUnsupported: the table needs Spark's reader, and there is no session; or, at run time, since
+                a version.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> flow = ts.Dataflow("edges")
+            >>> edges = flow.delta("edges", "/tables/edges", changes=True).collection(diff="diff")
+            ... # doctest: +SKIP
+        """
+        from timely_spark.runtime.errors import TableUnsupported
+        from timely_spark.runtime.sources.delta_log import DeltaSource, spark_frame
+        from timely_spark.runtime.sources.folder import Folder
+
+        whole("versions_per_epoch", versions_per_epoch)
+        if from_version is not None:
+            whole("from_version", from_version, least=0)
+        folder = Folder.of(name, caller(), path, "parquet", None)
+        table = DeltaSource(
+            folder, changes=bool(changes), versions_per_epoch=versions_per_epoch, from_version=from_version
+        )
+        try:
+            schema = table.log.schema()
+        except TableUnsupported as error:
+            if (frame := spark_frame(table)) is None:
+                raise
+            _log.warning("%s: Spark's own reader is used", error.message)
+            return self.source(name, frame, epoch=epoch, max_jump=max_jump)
+        source = self._source(name, schema, epoch, max_jump)
+        self.frames[name] = table
         return source
 
     def _source(self, name: str, schema: pa.Schema, epoch: str | None, max_jump: int) -> Source:

@@ -119,3 +119,32 @@ def test_a_damaged_file_ends_the_query_with_its_name_and_a_mended_one_is_read(
     gone.files("edges", tmp_path / "none", schema="src long").capture("out")
     with pytest.raises(TimelyError, match="does not exist"):
         gone.start(spark, trigger="available_now")
+
+
+def test_a_delta_table_and_its_changes_version_by_version(
+    spark: SparkSession, checkpoint: str, tmp_path: Path
+) -> None:
+    table = str(tmp_path / "table")
+    properties = "tblproperties (delta.enableChangeDataFeed = true)"
+    spark.sql(
+        f"create table delta.`{table}` (k long, day date) using delta partitioned by (day) {properties}"
+    )
+    spark.sql(f"insert into delta.`{table}` values (1, date'2024-01-01'), (2, null)")
+
+    def answer(**more: Any) -> list[list[Any]]:
+        flow = ts.Dataflow("delta")
+        source = flow.delta("table", table, changes=True)
+        source.collection(diff="diff").map(lambda row: (row.k,), "k long").changes("diff").capture("out")
+        rows = run(flow, spark, checkpoint, **more).captured("out").rows()
+        return [rows[epoch] for epoch in sorted(rows)]
+
+    assert answer() == [[(1, 1), (2, 1)]]
+    spark.sql(f"update delta.`{table}` set k = 5 where k = 1")
+    spark.sql(f"optimize delta.`{table}`")
+    spark.sql(f"delete from delta.`{table}` where k = 2")
+    assert answer()[1:] == [[(1, -1), (5, 1)], [(2, -1)]]
+
+    spark.sql(f"alter table delta.`{table}` set tblproperties (delta.enableDeletionVectors = true)")
+    flow = ts.Dataflow("by Spark")
+    flow.delta("table", table).select("k").capture("out")
+    assert run(flow, spark, f"{checkpoint}-2").captured("out").rows() == {0: [(5,)]}

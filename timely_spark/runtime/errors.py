@@ -43,6 +43,12 @@ class BadFile(TimelyError, OSError):
     condition = "BAD_FILE"
 
 
+class TableUnsupported(TimelyError, NotImplementedError):
+    """A Delta table has a feature that only Spark's reader knows."""
+
+    condition = "TABLE_UNSUPPORTED"
+
+
 class OtherFlow(TimelyError, ValueError):
     """The checkpoint is not one of a flow, or of another version."""
 

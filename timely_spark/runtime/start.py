@@ -291,7 +291,7 @@ def _check_sources(
     for name, frame in dataframes.items():
         if isinstance(frame, FileSource):
             if local:  # elsewhere only the executors may see the folder
-                frame.folder.check_exists()
+                frame.check_exists()
             continue
         if getattr(frame, "isStreaming", False) is not True:
             kind = "a batch DataFrame" if hasattr(frame, "isStreaming") else f"a {type(frame).__name__}"

@@ -51,7 +51,7 @@ class World:
         self.arrived.append(File(modified, f"/in/{len(self.arrived)}", 1))
 
     def poll(self) -> dict[str, int]:
-        self.reader._next_listing = 0
+        self.reader._next_look = 0
         limit = ReadAllAvailable() if self.limit is None else ReadMaxFiles(self.limit)
         return self.reader.latestOffset(self.offsets[-1], limit)
 

@@ -46,9 +46,9 @@ def timely_source(path: Sequence[str]) -> type[DataSource]:
                 return super().streamReader(schema)
             self.extend_path()
             from timely_spark.runtime.query.run_context import RunContext
-            from timely_spark.runtime.sources.reader import FilesReader
+            from timely_spark.runtime.sources.reader import reader_of
 
-            return FilesReader.of(RunContext.from_option(self.options["context"]), self.options["files"])
+            return reader_of(RunContext.from_option(self.options["context"]), self.options["files"])
 
         def extend_path(self) -> None:
             import sys

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 #: As Spark's file source: opening a file counts as so many bytes, and a task reads at most so many.
 OPENING, MOST = 4 << 20, 128 << 20
 
 
+Values: TypeAlias = tuple[tuple[str, str | None], ...]
+"""Columns that have one value in a whole file: their names and texts."""
+
+
 class File(NamedTuple):
-    """A file of a source, in the order of reading: by modification time (ns), then by name."""
+    """A file of a source, in the order of reading: by modification time, then by name."""
 
     modified: int
     path: str
     size: int
+    #: None: those in the names of the folders above
+    values: Values | None = None
 
 
 class Part(NamedTuple):
@@ -24,6 +30,7 @@ class Part(NamedTuple):
     path: str
     start: int
     end: int
+    values: Values | None = None
 
 
 def is_visible(path: str) -> bool:
@@ -80,8 +87,8 @@ def split(files: Iterable[File], tasks: int, *, divisible: bool) -> list[list[Pa
 
     Every byte is in one part. The result depends on the arguments only, so a replay has the same parts.
 
-    >>> split([File(0, "a", 20 << 20)], 2, divisible=True)
-    [[Part(path='a', start=0, end=12582912)], [Part(path='a', start=12582912, end=20971520)]]
+    >>> [[part[:3] for part in share] for share in split([File(0, "a", 20 << 20)], 2, divisible=True)]
+    [[('a', 0, 12582912)], [('a', 12582912, 20971520)]]
     >>> len(split([File(0, str(n), 1000) for n in range(9)], 2, divisible=False))
     2
     """
@@ -93,7 +100,7 @@ def split(files: Iterable[File], tasks: int, *, divisible: bool) -> list[list[Pa
     for file in listed:
         step = share if divisible else file.size
         for start in range(0, file.size, step):
-            part = Part(file.path, start, min(start + step, file.size))
+            part = Part(file.path, start, min(start + step, file.size), file.values)
             if not shares or part.end - part.start > room:
                 shares.append([])
                 room = share

@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import os
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import and_
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +22,7 @@ from pyarrow import csv, fs
 from timely_spark.errors import Where
 from timely_spark.graph import as_schema, describe, refuse
 from timely_spark.runtime.errors import BadFile
-from timely_spark.runtime.sources.arrivals import File, Part, is_visible
+from timely_spark.runtime.sources.arrivals import File, Part, Values, is_visible
 from timely_spark.runtime.storage.files import location
 from timely_spark.runtime.storage.stores import filesystem_of
 
@@ -48,6 +51,8 @@ _PLAIN = {
     pa.uint64(): pa.decimal128(20, 0),
     pa.float16(): pa.float32(),
 }
+#: Null as the name of a folder.
+_NULL = "__HIVE_DEFAULT_PARTITION__"
 #: Errors of pyarrow about the content of a file.
 _DAMAGE = (pa.ArrowException, OSError, ValueError)
 
@@ -99,7 +104,8 @@ class Folder:
         return isinstance(self.format, ds.ParquetFileFormat)
 
     @cached_property
-    def _place(self) -> tuple[fs.FileSystem, str]:
+    def place(self) -> tuple[fs.FileSystem, str]:
+        """The file system, and the path in it."""
         return filesystem_of(self.path) if self.filesystem is None else (self.filesystem, self.path)
 
     def __getstate__(self) -> dict[str, object]:
@@ -111,7 +117,7 @@ class Folder:
         Raises:
             BadFile: it does not.
         """
-        system, top = self._place
+        system, top = self.place
         if system.get_file_info(top).type == fs.FileType.NotFound:
             msg = f"source {self.source!r}: {self.path} does not exist"
             hint = "give the folder itself, without patterns, or make it first."
@@ -119,7 +125,7 @@ class Folder:
 
     def files(self) -> list[File]:
         """All visible files below the folder, or the one file that the path names."""
-        system, top = self._place
+        system, top = self.place
         info = system.get_file_info(top)
         if info.type == fs.FileType.File:
             return [File(info.mtime_ns or 0, info.path, info.size)]
@@ -131,7 +137,7 @@ class Folder:
         ]
 
     def _relative(self, path: str) -> str:
-        return path.removeprefix(self._place[1]).lstrip("/")
+        return path.removeprefix(self.place[1]).lstrip("/")
 
     # -- the schema ------------------------------------------------------------------------------------------
     def schema(self, given: Any) -> pa.Schema:
@@ -146,47 +152,60 @@ class Folder:
         if given is not None:
             schema = as_schema(given)
             if newest is not None:
-                fragment = self._fragment(newest.path, schema)
-                with self._reading(newest.path):
-                    self._check(fragment, schema, schema.names, all_of_them=True)
+                keys = self._keys(newest.path)
+                with self.reading(newest.path):
+                    fragment = self._fragment(newest.path, schema, keys)
+                    self._check(fragment, schema, schema.names, dict(keys), all_of_them=True)
             return schema
         if newest is None:
             msg = f"source {self.source!r}: no schema is given, and {self.path} has no file to take it from"
             hint = 'files(..., schema="id long, name string"); names that begin with "." or "_" do not count.'
             raise BadFile(msg, where=self.where, hint=hint)
-        fragment = self._fragment(newest.path, pa.schema([]))
-        with self._reading(newest.path):
+        with self.reading(newest.path):
+            fragment = self._fragment(newest.path, pa.schema([]), ())
             columns = {field.name: _plain(field.type) for field in fragment.physical_schema}
-        for key, value in self._keys(newest.path).items():
-            columns[key] = pa.int64() if value.isdecimal() else pa.string()
+        for key, text in self._keys(newest.path):
+            columns[key] = pa.int64() if text is not None and text.isdecimal() else pa.string()
         return as_schema(pa.schema(list(columns.items())))
 
-    def _keys(self, path: str) -> dict[str, str]:
+    def _keys(self, path: str) -> Values:
         """The columns in the names of the folders above a file: ``day=1/a.parquet``."""
         pairs = (part.partition("=") for part in self._relative(path).split("/")[:-1])
-        return {key: value for key, mark, value in pairs if mark and key}
+        texts = {key: unquote(value) for key, mark, value in pairs if mark and key}
+        return tuple((key, None if text == _NULL else text) for key, text in texts.items())
 
-    def _fragment(self, path: str, schema: pa.Schema) -> Any:
-        system, _ = self._place
-        keys = pa.schema([schema.field(key) for key in self._keys(path) if key in schema.names])
-        values = None
-        if keys.names:
-            folders = self._relative(path).rpartition("/")[0]
-            values = ds.partitioning(keys, flavor="hive").parse(f"/{folders}/")
-        return self.format.make_fragment(path, system, partition_expression=values)
+    def _fragment(self, path: str, schema: pa.Schema, values: Values) -> Any:
+        """A file, of which some columns have one value."""
+        known = [
+            pc.field(name).is_null()
+            if text is None
+            else pc.field(name) == _value(text, schema.field(name).type)
+            for name, text in values
+            if name in schema.names
+        ]
+        expression = reduce(and_, known) if known else None
+        return self.format.make_fragment(path, self.place[0], partition_expression=expression)
 
-    def _check(self, fragment: Any, schema: pa.Schema, columns: Sequence[str], *, all_of_them: bool) -> None:
+    def _check(
+        self,
+        fragment: Any,
+        schema: pa.Schema,
+        columns: Sequence[str],
+        values: Mapping[str, Any],
+        *,
+        all_of_them: bool,
+    ) -> None:
         """Check that a file has the columns.
 
         Without `all_of_them` it may lack some, as files do from before a column was added; they are null.
         Records of JSON may lack any.
         """
-        own, keys = fragment.physical_schema.names, self._keys(fragment.path)
-        missing = [name for name in columns if name not in own and name not in keys]
+        own = fragment.physical_schema.names
+        missing = [name for name in columns if name not in own and name not in values]
         other_case = {name.lower() for name in missing} & {name.lower() for name in own}
         wrong = all_of_them or other_case or {*own}.isdisjoint(schema.names)
         if missing and wrong and not isinstance(self.format, ds.JsonFileFormat):
-            found = sorted({*own, *keys})
+            found = sorted({*own, *values})
             has = f"source {self.source!r} has columns ({describe(schema)})"
             msg = f"{has}; {fragment.path} lacks {missing}, it has {found}"
             raise BadFile(msg, where=self.where, hint="give files(schema=...) as the files are; case counts.")
@@ -197,20 +216,29 @@ class Folder:
         parts: Iterable[Part],
         schema: pa.Schema,
         columns: Sequence[str],
-        condition: pc.Expression | None,
+        condition: pc.Expression | None = None,
+        computed: Mapping[str, pc.Expression] = MappingProxyType({}),
     ) -> Iterator[pa.RecordBatch]:
         """The rows of parts of files, in order, with columns of the schema's types.
 
         Args:
             condition: row groups whose statistics exclude it need not be read.
+            computed: columns that are computed from a file's other columns where it lacks them.
 
         Raises:
             BadFile: a file is missing, damaged, or has other columns.
         """
-        for path, start, end in parts:
-            fragment = self._fragment(path, schema)
-            with self._reading(path):
-                self._check(fragment, schema, columns, all_of_them=False)
+        for path, start, end, known in parts:
+            values = self._keys(path) if known is None else known
+            with self.reading(path):
+                fragment = self._fragment(path, schema, values)
+                own = fragment.physical_schema
+                given = {*own.names, *dict(values)}
+                of = {
+                    name: computed[name] if name in computed and name not in given else pc.field(name)
+                    for name in columns
+                }
+                self._check(fragment, schema, columns, {**computed, **dict(values)}, all_of_them=False)
                 if self.divisible:
                     groups = [n for n, at in enumerate(_starts(fragment)) if start <= at < end]
                     fragment = fragment.subset(row_group_ids=groups)
@@ -219,11 +247,12 @@ class Folder:
                     if not fragment.row_groups:
                         continue
                 # one thread: a task has one core, and the rows stay in order
-                options: dict[str, Any] = {"columns": list(columns), "use_threads": False}
-                yield from ds.Scanner.from_fragment(fragment, schema=schema, **options).to_batches()
+                every = pa.schema([*schema, *(field for field in own if field.name not in schema.names)])
+                scanner = ds.Scanner.from_fragment(fragment, schema=every, columns=of, use_threads=False)
+                yield from scanner.to_batches()
 
     @contextmanager
-    def _reading(self, path: str) -> Iterator[None]:
+    def reading(self, path: str) -> Iterator[None]:
         """Name the source and the file in errors."""
         try:
             yield
@@ -260,9 +289,29 @@ class FileSource:
     condition: pc.Expression | None = None
     tasks: int = 1
 
+    @property
+    def computed(self) -> Mapping[str, pc.Expression]:
+        """Columns that are computed from a file's other columns where it lacks them."""
+        return {}
+
+    def check_exists(self) -> None:
+        """Check that there is something to read.
+
+        Raises:
+            BadFile: there is not.
+        """
+        self.folder.check_exists()
+
     def to_option(self) -> str:
         """Encode as the text of a data source's option."""
         return base64.b64encode(pickle.dumps(self)).decode()
+
+
+def _value(text: str, kind: pa.DataType) -> pa.Scalar:
+    """The value of a text; times without a zone are UTC."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.scalar(text.removesuffix("Z")).cast(pa.timestamp(kind.unit)).cast(kind)
+    return pa.scalar(text).cast(kind)
 
 
 def _starts(fragment: Any) -> Iterator[int]:

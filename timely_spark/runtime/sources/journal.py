@@ -97,7 +97,7 @@ class FileJournal:
         Raises:
             FileExistsError: another process has written it.
         """
-        columns = list(zip(*files, strict=True))
+        columns = list(zip(*((file.modified, file.path, file.size) for file in files), strict=True))
         table = pa.table(
             [pa.array(*pair) for pair in zip(columns, _SCHEMA.types, strict=True)], schema=_SCHEMA
         )

@@ -1,0 +1,178 @@
+"""A Delta table by its log: the rows of each version, checkpoints, and the tables that are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import timely_spark as ts
+from timely_spark.errors import Where
+from timely_spark.runtime.errors import BadFile, TableUnsupported
+from timely_spark.runtime.sources.arrivals import Part
+from timely_spark.runtime.sources.delta_log import DeltaLog, DeltaSource
+from timely_spark.runtime.sources.folder import Folder
+
+FIELDS = [
+    {"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in (("n", "long"), ("day", "date"))
+]
+METADATA = {"schemaString": json.dumps({"type": "struct", "fields": FIELDS}), "configuration": {}}
+BEGIN = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": METADATA}]
+
+
+class Table:
+    """A Delta table whose log is written by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.versions = folder, 0
+        (folder / "_delta_log").mkdir()
+
+    def commit(self, *actions: dict[str, Any]) -> None:
+        name = f"{self.versions:020}.json"
+        (self.folder / "_delta_log" / name).write_text("".join(f"{json.dumps(a)}\n" for a in actions))
+        self.versions += 1
+
+    def file(self, name: str, numbers: list[int], day: str | None = None, **more: Any) -> dict[str, Any]:
+        changes = {"_change_type": more.pop("kinds")} if "kinds" in more else {}
+        pq.write_table(pa.table({"n": numbers, **changes}), self.folder / name)
+        size = (self.folder / name).stat().st_size
+        return {"path": name, "size": size, "partitionValues": {"day": day}, "modificationTime": 1, **more}
+
+    def log(self, *, changes: bool = False) -> DeltaLog:
+        folder = Folder.of("t", Where("job.py", 3), self.folder, "parquet", None)
+        return DeltaLog(folder, changes)
+
+    def rows(self, files: list[Any], *, changes: bool = False) -> list[tuple[Any, ...]]:
+        log = self.log(changes=changes)
+        schema, parts = log.schema(), [Part(file.path, 0, file.size, file.values) for file in files]
+        computed = DeltaSource(log.folder, changes=changes).computed
+        batches = log.folder.read(parts, schema, schema.names, None, computed)
+        return [tuple(row.values()) for batch in batches for row in batch.cast(schema).to_pylist()]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path)
+
+
+def days(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return [(n, day and str(day), *more) for n, day, *more in rows]
+
+
+def test_versions_and_snapshots_of_a_table_that_grows(table: Table) -> None:
+    table.commit(*BEGIN, {"add": table.file("a", [1], "2024-01-02")})
+    table.commit({"add": table.file("b", [2, 3])})
+    table.commit(
+        {"commitInfo": {}},
+        {"add": table.file("c", [1, 2, 3], dataChange=False)},
+        {"remove": {"path": "b", "dataChange": False}},
+    )
+    log = table.log()
+
+    assert log.newest() == 2
+    assert (log.has(2), log.has(3)) == (True, False)
+    assert days(table.rows(log.files(0))) == [(1, "2024-01-02")]
+    assert days(table.rows(log.files(1))) == [(2, None), (3, None)]
+    assert log.files(2) == [], "the same rows in other files"
+    assert [Path(file.path).name for file in log.snapshot(2)] == ["a", "c"]
+
+
+def test_changes_are_those_of_the_feed_or_else_of_whole_files(table: Table) -> None:
+    a, b = table.file("a", [1, 2]), table.file("b", [2])
+    table.commit(*BEGIN, {"add": a})
+    table.commit({"remove": {"path": "a", "dataChange": True}}, {"add": b})
+    change = table.file("c", [2, 2, 7, 9], kinds=["update_preimage", "update_postimage", "insert", "delete"])
+    table.commit(
+        {"remove": {"path": "b", "dataChange": True}}, {"add": table.file("d", [0])}, {"cdc": change}
+    )
+
+    log = table.log(changes=True)
+    assert table.rows(log.files(1), changes=True) == [(1, None, -1), (2, None, -1), (2, None, 1)]
+    assert table.rows(log.files(2), changes=True) == [
+        (2, None, -1),
+        (2, None, 1),
+        (7, None, 1),
+        (9, None, -1),
+    ]
+    with pytest.raises(
+        BadFile, match=r"(?s)source 't': version 1 of .* removes or updates rows \(job.py:3\)\nHint"
+    ):
+        table.log().files(1)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_snapshot_begins_with_the_last_complete_checkpoint(table: Table, parts: int) -> None:
+    adds = [{"add": table.file(name, [n]), "metaData": None, "protocol": None} for n, name in enumerate("ab")]
+    table.commit({"add": table.file("x", [9])})  # which the checkpoint replaces
+    table.commit()
+    heads = [{"add": None, "metaData": METADATA | {"configuration": [("k", "v")]}, "protocol": None}]
+    kinds = pa.schema(
+        [
+            (
+                "add",
+                pa.struct(
+                    [
+                        ("path", pa.string()),
+                        ("size", pa.int64()),
+                        ("partitionValues", pa.map_(pa.string(), pa.string())),
+                    ]
+                ),
+            ),
+            (
+                "metaData",
+                pa.struct(
+                    [("schemaString", pa.string()), ("configuration", pa.map_(pa.string(), pa.string()))]
+                ),
+            ),
+            ("protocol", pa.struct([("minReaderVersion", pa.int32())])),
+        ]
+    )
+    for row in adds:
+        row["add"]["partitionValues"] = [("day", None)]
+    for part, rows in enumerate([adds + heads] if parts == 1 else [adds, heads], 1):
+        name = f"{1:020}.checkpoint" + (f".{part:010}.{parts:010}" if parts > 1 else "") + ".parquet"
+        pq.write_table(pa.Table.from_pylist(rows, kinds), table.folder / "_delta_log" / name)
+    (table.folder / "_delta_log" / f"{2:020}.checkpoint.{1:010}.{2:010}.parquet").write_bytes(b"half")
+    table.commit({"add": table.file("c", [2])}, {"remove": {"path": "a"}})
+
+    assert sorted(table.rows(table.log().snapshot(2))) == [(1, None), (2, None)]
+
+
+@pytest.mark.parametrize(
+    ("actions", "why"),
+    [
+        ([{"protocol": {"minReaderVersion": 3, "readerFeatures": ["deletionVectors"]}}], "deletionVectors"),
+        ([{"protocol": {"minReaderVersion": 4}}], "reader version 4"),
+        (
+            [{"metaData": METADATA | {"configuration": {"delta.columnMapping.mode": "name"}}}],
+            "maps its columns",
+        ),
+        (
+            [{"add": {"path": "a", "size": 1, "deletionVector": {}, "x": 1} | {"deletionVector": {"a": 1}}}],
+            "vectors",
+        ),
+        ([{"add": {"path": "s3://elsewhere/a", "size": 1}}], "outside"),
+    ],
+)
+def test_tables_that_need_sparks_reader_are_refused(table: Table, actions: list[Any], why: str) -> None:
+    table.commit(*BEGIN)
+    table.commit(*actions)
+
+    with pytest.raises(
+        TableUnsupported, match=f"(?s)source 't': Delta table .*{why}.*job.py:3.\nHint: read it with"
+    ):
+        table.log().files(1)
+
+
+def test_no_table_and_a_version_that_is_gone(table: Table) -> None:
+    with pytest.raises(BadFile, match="is no Delta table"):
+        ts.Dataflow("d").delta("t", table.folder)
+    table.versions = 4
+    table.commit(*BEGIN)
+    table.log().check_reachable(5)
+    with pytest.raises(BadFile, match=r"version 3 of .* is no longer in its log"):
+        table.log().check_reachable(3)

@@ -1,0 +1,273 @@
+"""`DeltaLog`: a Delta table by its log: the files that each version adds and removes.
+
+Tables whose files alone do not say what is in them are refused: those with deletion vectors, column mapping,
+or another feature that readers must know.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from timely_spark.graph import as_schema
+from timely_spark.runtime.errors import BadFile, TableUnsupported
+from timely_spark.runtime.sources.arrivals import File, Values
+from timely_spark.runtime.sources.folder import FileSource, Folder
+
+#: The column of a change's sign.
+DIFF = "diff"
+#: What a file of changes says of each row.
+CHANGE = "_change_type"
+#: Features that do not change how files are read. Of column mapping, only the mode "none" does not.
+_HARMLESS = {"timestampNtz", "vacuumProtocolCheck", "columnMapping"}
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
+
+_VECTORS, _OUTSIDE = "has deletion vectors", "has files outside of its folder"
+
+Action = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class DeltaLog:
+    """The log of a table. With `changes`, its rows have their sign in the column `diff`."""
+
+    folder: Folder
+    changes: bool
+
+    # -- the log ---------------------------------------------------------------------------------------------
+    def newest(self) -> int:
+        """The newest version.
+
+        Raises:
+            BadFile: there is no table.
+        """
+        if versions := [int(found[1]) for name in self._names() if (found := _COMMIT.fullmatch(name))]:
+            return max(versions)
+        msg = f"{self.folder.path} is no Delta table"
+        raise self._error(msg, "give the folder that has _delta_log.")
+
+    def check_reachable(self, version: int) -> None:
+        """Check that a version comes, if the log does not have it: it may have been removed.
+
+        Raises:
+            BadFile: the log has later versions only.
+        """
+        if not self.has(version) and self.newest() >= version:
+            msg = f"version {version} of {self.folder.path} is no longer in its log"
+            raise self._error(msg, "start from the newest version, with a new checkpoint.")
+
+    def has(self, version: int) -> bool:
+        """Whether the log has the version."""
+        system, _ = self.folder.place
+        return bool(system.get_file_info(self._commit(version)).type == fs.FileType.File)
+
+    def schema(self) -> pa.Schema:
+        """The columns of the newest version.
+
+        Raises:
+            TableUnsupported: the table needs Spark's reader.
+        """
+        _, metadata = self._state(self.newest())
+        kind = json.loads(metadata["schemaString"])
+        schema = as_schema(_Described(kind))
+        return schema.append(pa.field(DIFF, pa.int64())) if self.changes else schema
+
+    def files(self, version: int) -> list[File]:
+        """The files of the rows that a version adds and, with `changes`, removes.
+
+        Raises:
+            BadFile: the version is missing, or removes rows and `changes` is false.
+            TableUnsupported: the table needs Spark's reader since this version.
+        """
+        actions = list(self._actions(version))
+        self._check(actions, version)
+        changed = [a["cdc"] for a in actions if "cdc" in a]
+        if self.changes and changed:
+            return [self._file(action) for action in changed]
+        added = [a["add"] for a in actions if "add" in a and a["add"].get("dataChange", True)]
+        removed = [a["remove"] for a in actions if "remove" in a and a["remove"].get("dataChange", True)]
+        if removed and not self.changes:
+            msg = f"version {version} of {self.folder.path} removes or updates rows"
+            raise self._error(msg, "read its changes: delta(..., changes=True).collection(diff='diff').")
+        return [
+            *(self._file(action, "-1") for action in removed),
+            *(self._file(action, "1") for action in added),
+        ]
+
+    def snapshot(self, version: int) -> list[File]:
+        """The files of the table at a version, the oldest first."""
+        active, _ = self._state(version)
+        return sorted(self._file(action, "1") for action in active.values())
+
+    def _state(self, version: int) -> tuple[dict[str, Action], Action]:
+        """The files and the metadata of a version: those of the last checkpoint, with later changes."""
+        first = 0
+        active: dict[str, Action] = {}
+        metadata: Action = {}
+        parts: dict[tuple[int, int], list[str]] = defaultdict(list)
+        for name in self._names():
+            if (found := _CHECKPOINT.fullmatch(name)) and int(found[1]) <= version:
+                parts[int(found[1]), int(found[2] or 1)].append(name)
+        if complete := [key for key, names in parts.items() if len(names) == key[1]]:
+            last = max(complete)
+            actions = [action for name in parts[last] for action in self._checkpoint(name)]
+            self._check(actions, last[0])
+            first = last[0] + 1
+            active = {action["add"]["path"]: action["add"] for action in actions if "add" in action}
+            metadata = next(action["metaData"] for action in actions if "metaData" in action)
+        for number in range(first, version + 1):
+            actions = list(self._actions(number))
+            self._check(actions, number)
+            for action in actions:
+                if "remove" in action:
+                    active.pop(action["remove"]["path"], None)
+                if "add" in action:
+                    active[action["add"]["path"]] = action["add"]
+                metadata = action.get("metaData", metadata)
+        return active, metadata
+
+    def _names(self) -> list[str]:
+        system, top = self.folder.place
+        selector = fs.FileSelector(f"{top}/_delta_log", allow_not_found=True)
+        return [info.base_name for info in system.get_file_info(selector)]
+
+    def _commit(self, version: int) -> str:
+        return f"{self.folder.place[1]}/_delta_log/{version:020}.json"
+
+    def _actions(self, version: int) -> Iterator[Action]:
+        path = self._commit(version)
+        with self.folder.reading(path), self.folder.place[0].open_input_stream(path) as file:
+            yield from map(json.loads, file.read().splitlines())
+
+    def _checkpoint(self, name: str) -> Iterator[Action]:
+        path = f"{self.folder.place[1]}/_delta_log/{name}"
+        with self.folder.reading(path), self.folder.place[0].open_input_file(path) as file:
+            table = pq.ParquetFile(file).read(columns=["add", "metaData", "protocol"])
+        for row in table.to_pylist():
+            yield {kind: action for kind, action in row.items() if action is not None}
+
+    # -- files -----------------------------------------------------------------------------------------------
+    def _file(self, action: Action, diff: str | None = None) -> File:
+        if action.get("deletionVector"):
+            raise self._unsupported(_VECTORS)
+        system, top = self.folder.place
+        path = unquote(action["path"])
+        if "://" in path or path.startswith("/"):
+            raise self._unsupported(_OUTSIDE)
+        values: Values = tuple(dict(action.get("partitionValues") or ()).items())
+        values = tuple((name, text or None) for name, text in values)  # an empty text is null
+        if self.changes and diff is not None:
+            values += ((DIFF, diff),)
+        size = action.get("size")
+        path = f"{top}/{path}"
+        if size is None:  # of a removed file it is optional
+            with self.folder.reading(path):
+                size = system.get_file_info(path).size or 1
+        return File(action.get("modificationTime") or 0, path, size, values)
+
+    def _check(self, actions: list[Action], version: int) -> None:
+        """Check that the files alone say what is in the table.
+
+        Raises:
+            TableUnsupported: they do not.
+        """
+        for action in actions:
+            if "protocol" in action:
+                protocol = action["protocol"]
+                unknown = {*(protocol.get("readerFeatures") or ())} - _HARMLESS
+                if protocol["minReaderVersion"] > 3 or unknown:
+                    wanted = sorted(unknown) or f"reader version {protocol['minReaderVersion']}"
+                    msg = f"needs {wanted} since version {version}"
+                    raise self._unsupported(msg)
+            if "metaData" in action:
+                mode = dict(action["metaData"].get("configuration") or ()).get("delta.columnMapping.mode")
+                if mode not in {None, "none"}:
+                    msg = f"maps its columns by {mode} since version {version}"
+                    raise self._unsupported(msg)
+
+    def _unsupported(self, what: str) -> TableUnsupported:
+        msg = f"source {self.folder.source!r}: Delta table {self.folder.path} {what}"
+        hint = "read it with flow.source(name, spark.readStream.format('delta')...), and a new checkpoint."
+        return TableUnsupported(msg, where=self.folder.where, hint=hint)
+
+    def _error(self, what: str, hint: str) -> BadFile:
+        return BadFile(f"source {self.folder.source!r}: {what}", where=self.folder.where, hint=hint)
+
+
+@dataclass(frozen=True)
+class _Described:
+    """A schema as Spark describes it in JSON."""
+
+    described: Any
+
+    def jsonValue(self) -> Any:  # noqa: N802 - Spark's name
+        """The description."""
+        return self.described
+
+
+@dataclass(frozen=True)
+class DeltaSource(FileSource):
+    """A source that reads a Delta table.
+
+    Args:
+        changes: also read updates and deletions, as rows with the column `diff`.
+        versions_per_epoch: the most versions of a batch.
+        from_version: the first version; None: first all rows of the newest version.
+    """
+
+    changes: bool = False
+    versions_per_epoch: int = 1
+    from_version: int | None = None
+
+    def check_exists(self) -> None:
+        """Check that there is a table.
+
+        Raises:
+            BadFile: there is none.
+        """
+        self.log.newest()
+
+    @property
+    def log(self) -> DeltaLog:
+        """The table's log."""
+        return DeltaLog(self.folder, self.changes)
+
+    @property
+    def computed(self) -> Mapping[str, pc.Expression]:
+        """The sign of the rows in files of changes."""
+        added = pc.field(CHANGE).isin(["insert", "update_postimage"])
+        return {DIFF: pc.if_else(added, pa.scalar(1), pa.scalar(-1))}
+
+
+def spark_frame(source: DeltaSource) -> Any:
+    """The table by Spark's own reader, with the columns of `DeltaLog`; None: there is no session.
+
+    Columns:
+        those of the table; with `changes` also diff long
+    """
+    try:
+        from pyspark.sql import SparkSession, functions
+    except ImportError:
+        return None
+    if (session := SparkSession.getActiveSession()) is None:
+        return None
+    reader = session.readStream.format("delta")
+    if source.from_version is not None:
+        reader = reader.option("startingVersion", source.from_version)
+    if not source.changes:
+        return reader.load(source.folder.path)
+    frame = reader.option("readChangeFeed", "true").load(source.folder.path)
+    sign = functions.when(frame[CHANGE].isin("insert", "update_postimage"), 1).otherwise(-1)
+    own = [name for name in frame.columns if name not in {CHANGE, "_commit_version", "_commit_timestamp"}]
+    return frame.select(*own, sign.cast("long").alias(DIFF))
