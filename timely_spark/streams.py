@@ -193,11 +193,7 @@ class Scope:
         return self.graph_scope.name
 
     def inner(
-        self,
-        *,
-        name: str | None = None,
-        max_iterations: int | None = None,
-        on_limit: OnLimit | None = None,
+        self, *, name: str | None = None, max_iterations: int | None = None, on_limit: OnLimit | None = None
     ) -> Scope:
         """A new loop inside this scope.
 

@@ -40,27 +40,25 @@ or with cancel(7)
 
     def __str__(self) -> str:
         place = f"loop {self.loop!r} ({self.where})"
-        if self.kind != "iterations":
-            cause, hint = {
-                "limit": (
-                    "at its limit",
-                    "raise max_iterations, or say on_limit='return' if the loop is meant to end there",
-                ),
-                "canceled": (
-                    "by cancel",
-                    "the bound stays, for later epochs and restarts, until the loop gets another name",
-                ),
-            }[self.kind]
+        if self.kind == "iterations":
             text = (
-                f"{place} ended {cause} after {self.iteration} iterations of epoch {self.epoch}: "
-                f"{self.records} records were dropped, among them {self.rows}"
+                f"{place} has reached iteration {self.iteration} in epoch {self.epoch}; records: {self.rows}"
+            )
+            hint = (
+                "let the loop drop repeated records, as distinct or min do; or bound it with max_iterations, "
+                f"or with cancel({self.epoch})"
             )
             return with_hint(text, hint)
-        hint = (
-            "let the loop drop repeated records, as distinct or min do; or bound it with max_iterations, "
-            f"or with cancel({self.epoch})"
+        if self.kind == "limit":
+            cause = "at its limit"
+            hint = "raise max_iterations, or say on_limit='return' if the loop is meant to end there"
+        else:
+            cause = "by cancel"
+            hint = "the bound stays, for later epochs and restarts, until the loop gets another name"
+        text = (
+            f"{place} ended {cause} after {self.iteration} iterations of epoch {self.epoch}: "
+            f"{self.records} records were dropped, among them {self.rows}"
         )
-        text = f"{place} has reached iteration {self.iteration} in epoch {self.epoch}; records: {self.rows}"
         return with_hint(text, hint)
 
     def encode(self) -> dict[str, Any]:

@@ -77,12 +77,12 @@ def join(
 ) -> Collection:
     """Every pair of records with equal keys; multiplicities multiply. A null key joins nothing.
 
-    Matched as changes come, with nothing to wait for. Where a side is arranged by the very keys, its index is
-    read, and nothing of that side is kept here; of two such sides the right one's.
+    Each change is matched when it arrives. If a side is arranged by exactly the keys, the join reads that
+    arrangement and stores nothing of the side; if both are, it reads that of the right side.
 
     Args:
         collection: the left side.
-        other: the right side; of an outer scope it is entered.
+        other: the right side; from an outer scope it enters this one.
         on: the key column, or columns, of one name on both sides; or
         left: key columns of the left side, and
         right: as many of the right side, of the same types (integers of any width).
@@ -121,15 +121,15 @@ def semijoin(
     unique: bool = False,
     name: str | None = None,
 ) -> Collection:
-    """The records whose key the other side has, each as often as it was: SQL's ``LEFT SEMI JOIN``.
+    """The records whose key the other side has, with their multiplicities: SQL's ``LEFT SEMI JOIN``.
 
-    A null key is in nothing. A key of the other side is there while it is there more often than 0.
+    A null key matches nothing. The other side has a key while the key's multiplicity is positive.
 
     Args:
-        collection: whose records are kept.
-        other: whose keys decide; of an outer scope it is entered.
+        collection: the records.
+        other: the collection of keys; from an outer scope it enters this one.
         on: the keys; or left and right, as for `join`.
-        unique: the other side has no key twice, ever, so need not be made distinct.
+        unique: the other side never has a key twice, so `distinct` is not needed.
 
     **Columns:** out as in.
 
@@ -163,9 +163,9 @@ def antijoin(
     unique: bool = False,
     name: str | None = None,
 ) -> Collection:
-    """The records whose key the other side has not: SQL's ``LEFT ANTI JOIN``. As `semijoin` otherwise.
+    """The records whose key the other side does not have: SQL's ``LEFT ANTI JOIN``.
 
-    What `semijoin` leaves out: so a null key stays.
+    These are the records that `semijoin`, with the same arguments, drops. So records with a null key stay.
 
     **Columns:** out as in.
 

@@ -198,12 +198,7 @@ def to_delta(
         SchemaError: a key is missing; the records have a column `diff`, or nested ones.
     """
     _changes(collection, diff, name).to_delta(
-        table,
-        keys=keys,
-        diff=diff if keys else None,
-        overwrite=overwrite,
-        release=release,
-        name=name,
+        table, keys=keys, diff=diff if keys else None, overwrite=overwrite, release=release, name=name
     )
     return collection
 

@@ -283,8 +283,7 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Ta
         rows = [_row(record, schema) for record in records]
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
         return pa.table(
-            [_column(column, field) for column, field in zip(columns, schema, strict=True)],
-            schema=schema,
+            [_column(column, field) for column, field in zip(columns, schema, strict=True)], schema=schema
         )
     except (KeyError, ValueError, TypeError, OverflowError, pa.ArrowException) as error:
         msg = f"{of + ': ' if of else ''}records do not fit the schema ({describe(schema)}): {error}"

@@ -28,11 +28,4 @@ from timely_spark.graphs.paths import bfs, sssp
 from timely_spark.graphs.ranks import pagerank
 from timely_spark.graphs.triangles import triangles
 
-__all__ = [
-    "bfs",
-    "connected_components",
-    "pagerank",
-    "sssp",
-    "strongly_connected_components",
-    "triangles",
-]
+__all__ = ["bfs", "connected_components", "pagerank", "sssp", "strongly_connected_components", "triangles"]

@@ -147,10 +147,7 @@ def matching_keys(
         msg = f"{operator}: on={on!r} and left={left!r}, right={right!r}"
         hint = "give on= for keys of one name on both sides, else left= and right=."
         raise SchemaError(msg, where=where, hint=hint)
-    keys = (
-        names(operator, left if on is None else on),
-        names(operator, right if on is None else on),
-    )
+    keys = (names(operator, left if on is None else on), names(operator, right if on is None else on))
     if not keys[0] or len(keys[0]) != len(keys[1]):
         msg = f"{operator}: keys {list(keys[0])} and {list(keys[1])}"
         hint = "give on=[...], or left=[...] and right=[...] of equal length."

@@ -44,16 +44,16 @@ class Batch:
         return cls(hashed, table, bool((hashed[1:] != hashed[:-1]).all()))
 
     def stored(self) -> pa.Table:
-        """The rows with their H, which need not be computed, nor read, whole again."""
+        """The rows with a column of their hashes, so that a reader need not compute them."""
         return self.table.append_column(_HASH, pa.array(self.hashes))
 
     def between(self, low: int, high: int) -> Batch:
-        """Some of its rows."""
+        """The rows from position `low` to below `high`."""
         return self.of(self.hashes[low:high], self.table.slice(low, high - low))
 
     @classmethod
     def restored(cls, table: pa.Table, *, distinct: bool) -> Batch:
-        """The batch of what `stored` gave."""
+        """The batch of a table that `stored` made."""
         hashed = flat(table.column(_HASH)).to_numpy()
         return cls(hashed, table.drop_columns([_HASH]), distinct)
 
@@ -163,13 +163,13 @@ class Arrangement:
                         self.lanes[at + side].append(part.between(low, high))
 
     def expire(self, before: int) -> None:
-        """Drop rows whose `EPOCH` is before an epoch: all of them where they are half of a batch.
+        """Drop rows whose `EPOCH` is before an epoch, from the batches of which they are half or more.
 
-        What lies in the rest is dropped in its turn, so no more than half of the rows have ended; and to drop
-        a row costs what it cost to insert it (amortised), however large the state is.
+        So at most half of the stored rows have expired, and dropping a row costs as much as inserting it
+        (amortised), however large the state is.
         """
-        self.recent = list(_unended(self.recent, before))
-        self.lanes = [list(_unended(lane, before)) for lane in self.lanes]
+        self.recent = list(_unexpired(self.recent, before))
+        self.lanes = [list(_unexpired(lane, before)) for lane in self.lanes]
 
     def lookup(
         self, probe: pa.Table, on: Sequence[str], hashed: Hashes | None = None
@@ -220,7 +220,7 @@ class Arrangement:
 
 
 def _runs(part: Batch, ordered: Hashes, by_hash: Indices, rest: np.uint64) -> tuple[Indices, Indices]:
-    """The rows of a batch that have one of some hashes, and which of these it is."""
+    """The rows of a batch that have one of the `ordered` hashes, each with its probe row."""
     first = np.searchsorted(ordered, part.hashes[0] & ~rest, "left")
     asked = ordered[first : np.searchsorted(ordered, part.hashes[-1], "right")]
     who = by_hash[first : first + len(asked)]
@@ -234,7 +234,7 @@ def _runs(part: Batch, ordered: Hashes, by_hash: Indices, rest: np.uint64) -> tu
 
 
 def paired(keys: Hashes, within: Hashes) -> Hashes:
-    """A hash of two values, from H of each, by which those of one first value lie together.
+    """A hash of two values, from H of each; sorting by it brings equal first values together.
 
     Example:
         >>> [hex(h) for h in paired(np.array([7 << 60], np.uint64), np.array([5 << 60], np.uint64)).tolist()]
@@ -244,14 +244,14 @@ def paired(keys: Hashes, within: Hashes) -> Hashes:
 
 
 def _merged(parts: list[Batch], compact: Compact | None, rows: int) -> int:
-    """Merge neighbours until each batch is more than twice as large as the next; so many rows, and no more.
+    """Merge neighbours until each batch is more than twice as large as the next; at most `rows` rows.
 
     Returns:
-        How many rows might still have been merged.
+        The number of rows that are left of `rows`.
     """
-    # all pairs: a batch that rows were dropped from, or that had to wait, may be anywhere
+    # all pairs: a batch from which rows were dropped, or that was too large to be merged, may be anywhere
     for at in range(len(parts) - 1, 0, -1):
-        if at >= len(parts):  # nothing was left of the pair behind
+        if at >= len(parts):  # no row was left of the pair behind
             continue
         one, two = parts[at - 1 : at + 1]
         both = len(one.hashes) + len(two.hashes)
@@ -268,12 +268,12 @@ def _merged(parts: list[Batch], compact: Compact | None, rows: int) -> int:
 
 
 def _concat(tables: Iterable[pa.Table]) -> pa.Table:
-    """The rows of all; where a column's numbers are of several widths, the widest."""
+    """The rows of all tables; a column with integers of several widths gets the widest."""
     return pa.concat_tables(tables, promote_options="permissive")
 
 
-def _unended(parts: Sequence[Batch], before: int) -> Iterator[Batch]:
-    """The batches, without those of their rows that have ended where they are half of one."""
+def _unexpired(parts: Sequence[Batch], before: int) -> Iterator[Batch]:
+    """The batches; from those of which half or more has expired, only the other rows."""
     for part in parts:
         if part.half_past >= before:
             yield part

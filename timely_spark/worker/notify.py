@@ -34,11 +34,7 @@ def input_frontier(
 
 
 def lower_bounds(
-    plan: Plan,
-    node: Node,
-    header: Header,
-    open_: Mapping[str, int | None],
-    present: Mapping[str, int | None],
+    plan: Plan, node: Node, header: Header, open_: Mapping[str, int | None], present: Mapping[str, int | None]
 ) -> list[Any]:
     """The least times at which messages may still arrive at `node` from outside the round and worker.
 
@@ -73,11 +69,7 @@ class Blockers(dict[int, list[Any]]):
     """`lower_bounds` by node, computed on first use."""
 
     def __init__(
-        self,
-        plan: Plan,
-        header: Header,
-        open_: Mapping[str, int | None],
-        present: Mapping[str, int | None],
+        self, plan: Plan, header: Header, open_: Mapping[str, int | None], present: Mapping[str, int | None]
     ) -> None:
         super().__init__()
         self.plan, self.header, self.open, self.present = plan, header, open_, present

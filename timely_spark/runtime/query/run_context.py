@@ -163,10 +163,6 @@ class RunContext:
         error.where = None
         return error
 
-    def worker(self, label: int) -> int:
-        """The index of the worker which has this label."""
-        return self.labels.index(label)
-
 
 def packed(plan: Plan) -> dict[str, Any]:
     """The plan as fields of a `RunContext`."""

@@ -103,7 +103,7 @@ def _work(
     context: RunContext, key: Any, frames: Iterator[pd.DataFrame], state: GroupState
 ) -> Iterator[pd.DataFrame]:
     started = time.perf_counter()
-    worker = context.worker(int(key[0]))
+    worker = context.labels.index(int(key[0]))
     rows = pa.concat_tables([_from_pandas(frame) for frame in frames])
     rows = rows.set_column(0, ROWS.field(0), pa.repeat(pa.scalar(worker, pa.int32()), rows.num_rows))
     rows = context.blobs.resolve(rows)

@@ -76,7 +76,7 @@ class PendingOutputs:
         )
 
     def _merged(self, pending: pa.Table) -> pa.Table:
-        """Merge `kept` with files that are no larger, so that an open epoch has few files."""
+        """The pending outputs with those of files that have no more rows, so that an epoch has few files."""
         waiting = sorted(_files_in(self.unreleased), key=rows_of, reverse=True)
         while waiting and rows_of(waiting[-1]) < 2 * pending.num_rows:
             file = waiting.pop()
