@@ -7,6 +7,7 @@ Python workers to the driver, so they can be pickled, with their attributes.
 from __future__ import annotations
 
 import difflib
+import re
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,8 +42,13 @@ class TimelyError(Exception):
     Hint: the stages are 'b', 'c'
     """
 
-    #: A stable name of the error, for programs and for searching.
+    #: A stable name of the error, for programs and for searching: that of its class, as GRAPH of GraphError.
     condition: ClassVar[str] = "TIMELY_ERROR"
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        words = re.findall("[A-Z][a-z]+", cls.__name__.removesuffix("Error"))
+        cls.condition = "_".join(words).upper()
 
     def __init__(self, message: str, *, where: Where | None = None, hint: str | None = None) -> None:
         text = message if where is None else f"{message} ({where})"
@@ -67,8 +73,6 @@ class InvalidTime(TimelyError, ValueError):
     'INVALID_TIME'
     """
 
-    condition = "INVALID_TIME"
-
     @classmethod
     def out_of_range(cls, values: Iterable[int], largest: int) -> Self:
         """An epoch or loop counter is negative or too large."""
@@ -90,8 +94,6 @@ class CyclicTime(TimelyError, ValueError):
     >>> CyclicTime.around([0, 2]).locations
     [0, 2]
     """
-
-    condition = "CYCLIC_TIME"
 
     #: The locations of one such cycle, in the order of its edges.
     locations: list[int]
@@ -115,8 +117,6 @@ class BadArgument(TimelyError, ValueError):
     True
     """
 
-    condition = "BAD_ARGUMENT"
-
 
 class UnknownName(TimelyError, KeyError):
     """The flow has nothing of this name.
@@ -125,8 +125,6 @@ class UnknownName(TimelyError, KeyError):
     flow 'paths' has no input 'edge' (job.py:12)
     Hint: did you mean 'edges'? There are ['edges'].
     """
-
-    condition = "UNKNOWN_NAME"
 
     __str__ = Exception.__str__  # a KeyError would show its message quoted
 
@@ -143,13 +141,9 @@ class UnknownName(TimelyError, KeyError):
 class GraphError(TimelyError, ValueError):
     """The graph is invalid; found while it is built or compiled."""
 
-    condition = "GRAPH"
-
 
 class CycleError(GraphError):
     """A cycle of steps does not advance time; the message names the steps with the user's lines."""
-
-    condition = "CYCLE"
 
 
 class NoSuchMethod(TimelyError, AttributeError):
@@ -159,25 +153,17 @@ class NoSuchMethod(TimelyError, AttributeError):
     True
     """
 
-    condition = "NO_SUCH_METHOD"
-
 
 class SchemaError(TimelyError, TypeError):
     """Columns or types do not fit."""
-
-    condition = "SCHEMA"
 
 
 class CapabilityError(TimelyError, RuntimeError):
     """A vertex sends, or requests a notification, at a time for which it has no capability."""
 
-    condition = "CAPABILITY"
-
 
 class StateError(TimelyError, TypeError):
     """A vertex's state cannot be written or read."""
-
-    condition = "STATE"
 
 
 class RecordError(Exception):
@@ -193,8 +179,6 @@ class RecordError(Exception):
 
 class LogDamaged(TimelyError, RuntimeError):
     """A file of the checkpoint is missing or damaged; the message names the file."""
-
-    condition = "LOG_DAMAGED"
 
     @classmethod
     def no_manifest(cls, root: str, batch: int) -> Self:
@@ -241,8 +225,6 @@ class VertexError(TimelyError, RuntimeError):
         cause: the exception, as text.
         trace: its traceback, as text.
     """
-
-    condition = "VERTEX"
 
     step: str
     cause: str
@@ -317,8 +299,6 @@ class LimitReached(VertexError):
         loop: the loop's name.
         epoch: the epoch in which the loop ended.
     """
-
-    condition = "LIMIT_REACHED"
 
     @classmethod
     def of(cls, loop: str, where: Where, step: str, *, epoch: int, iteration: int, rows: str) -> LimitReached:

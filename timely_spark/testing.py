@@ -91,8 +91,6 @@ class Diverged(TimelyError, AssertionError):
     True
     """
 
-    condition = "DIVERGED"
-
 
 class Simulation:
     """A flow on simulated workers, batch by batch.

@@ -46,8 +46,6 @@ class FlowChanged(TimelyError, ValueError):
     True
     """
 
-    condition = "FLOW_CHANGED"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:

@@ -33,13 +33,9 @@ class Connection(Protocol):
 class EpochsTaken(TimelyError, ValueError):
     """The database has, under this name, the epochs of another checkpoint."""
 
-    condition = "EPOCHS_TAKEN"
-
 
 class NoTransaction(TimelyError, ValueError):
     """The connection is in autocommit mode."""
-
-    condition = "NO_TRANSACTION"
 
 
 @dataclass(frozen=True, slots=True)

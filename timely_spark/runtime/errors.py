@@ -10,37 +10,25 @@ from timely_spark.errors import SchemaError, TimelyError, Where
 class SparkMissing(TimelyError, ImportError):
     """PySpark is not installed."""
 
-    condition = "SPARK_MISSING"
-
 
 class SparkTooOld(TimelyError, RuntimeError):
     """The installed Spark is older than 4.2."""
-
-    condition = "SPARK_TOO_OLD"
 
 
 class NoSession(TimelyError, RuntimeError):
     """No Spark session was given and none is active."""
 
-    condition = "NO_SESSION"
-
 
 class NotStreaming(TimelyError, TypeError):
     """A source has no streaming DataFrame."""
-
-    condition = "NOT_STREAMING"
 
 
 class SourceMismatch(SchemaError):
     """A source was declared with other columns than its DataFrame has."""
 
-    condition = "SOURCE_MISMATCH"
-
 
 class BadFile(TimelyError, OSError):
     """A file of a source is missing, damaged or has other columns; or there is no file."""
-
-    condition = "BAD_FILE"
 
 
 class TableUnsupported(TimelyError, NotImplementedError):
@@ -52,8 +40,6 @@ class TableUnsupported(TimelyError, NotImplementedError):
 class OtherFlow(TimelyError, ValueError):
     """The checkpoint is not one of a flow, or of another version."""
 
-    condition = "OTHER_FLOW"
-
     @classmethod
     def format_is(cls, found: object, known: int) -> OtherFlow:
         """This version cannot read the format of the round log."""
@@ -64,8 +50,6 @@ class OtherFlow(TimelyError, ValueError):
 class LostOwnership(TimelyError, RuntimeError):
     """Another query was started on the same checkpoint and has taken it over."""
 
-    condition = "LOST_OWNERSHIP"
-
     @classmethod
     def to(cls, checkpoint: str, *, term: int, owner: Mapping[str, object]) -> LostOwnership:
         """`owner` is the run that owns the checkpoint now."""
@@ -75,8 +59,6 @@ class LostOwnership(TimelyError, RuntimeError):
 
 class CheckpointInUse(TimelyError, RuntimeError):
     """A running driver uses this checkpoint."""
-
-    condition = "CHECKPOINT_IN_USE"
 
     @classmethod
     def by(cls, checkpoint: str, owner: Mapping[str, object]) -> CheckpointInUse:
@@ -89,13 +71,9 @@ class CheckpointInUse(TimelyError, RuntimeError):
 class InputsInUse(TimelyError, RuntimeError):
     """The flow's input handles send to a query that is running; a second query cannot share them."""
 
-    condition = "INPUTS_IN_USE"
-
 
 class QueryEnded(TimelyError, RuntimeError):
     """A method needs a running query, and the query has ended."""
-
-    condition = "QUERY_ENDED"
 
     @classmethod
     def verb(cls, name: str, verb: str, why: str, *, where: Where) -> QueryEnded:
@@ -107,25 +85,17 @@ class QueryEnded(TimelyError, RuntimeError):
 class NameTaken(TimelyError, ValueError):
     """A query of this name is running in the session."""
 
-    condition = "NAME_TAKEN"
-
 
 class QueryRefused(TimelyError, ValueError):
     """Spark does not start the query."""
-
-    condition = "QUERY_REFUSED"
 
 
 class Unpicklable(TimelyError, TypeError):
     """A step cannot be pickled for Spark's tasks."""
 
-    condition = "UNPICKLABLE"
-
 
 class BadLocation(TimelyError, ValueError):
     """A location cannot be reached."""
-
-    condition = "BAD_LOCATION"
 
     @classmethod
     def incomplete(cls, location: str) -> BadLocation:
@@ -136,8 +106,6 @@ class BadLocation(TimelyError, ValueError):
 
 class TableTaken(TimelyError, ValueError):
     """A flow with another checkpoint has written to the output's table or folder."""
-
-    condition = "TABLE_TAKEN"
 
     @classmethod
     def by(cls, table: str, *, found: str, mine: str) -> TableTaken:
@@ -152,13 +120,9 @@ class TableTaken(TimelyError, ValueError):
 class OutputMismatch(TimelyError, ValueError):
     """An output does not fit its table or folder."""
 
-    condition = "OUTPUT_MISMATCH"
-
 
 class EpochClosed(TimelyError, ValueError):
     """A send, or another call, needs an epoch that the input has closed."""
-
-    condition = "EPOCH_CLOSED"
 
     @classmethod
     def on_input(cls, name: str, *, asked: int, epoch: int) -> EpochClosed:
@@ -188,13 +152,9 @@ def _who(owner: Mapping[str, object]) -> str:
 class SentElsewhere(TimelyError, FileExistsError):
     """Another process sends into the same input."""
 
-    condition = "SENT_ELSEWHERE"
-
 
 class QueryFailed(TimelyError, RuntimeError):
     """The streaming query ended with an error of Spark."""
-
-    condition = "QUERY_FAILED"
 
     @classmethod
     def because(cls, name: str, message: str) -> QueryFailed:
