@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from timely_spark.errors import SchemaError, UnknownName
-from timely_spark.graph import caller, describe
+from timely_spark.errors import SchemaError
+from timely_spark.graph import describe, find
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Result(dict[str, Captured]):
         self.cut_off = dict(cut_off)
 
     def __missing__(self, name: Any) -> Captured:
-        raise UnknownName.of(name, self, kind="output", flow=self.flow, where=caller())
+        return find(self, name, kind="output", flow=self.flow)  # raises: there is no such output
 
 
 def sorted_rows(table: pa.Table) -> list[tuple[Any, ...]]:

@@ -6,7 +6,6 @@ Python workers to the driver, so they can be pickled, with their attributes.
 
 from __future__ import annotations
 
-import difflib
 import re
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -119,23 +118,9 @@ class BadArgument(TimelyError, ValueError):
 
 
 class UnknownName(TimelyError, KeyError):
-    """The flow has nothing of this name.
-
-    >>> print(UnknownName.of("edge", ["edges"], kind="input", flow="paths", where=Where("job.py", 12)))
-    flow 'paths' has no input 'edge' (job.py:12)
-    Hint: did you mean 'edges'? There are ['edges'].
-    """
+    """The flow has nothing of this name."""
 
     __str__ = Exception.__str__  # a KeyError would show its message quoted
-
-    @classmethod
-    def of(cls, name: object, known: Iterable[str], *, kind: str, flow: str, where: Where) -> Self:
-        """`known`: the existing names of that kind."""
-        names = sorted(known)
-        near = difflib.get_close_matches(str(name), names, n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
-        msg = f"flow {flow!r} has no {kind} {name!r}"
-        return cls(msg, where=where, hint=f"{guess}There are {names}." if names else f"it has no {kind}.")
 
 
 class GraphError(TimelyError, ValueError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar
 
@@ -40,10 +41,20 @@ def find(things: Mapping[str, T], name: Any, *, kind: str, flow: str) -> T:
 
     >>> find({"edges": 1}, "edges", kind="input", flow="paths")
     1
+    >>> find({"edges": 1}, "edge", kind="input", flow="paths")
+    Traceback (most recent call last):
+    timely_spark.errors.UnknownName: flow 'paths' has no input 'edge' (...)
+    Hint: did you mean 'edges'? There are ['edges'].
     """
-    if not isinstance(name, str) or name not in things:
-        raise UnknownName.of(name, things, kind=kind, flow=flow, where=caller())
-    return things[name]
+    if isinstance(name, str) and name in things:
+        return things[name]
+    names = sorted(things)
+    near = difflib.get_close_matches(str(name), names, n=1)
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    msg = f"flow {flow!r} has no {kind} {name!r}"
+    raise UnknownName(
+        msg, where=caller(), hint=f"{guess}There are {names}." if names else f"it has no {kind}."
+    )
 
 
 def names(step: str, columns: str | Iterable[str] | None) -> tuple[str, ...]:

@@ -41,14 +41,11 @@ def stamped(table: pa.Table, time: Any) -> pa.Table:
         {'k': ['a', 'b'], '__timely_time0': [7, 7], '__timely_time1': [1, 1]}
     """
     if not isinstance(time, Time):
-        return table.append_column(EPOCH, pa.repeat(_text(time), table.num_rows))
+        text = json.dumps(time.encode(), separators=(",", ":"))
+        return table.append_column(EPOCH, pa.repeat(text, table.num_rows))
     for i, value in enumerate(time):
         table = table.append_column(f"{_TIME}{i}", pa.array(np.full(table.num_rows, value, np.int64)))
     return table
-
-
-def _text(time: Any) -> str:
-    return json.dumps(time.encode(), separators=(",", ":"))
 
 
 def time_columns(table: pa.Table) -> list[str]:

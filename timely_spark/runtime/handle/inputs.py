@@ -76,12 +76,12 @@ class InputHandle:
             if self.epochs == "clock":
                 if epoch is not None:
                     raise EpochClosed.by_the_clock(self.name, f"send(epoch={epoch})")
-                self._target.append(Entry("send", None, table))
+                self._append(Entry("send", None, table))
                 return
             at = self._epoch if epoch is None else epoch
             if at < self._epoch:
                 raise EpochClosed.on_input(self.name, asked=at, epoch=self._epoch)
-            self._target.append(Entry("send", at, table))
+            self._append(Entry("send", at, table))
 
     def advance_to(self, epoch: int) -> None:
         """Promise to send no more records for epochs below `epoch` (manual epochs only).
@@ -98,7 +98,7 @@ class InputHandle:
             if epoch < self._epoch:
                 raise EpochClosed.on_input(self.name, asked=epoch, epoch=self._epoch)
             if epoch > self._epoch:
-                self._target.append(Entry("advance", epoch, self.schema.empty_table()))
+                self._append(Entry("advance", epoch, self.schema.empty_table()))
 
     def close(self) -> None:
         """Promise to send no more records (manual epochs only). Closing again does nothing."""
@@ -107,7 +107,7 @@ class InputHandle:
         with self._lock:
             self._recover()
             if not self._target.position.closed:
-                self._target.append(Entry("close", self._epoch, self.schema.empty_table()))
+                self._append(Entry("close", self._epoch, self.schema.empty_table()))
 
     def close_at(self, journal: Journal) -> bool:
         """Close the input if the handle still writes to `journal`; returns whether it does."""
@@ -196,6 +196,9 @@ class InputHandle:
     @property
     def _epoch(self) -> int:
         return self._target.position.epoch
+
+    def _append(self, entry: Entry) -> None:
+        self._target.append(entry)
 
     def _recover(self) -> None:
         with self._lock:

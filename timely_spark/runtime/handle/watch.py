@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from threading import RLock
 from typing import Any
@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from timely_spark.captured import Captured
 from timely_spark.coordinator import Coordinator
-from timely_spark.errors import LogDamaged, UnknownName
-from timely_spark.graph import caller
+from timely_spark.errors import LogDamaged
+from timely_spark.graph import find
 from timely_spark.runtime.query.run_context import RunContext
 from timely_spark.runtime.storage.captured import Deliveries
 from timely_spark.runtime.storage.manifest import Manifest
@@ -125,10 +125,9 @@ class Watch:
 
     def frontier(self, name: str) -> Antichain[Any]:
         """The frontier of an output or probe."""
-        frontiers = self.newest().frontier
-        if name not in frontiers:
-            raise self._unknown(name, frontiers, "output or probe")
-        return Antichain(self.context.plan.times.decode(at) for at in frontiers[name])
+        plan = self.context.plan
+        frontier = find(self.newest().frontier, name, kind="output or probe", flow=plan.name)
+        return Antichain(map(plan.times.decode, frontier))
 
     def names(self) -> list[str]:
         """The outputs and probes."""
@@ -192,8 +191,8 @@ class Watch:
 
     def captured(self, name: str) -> Captured:
         """The deliveries of a captured output."""
-        if name not in self._captured_names():
-            raise self._unknown(name, self._captured_names(), "captured output")
+        plan = self.context.plan
+        find(dict.fromkeys(self._captured_names()), name, kind="captured output", flow=plan.name)
         with self._reading:
             if self._last is not None:
                 return self._last.captured[name]
@@ -204,15 +203,12 @@ class Watch:
                 for epoch in epochs:
                     part = table.filter(pc.equal(table.column(0), epoch)).remove_column(0)
                     parts.setdefault(epoch, []).append(part)
-        template: Any = self.context.plan.by_name[name].template
+        template: Any = plan.by_name[name].template
         return Captured(template.schema, {epoch: pa.concat_tables(parts[epoch]) for epoch in sorted(parts)})
 
     def _captured_names(self) -> list[str]:
         nodes = self.context.plan.nodes
         return [node.name for node in nodes if node.stage.parameters.get("to") in {"capture", "memory"}]
-
-    def _unknown(self, name: object, known: Iterable[str], kind: str) -> UnknownName:
-        return UnknownName.of(name, known, kind=kind, flow=self.context.plan.name, where=caller())
 
     def until(self, reached: Callable[[], bool], alive: Callable[[], bool], timeout: float | None) -> bool:
         """Wait for a condition on the log; False after the timeout, or if the query has ended without it."""

@@ -35,10 +35,6 @@ class Deliveries:
         """The files of the round log."""
         return Files(self.checkpoint).below("timely")
 
-    def name(self, version: int) -> str:
-        """The file of a delivery."""
-        return captured_file(self.output, version)
-
     def write(self, version: int, table: pa.Table) -> None:
         """Write a delivery; a repeated delivery writes the same file."""
         files = self.files
@@ -47,7 +43,7 @@ class Deliveries:
             before = max((each for each in self._versions(files) if each < version), default=None)
         head = {HEAD: json.dumps({"after": before}).encode()}
         metadata = {**(table.schema.metadata or {}), **head}
-        files.write_table(self.name(version), table.replace_schema_metadata(metadata))
+        files.write_table(captured_file(self.output, version), table.replace_schema_metadata(metadata))
         self._last = version
 
     def read(self, last: int | None = None) -> Iterator[tuple[int, pa.Table]]:
@@ -55,7 +51,7 @@ class Deliveries:
         files = self.files
         self._check(files, last)
         for version in self._versions(files):
-            name = self.name(version)
+            name = captured_file(self.output, version)
             table = files.found(name, files.table(name))
             self._check(files, files.head(name, table.schema).get("after"))
             metadata = {key: value for key, value in table.schema.metadata.items() if key != HEAD}
@@ -65,5 +61,5 @@ class Deliveries:
         return files.numbers(f"captured/{quoted(self.output)}")
 
     def _check(self, files: Files, version: int | None) -> None:
-        if version is not None and not files.exists(self.name(version)):
-            raise LogDamaged.no_file(files.root, self.name(version))
+        if version is not None and not files.exists(captured_file(self.output, version)):
+            raise LogDamaged.no_file(files.root, captured_file(self.output, version))
