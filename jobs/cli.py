@@ -32,7 +32,10 @@ def arguments(description: str, source: str) -> argparse.ArgumentParser:
     )
     delivery(parser)
     parser.add_argument(
-        "--files-per-epoch", type=positive, metavar="N", help="at most so many new files an epoch"
+        "--files-per-epoch",
+        type=positive,
+        metavar="N",
+        help="at most so many new files (of Delta: versions) an epoch",
     )
     parser.add_argument("--follow", action="store_true", help="stay, and take new files as they come")
     return parser

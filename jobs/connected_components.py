@@ -13,7 +13,7 @@ one is that epoch's answer. --current: a Delta table with epoch long (of the las
 from __future__ import annotations
 
 import cli
-from edges import arguments, dataflow, deliver, edges_of, read_edges, run
+from edges import arguments, dataflow, deliver, read_edges, run
 
 import timely_spark as ts
 
@@ -23,7 +23,7 @@ def main() -> None:
     args = arguments(__doc__).parse_args()
     spark = cli.session("connected_components", verbose=args.verbose)
     flow = dataflow("connected_components", args)
-    edges = edges_of(flow, read_edges(spark, args.edges, args.format, args.files_per_epoch))
+    edges = read_edges(flow, args.edges, args.format, args.files_per_epoch)
     deliver(ts.graphs.connected_components(edges), args)
     run(flow, args, spark)
 

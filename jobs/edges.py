@@ -10,17 +10,16 @@ from typing import Any
 import cli
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import csv
+from pyarrow import dataset as ds
 from pyspark import cloudpickle
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import timely_spark as ts
-from timely_spark.graph import identifier
+from timely_spark.graph import as_schema, identifier
 
 ENDS = {"src": "long", "dst": "long"}
 DIFF = "diff"
-WHOLE = {"bigint", "int", "smallint", "tinyint"}
-NUMBERS = {*WHOLE, "double", "float"}
-
 # the workers of a cluster have no folder of jobs
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -42,46 +41,44 @@ def current(parser: argparse.ArgumentParser) -> None:
 
 
 def read_edges(
-    spark: SparkSession, path: str, form: str, files: int | None, weight: str | None = None
-) -> DataFrame:
-    """A stream of edges; wrong columns are an error before anything starts.
+    flow: ts.Dataflow, path: str, form: str, most: int | None, weight: str | None = None
+) -> ts.Collection:
+    """The edges in files, or in a Delta table; wrong columns are an error before anything starts.
 
-    Columns: out src, dst long; `weight`, if asked for, long or double; and diff long, if the files have it.
+    Columns: out src, dst long, and `weight`, if asked for, long or double. The files' column diff, if it is
+    there, says how many more there are.
     """
-    options: dict[str, Any] = {"maxFilesPerTrigger": files} if files else {}
-    schema: Any
-    if form == "csv":
-        schema, options["header"] = _csv_columns(path, weight)
-        options["enforceSchema"] = False  # a header that differs from the first file's is an error
-    elif form == "delta" or any(Path(path).rglob("*.parquet")):
-        schema = spark.read.format(form).load(path).schema
-    else:
-        schema = _ddl(ENDS | ({weight: "double"} if weight else {}))
-    reader = spark.readStream.format(form).options(**options)
-    edges = (reader if form == "delta" else reader.schema(schema)).load(path)
-
-    kinds = {field.name: field.dataType.simpleString() for field in edges.schema}
-    needed = dict.fromkeys(ENDS, WHOLE) | ({weight: NUMBERS} if weight else {})
-    optional = {DIFF: WHOLE} if DIFF in kinds else {}
-    if any(kinds.get(column) not in fitting for column, fitting in (needed | optional).items()):
-        message = f"{path} has columns {kinds}, edges need ({_ddl(_columns(weight))})"
+    stream = _source(flow, path, form, most, weight)
+    kinds = {field.name: field.type for field in stream.schema}
+    needed = dict.fromkeys(ENDS, pa.types.is_signed_integer) | ({weight: _number} if weight else {})
+    optional = {DIFF: pa.types.is_signed_integer} if DIFF in kinds else {}
+    if not all(column in kinds and fits(kinds[column]) for column, fits in (needed | optional).items()):
+        found = {name: str(kind) for name, kind in kinds.items()}
+        message = f"{path} has columns {found}, edges need ({_ddl(_columns(weight))})"
         raise ts.TimelyError(message, hint="select and cast the columns first.")
-    fraction = kinds.get(weight or "") in {"double", "float"}
-    types = (
-        ENDS
-        | ({weight: "double" if fraction else "long"} if weight else {})
-        | dict.fromkeys(optional, "long")
+    types = dict.fromkeys(needed | optional, pa.int64())
+    if weight and pa.types.is_floating(kinds[weight]):
+        types[weight] = pa.float64()
+    stream = stream.select(
+        {column: pc.field(column).cast(kind) for column, kind in types.items()}, name="edges cast"
     )
-    return edges.select(
-        *(edges[identifier(column)].cast(kind).alias(column) for column, kind in types.items())
-    )
-
-
-def edges_of(flow: ts.Dataflow, frame: DataFrame) -> ts.Collection:
-    """The edges of a frame as a collection; its column diff, if it is there, says how many more there are."""
-    stream = flow.source("edges", frame)
     stream = stream.map_batches(checked, stream.schema, name="checked")
-    return stream.collection(diff=DIFF if DIFF in stream.schema.names else None)
+    return stream.collection(diff=DIFF if optional else None)
+
+
+def _source(flow: ts.Dataflow, path: str, form: str, most: int | None, weight: str | None) -> ts.Stream:
+    if form == "delta":
+        return flow.delta("edges", path, versions_per_epoch=most or 1)
+    options: dict[str, Any] = {"format": form}
+    if form == "csv":
+        options["schema"], header = _csv_columns(path, weight)
+        if not header:
+            names = csv.ReadOptions(column_names=as_schema(options["schema"]).names)
+            nulls = csv.ConvertOptions(null_values=[""])
+            options["format"] = ds.CsvFileFormat(read_options=names, convert_options=nulls)
+    elif not any(Path(path).rglob("*.parquet")):
+        options["schema"] = _ddl(ENDS | ({weight: "double"} if weight else {}))
+    return flow.files("edges", path, files_per_epoch=most, **options)
 
 
 def checked(batch: pa.Table) -> pa.Table:
@@ -121,6 +118,10 @@ def run(flow: ts.Dataflow, args: argparse.Namespace, spark: SparkSession) -> Non
 
 def _columns(weight: str | None) -> dict[str, str]:
     return ENDS | ({weight: "double"} if weight else {}) | {DIFF: "long"}
+
+
+def _number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_signed_integer(kind) or pa.types.is_floating(kind))
 
 
 def _ddl(columns: dict[str, str]) -> str:

@@ -20,7 +20,7 @@ import cli
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from edges import arguments, dataflow, deliver, edges_of, read_edges, run
+from edges import arguments, dataflow, deliver, read_edges, run
 
 import timely_spark as ts
 
@@ -54,7 +54,7 @@ def main() -> None:
     args = parser.parse_args()
     spark = cli.session("pagerank", verbose=args.verbose)
     flow = dataflow("pagerank", args, iterations=args.iterations, damping=args.damping)
-    edges = edges_of(flow, read_edges(spark, args.edges, args.format, args.files_per_epoch))
+    edges = read_edges(flow, args.edges, args.format, args.files_per_epoch)
     deliver(pagerank(edges, args.iterations, args.damping), args)
     run(flow, args, spark)
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import cli
 import pyarrow as pa
 import pyarrow.compute as pc
-from edges import arguments, dataflow, deliver, edges_of, read_edges, run
+from edges import arguments, dataflow, deliver, read_edges, run
 
 import timely_spark as ts
 
@@ -56,8 +56,8 @@ def main() -> None:
     spark = cli.session("shortest_paths", verbose=args.verbose)
     sources = sorted({*args.sources})
     flow = dataflow("shortest_paths", args, sources=sources, weight=args.weight)
-    frame = read_edges(spark, args.edges, args.format, args.files_per_epoch, args.weight)
-    deliver(shortest_paths(edges_of(flow, frame), sources, args.weight), args)
+    edges = read_edges(flow, args.edges, args.format, args.files_per_epoch, args.weight)
+    deliver(shortest_paths(edges, sources, args.weight), args)
     run(flow, args, spark)
 
 

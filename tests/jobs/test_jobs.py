@@ -311,19 +311,19 @@ def test_bad_arguments_are_reported_at_once(name: str, args: list[str], says: st
     assert not list(tmp_path.iterdir())
 
 
-def test_wrong_columns_are_reported_before_the_start(spark: SparkSession, tmp_path: Path) -> None:
+def test_wrong_columns_are_reported_before_the_start(tmp_path: Path) -> None:
     from edges import read_edges
 
     pq.write_table(pa.table({"from": [1], "dst": ["x"]}), tmp_path / "0.parquet")
     with pytest.raises(ts.TimelyError, match=r"edges need \(src long, dst long, diff long\)"):
-        read_edges(spark, str(tmp_path), "parquet", None)
+        read_edges(ts.Dataflow("edges"), str(tmp_path), "parquet", None)
     (tmp_path / "0.csv").write_text("a,b\n1,2\n")
     with pytest.raises(ts.TimelyError, match="begins with"):
-        read_edges(spark, str(tmp_path), "csv", None)
+        read_edges(ts.Dataflow("edges"), str(tmp_path), "csv", None)
     (tmp_path / "0.csv").write_text("dst,src,diff\n1,2,1\n")
     with pytest.raises(ts.TimelyError, match=r"begins with .*edges need \(src long, dst long, km double"):
-        read_edges(spark, str(tmp_path), "csv", None, "km")
-    assert read_edges(spark, str(tmp_path), "csv", None).columns == ["src", "dst", "diff"]
+        read_edges(ts.Dataflow("edges"), str(tmp_path), "csv", None, "km")
+    assert read_edges(ts.Dataflow("edges"), str(tmp_path), "csv", None).schema.names == ["src", "dst"]
 
 
 def test_imports_are_found_with_their_names(tmp_path: Path) -> None:
