@@ -13,6 +13,7 @@ import functools
 import logging
 import secrets
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from timely_spark.coordinator.round_result import as_outputs
 from timely_spark.errors import VertexError
 from timely_spark.runtime.query.peers import Address, PeerLost, Peers, PeersApart
 from timely_spark.runtime.query.run_context import ROWS_DDL, RunContext
-from timely_spark.runtime.session import on_one_machine
+from timely_spark.runtime.session import barrier_tasks, on_one_machine
 from timely_spark.runtime.storage.blobs import files_of
 from timely_spark.runtime.storage.states import States, write_state
 from timely_spark.worker import ROWS, wire
@@ -40,6 +41,8 @@ _log = logging.getLogger(__name__)
 SMALL = Bound()
 #: Seconds until a barrier stage must have begun; and how often it may fail, since Spark does not try again.
 BEGIN, ATTEMPTS = 60.0, 4
+#: Seconds to wait for another executor in the place of a lost one; Spark looks every 15 seconds only.
+REPLACED = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,9 @@ class Rounds:
         for _ in range(ATTEMPTS - 1):
             if (answer := self._tried(session, job, stage)) is not None:
                 return answer
+            until = time.monotonic() + REPLACED
+            while barrier_tasks(session)[0] < job.tasks and time.monotonic() < until:
+                time.sleep(0.1)
         return stage.toArrow().cast(ROWS)
 
     def _tried(self, session: SparkSession, job: _Job, stage: DataFrame) -> pa.Table | None:
