@@ -52,6 +52,8 @@ class Params:
     rounds: int | None = None
     partitions: int = 1
     master: str = LOCAL
+    #: whether every further round counts as large
+    parallel: bool = False
 
     def text(self) -> str:
         """As a child reads it."""
@@ -217,7 +219,8 @@ class Campaign:
                 master = chance.choices([LOCAL, RETRYING, CLUSTER], [6, 3, 1])[0]
                 workers = chance.choice([1, 2, 3])
                 rounds = chance.choice([1, 1, 3, None]) if len(drawn) >= len(SCENARIOS) else None
-                drawn.append(Params(name, workers, rounds, chance.randint(1, min(2, workers)), master))
+                partitions, parallel = chance.randint(1, min(2, workers)), chance.random() < 0.4
+                drawn.append(Params(name, workers, rounds, partitions, master, parallel))
         return drawn[:count]
 
     def draw(self, params: Params, counts: dict[str, int], chance: random.Random, left: int) -> list[Order]:

@@ -20,7 +20,9 @@ from flows import SCENARIOS, Scenario
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from timely_spark.coordinator import Bound
 from timely_spark.errors import Where
+from timely_spark.runtime.query import rounds
 from timely_spark.runtime.sources.folder import FileSource, Folder
 
 CONFS = {
@@ -50,6 +52,7 @@ def start_session(master: str, home: Path, *, delta: bool) -> SparkSession:
 def run(spark: SparkSession, home: Path, params: dict[str, Any]) -> None:
     """Starts the flow, or resumes it, and waits for its end."""
     scenario = SCENARIOS[params["scenario"]]
+    rounds.SMALL = Bound(exchanged=-1) if params["parallel"] else Bound()
     flow = scenario.build(home)
     frames: dict[str, Any] = {
         source: spark.readStream.schema(columns)

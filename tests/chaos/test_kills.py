@@ -63,6 +63,20 @@ def test_python_workers_killed_in_the_middle_of_their_tasks(
     assert verdict.differences(known[LOOPING].outcome, verdict.outcome(chain.home)) == []
 
 
+@pytest.mark.campaign  # tests/cluster kills a task of parallel rounds
+def test_a_driver_and_tasks_killed_in_parallel_rounds(base: Path) -> None:
+    params = Params("looping", workers=2, partitions=2, parallel=True)
+    chain = Chain(replace(params, master=RETRYING), base / "parallel")
+
+    assert not chain.start([("localrounds.before", 3, "driver")])
+    assert not chain.start([("localrounds.after", 4, "group")])
+    assert chain.start([("localrounds.before", 2, "python")])
+
+    assert [victim for _, victim in chain.kills] == ["driver", "group", "python"]
+    unkilled = unfailed([params], base)[params]
+    assert verdict.differences(unkilled.outcome, verdict.outcome(chain.home)) == []
+
+
 @pytest.mark.campaign  # tests/cluster kills one on a cluster
 def test_executors_killed_and_a_task_that_is_done_twice(base: Path, known: dict[Params, Unfailed]) -> None:
     chain = Chain(replace(LOOPING, master=CLUSTER, partitions=2), base / "executors")
