@@ -314,7 +314,7 @@ def test_what_happens_depends_on_no_schedule_in_many_cases() -> None:
 
 
 def no_arrivals(plan: Any, node: Any, header: Any, open_: Any, present: Any) -> list[Any]:
-    return lower_bounds(plan, node, replace(header, arrivals={}), open_, present)
+    return lower_bounds(plan, node, replace(header, arrivals=[]), open_, present)
 
 
 def no_open_inputs(plan: Any, node: Any, header: Any, open_: Any, present: Any) -> list[Any]:

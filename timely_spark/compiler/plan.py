@@ -71,6 +71,11 @@ class Node:
         """The location of the vertex's capabilities."""
         return 2 * self.index + 1
 
+    @property
+    def needs_arrivals(self) -> bool:
+        """Whether the vertex's calls depend on what may still arrive."""
+        return self.waits or self.template.needs_frontier
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:

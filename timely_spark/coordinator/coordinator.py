@@ -16,6 +16,7 @@ import pyarrow as pa
 from timely_spark.compiler.plan import Node, Plan
 from timely_spark.coordinator.loops import Loops, Notice
 from timely_spark.coordinator.round_result import OUTPUTS, RoundResult, as_outputs
+from timely_spark.coordinator.runs import Runs
 from timely_spark.graph import Kind
 from timely_spark.progress import Tracker
 from timely_spark.times import MutableAntichain
@@ -95,12 +96,8 @@ class Coordinator:
         self.tracker.propagate()
 
     def _index(self) -> None:
-        #: `Tracker.arrivals` of each waiting node, encoded for the header
-        self.arrivals: dict[int, list[Any]] = {}
-        #: vertices whose calls depend on what may still arrive
-        self.waiting_nodes = {
-            node.index for node in self.plan.nodes if node.waits or node.template.needs_frontier
-        }
+        #: `Tracker.arrivals` of the vertices that need them
+        self.arrivals = Runs(node.index for node in self.plan.nodes if node.needs_arrivals)
         self.end_nodes = [node for node in self.plan.nodes if node.stage.kind.is_end]
 
     # -- rounds ----------------------------------------------------------------------------------------------
@@ -232,7 +229,7 @@ class Coordinator:
             batch=self.batch,
             inputs=dict(self.inputs),
             oldest=oldest,
-            arrivals=dict(self._updated_arrivals()),
+            arrivals=self._updated_arrivals(),
             bounds=dict(self.loops.bounds),
             unseen=sorted(self.no_epoch_yet),
             late=dict(self.late_epochs),
@@ -263,15 +260,13 @@ class Coordinator:
             stats=dict(stats),
         )
 
-    def _updated_arrivals(self) -> dict[int, list[Any]]:
-        """`arrivals` after the entries that have changed were looked up again."""
+    def _updated_arrivals(self) -> list[tuple[int, list[Any]]]:
+        """`arrivals` after the vertices for which they have changed were looked up again."""
         for location in self.tracker.arrived():
-            if (index := location // 2) in self.waiting_nodes and location % 2 == 0:
-                if arrivals := self.tracker.arrivals(location):
-                    self.arrivals[index] = [time.encode() for time in arrivals]
-                else:
-                    self.arrivals.pop(index, None)
-        return self.arrivals
+            if (index := location // 2) in self.arrivals and location % 2 == 0:
+                times = sorted(self.tracker.arrivals(location), key=lambda time: time.order_key())
+                self.arrivals.update(index, [time.encode() for time in times])
+        return self.arrivals.encode()
 
     def _deliverable_workers(self, header: Header) -> Iterable[int]:
         """Workers with a notification that the next batch may deliver even if it has no input.

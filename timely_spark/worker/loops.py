@@ -36,8 +36,6 @@ class Iterations:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.every = plan.warn_after if _numbered(plan.times) else None
-        #: by vertex, the loops around it from the outermost to the innermost
-        self.loops = [node.stage.scope.path[1:] for node in plan.nodes]
         self._bounds: Mapping[str, int] = {}
         #: path summaries of channels under these bounds; None: no time gets through
         self._bounded: dict[int, Any] = {}
@@ -62,7 +60,7 @@ class Iterations:
         if self.every is None:
             return True
         continues = True
-        for loop, counter in zip(self.loops[node.index], key[2::2], strict=False):
+        for loop, counter in zip(node.stage.scope.path[1:], key[2::2], strict=False):
             if counter > self.reached.get(loop.name, -1):
                 self.reached[loop.name] = counter
             if counter >= self.every and counter // self.every > self._mark(loop, time):

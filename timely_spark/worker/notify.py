@@ -41,7 +41,8 @@ def lower_bounds(
     Three kinds of messages: over an exchange (the header has their bounds); from an open input, along every
     path; and from data of this batch, which is at its first vertex on any worker, by paths with an exchange.
     """
-    times = [plan.times.decode(time) for time in header.arrivals.get(node.index, ())]
+    arrivals = header.arrivals_at(node.index) if node.needs_arrivals else ()
+    times = [plan.times.decode(time) for time in arrivals]
     for source in plan.inputs:
         in_time = late = (open_[source.name], present[source.name])
         if source.late and open_[source.name] is None:  # rows of a closed source are late

@@ -7,9 +7,11 @@ kinds. No other module knows the layout of a row. Times are in their encoded for
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import Enum
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 import pyarrow as pa
@@ -87,8 +89,9 @@ class Header(Item):
     inputs: dict[str, int | None] = field(default_factory=dict)
     #: the oldest epoch that is not complete
     oldest: int = 0
-    #: by vertex that waits, the least times that may still arrive over an exchange
-    arrivals: dict[int, list[Any]] = field(default_factory=dict)
+    #: the least times that may still arrive over an exchange, by the first vertex of each run of vertices
+    #: that need them; none before the first run
+    arrivals: list[tuple[int, list[Any]]] = field(default_factory=list)
     #: by canceled loop, the highest counter that a time may still have
     bounds: dict[str, int] = field(default_factory=dict)
     #: sources with an epoch column of which no epoch was read yet
@@ -96,10 +99,15 @@ class Header(Item):
     #: by closed source, the epoch at which rows that still arrive enter
     late: dict[str, int] = field(default_factory=dict)
 
-    @classmethod
-    def _of(cls, values: dict[str, Any]) -> Self:
-        arrivals = {int(node): times for node, times in values["arrivals"].items()}
-        return cls(**values | {"arrivals": arrivals})
+    def arrivals_at(self, vertex: int) -> list[Any]:
+        """The least times that may still arrive over an exchange at a vertex that needs them.
+
+        >>> header = Header(batch=0, arrivals=[(3, [[0]]), (7, [])])
+        >>> [header.arrivals_at(vertex) for vertex in (2, 3, 6, 7, 9)]
+        [[], [[0]], [[0]], [], []]
+        """
+        run = bisect_right(self.arrivals, vertex, key=itemgetter(0))
+        return self.arrivals[run - 1][1] if run else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.storage.files import Files
 
 #: The version of the round log's format.
-FORMAT = 6
+FORMAT = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
