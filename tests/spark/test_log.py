@@ -12,7 +12,7 @@ from timely_spark.errors import LogDamaged
 from timely_spark.runtime.errors import LostOwnership, OtherFlow
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog
-from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.runtime.storage.manifest import FORMAT, Manifest
 from timely_spark.worker import ROWS as WIRE_ROWS
 
 ROWS = pa.table({"x": [1, 2]})
@@ -180,7 +180,7 @@ def test_another_format_is_refused(log: RoundLog) -> None:
 @pytest.mark.parametrize("text", [b'{"format": 3, "id": "x"}', b'{\n "format": 3\n}'])
 def test_a_checkpoint_from_before_there_were_checksums_is_refused_as_one(log: RoundLog, text: bytes) -> None:
     log.files.write("flow.json", text)
-    with pytest.raises(OtherFlow, match="format 3; this version of timely_spark reads 6"):
+    with pytest.raises(OtherFlow, match=f"format 3; this version of timely_spark reads {FORMAT}"):
         log.identity()
 
 
