@@ -464,6 +464,16 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         [('.where(pc.field("other") < pc.field("high"))', '.where(pc.field("other") <= pc.field("high"))')],
     ),
     (
+        "graphs/clustering.py",
+        ["tests/graphs/test_clustering.py"],
+        [('closed.select(node="first", n="to_high")', 'closed.select(node="first", n="to_first")')],
+    ),
+    (
+        "graphs/labels.py",
+        ["tests/graphs/test_labels.py"],
+        [("np.maximum.reduceat(counts, starts)", "np.minimum.reduceat(counts, starts)")],
+    ),
+    (
         "graphs/spanning.py",
         ["tests/graphs/test_forest.py", "tests/graphs/test_components.py"],
         [

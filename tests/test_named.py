@@ -179,6 +179,8 @@ GRAPHS: dict[str, Build] = {
     "sssp": lambda x, y: ts.graphs.sssp(x, y, src="k", dst="v", weight="v", node="w", name="it"),
     "pagerank": lambda x, _: ts.graphs.pagerank(x, 3, src="k", dst="v", unit=100, name="it"),
     "triangles": lambda x, _: ts.graphs.triangles(x, src="k", dst="v", name="it"),
+    "lcc": lambda x, y: ts.graphs.lcc(x, True, nodes=y, src="k", dst="v", node="w", name="it"),  # noqa: FBT003
+    "cdlp": lambda x, y: ts.graphs.cdlp(x, 3, nodes=y, src="k", dst="v", node="w", name="it"),
 }
 OTHERS: dict[str, Build] = {
     "Grouped.aggregate": lambda x, _: x.group_by().aggregate(t=("sum", "v"), name="it"),

@@ -11,7 +11,9 @@ import pytest
 import timely_spark as ts
 from timely_spark.graphs import (
     bfs,
+    cdlp,
     connected_components,
+    lcc,
     pagerank,
     sssp,
     strongly_connected_components,
@@ -61,6 +63,8 @@ ALGORITHMS: dict[str, tuple[Callable[[ts.Collection], ts.Collection], int]] = {
     "sssp": (from_first(sssp), 1),
     "pagerank": (lambda edges: pagerank(edges, iterations=2), 1),
     "triangles": (triangles, 3),
+    "lcc": (lambda edges: lcc(edges, directed=True), 1),
+    "cdlp": (lambda edges: cdlp(edges, 3), 2),
 }
 
 

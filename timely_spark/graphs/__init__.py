@@ -6,6 +6,8 @@
 - `sssp`: for each node the least sum of weights from a root.
 - `pagerank`: the PageRank of each node.
 - `triangles`: each three nodes with an edge between every two.
+- `lcc`: for each node the density of edges among its neighbours (its local clustering coefficient).
+- `cdlp`: for each node the label of its community, by label propagation.
 
 All take a collection of edges: parallel edges are multiplicities, and no edge may be removed more often than
 it was added. All can be used in loops, and other operators can read their results. `src`, `dst` and
@@ -23,9 +25,20 @@ Example:
 
 from __future__ import annotations
 
+from timely_spark.graphs.clustering import lcc
 from timely_spark.graphs.components import connected_components, strongly_connected_components
+from timely_spark.graphs.labels import cdlp
 from timely_spark.graphs.paths import bfs, sssp
 from timely_spark.graphs.ranks import pagerank
 from timely_spark.graphs.triangles import triangles
 
-__all__ = ["bfs", "connected_components", "pagerank", "sssp", "strongly_connected_components", "triangles"]
+__all__ = [
+    "bfs",
+    "cdlp",
+    "connected_components",
+    "lcc",
+    "pagerank",
+    "sssp",
+    "strongly_connected_components",
+    "triangles",
+]

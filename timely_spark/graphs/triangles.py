@@ -49,7 +49,7 @@ def triangles(
         .distinct()
         .arrange(["a", "b"])
     )
-    pairs = _by_degree(links).arrange("low")
+    pairs = by_degree(links).arrange("low")
     more = pairs.select("low", other="high")
     wedges = more.join(pairs, on="low").where(pc.field("other") < pc.field("high"))
     closed = wedges.semijoin(links, left=["other", "high"], right=["a", "b"], unique=True, name=name)
@@ -59,14 +59,18 @@ def triangles(
     )
 
 
-def _by_degree(links: Collection) -> Collection:
-    """The edges, each directed from the end of the lower degree to the other."""
+def by_degree(links: Collection) -> Collection:
+    """Edges `a`, `b`, each directed from the end of the lower degree to the other: `low`, `high`.
+
+    Further columns stay as they are.
+    """
+    more = [column for column in links.schema.names if column not in {"a", "b"}]
     ends = links.select(node="a").concat(links.select(node="b"))
     size = magnitude(pc.field("degree"))
     sizes = ends.count("degree", keys="node").select("node", size=size).consolidate().arrange("node")
-    one = links.join(sizes, left="a", right="node").select("a", "b", first="size")
+    one = links.join(sizes, left="a", right="node").select("a", "b", *more, first="size")
     both = one.join(sizes, left="b", right="node")
     first, second = pc.field("first"), pc.field("size")
     in_order = first <= second
     a, b = pc.field("a"), pc.field("b")
-    return both.select(low=pc.if_else(in_order, a, b), high=pc.if_else(in_order, b, a))
+    return both.select(*more, low=pc.if_else(in_order, a, b), high=pc.if_else(in_order, b, a))

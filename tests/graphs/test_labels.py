@@ -1,0 +1,151 @@
+"""Communities by label propagation, against the definition in plain Python."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import networkx as nx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import timely_spark as ts
+from timely_spark.errors import GraphError, SchemaError
+from timely_spark.graphs import cdlp
+from timely_spark.testing import run
+
+LONGS = "src long, dst long"
+
+
+def labels(iterations: int) -> Callable[..., Iterable[tuple[Any, Any]]]:
+    """The definition, word by word."""
+
+    def oracle(edges: list[tuple[Any, Any]], more: Iterable[tuple[Any]] = ()) -> Iterable[tuple[Any, Any]]:
+        neighbours: dict[Any, list[Any]] = {node: [] for (node,) in more}
+        for a, b in edges:
+            neighbours.setdefault(a, []).append(b)
+            neighbours.setdefault(b, []).append(a)
+        label = {node: node for node in neighbours}
+        for _ in range(iterations):
+            votes = {node: Counter(label[one] for one in near) for node, near in neighbours.items()}
+            label = {
+                node: min(one for one in of if of[one] == max(of.values())) if of else node
+                for node, of in votes.items()
+            }
+        return label.items()
+
+    return oracle
+
+
+@pytest.mark.parametrize(("workers", "seed"), [(1, None), (2, 0), (3, 1)])
+def test_edges_come_and_go(follows, changing, workers, seed) -> None:
+    edges = changing(9, 14, 6, seed=workers)
+
+    rows = follows(
+        partial(cdlp, iterations=3), labels(3), {"edges": (LONGS, edges)}, workers=workers, seed=seed
+    )
+
+    assert sum(len(one) for one in rows.values()) > 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("iterations", [1, 2, 7])
+def test_a_window_slides(follows, window, iterations) -> None:
+    given = {"edges": (LONGS, window(30, 50, 6))}
+
+    follows(partial(cdlp, iterations=iterations), labels(iterations), given, workers=2)
+
+
+def test_nodes_without_edges_keep_their_label(follows) -> None:
+    edges = [[(1, 2, 1), (5, 4, 1)], [(5, 4, -1)], [(2, 3, 1)], []]
+    nodes = [[(3, 1), (4, 1), (4, 1)], [(9, 1)], [], [(4, -2), (1, -1), (1, 1)]]
+
+    rows = follows(
+        lambda edges, nodes: cdlp(edges, 2, nodes=nodes),
+        labels(2),
+        {"edges": (LONGS, edges), "nodes": ("node long", nodes)},
+        workers=2,
+    )
+
+    assert rows[1] == [(5, 5, -1), (9, 9, 1)]
+    assert rows[3] == [(4, 4, -1)]
+
+
+def test_a_neighbour_in_both_directions_counts_twice() -> None:
+    flow = ts.Dataflow("twice")
+    cdlp(flow.input("edges", LONGS).collection(), 1).changes().capture("out")
+
+    rows = run(flow, {"edges": [[(1, 5), (2, 5), (5, 3), (3, 5)]]}, workers=2)["out"].rows()
+
+    assert (5, 3, 1) in rows[0]
+
+
+@pytest.mark.parametrize("kind", ["string", "double"])
+def test_nodes_may_be_of_other_types(follows, changing, named, kind) -> None:
+    edges = changing(9, 16, 4, seed=5)
+    edges = named(edges) if kind == "string" else [[(a / 4, b / 4, n) for a, b, n in of] for of in edges]
+
+    follows(partial(cdlp, iterations=3), labels(3), {"edges": (f"src {kind}, dst {kind}", edges)}, workers=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_epochs_may_be_in_flight_together(follows, changing, seed) -> None:
+    given = {"edges": (LONGS, changing(8, 14, 5, seed=3))}
+
+    follows(partial(cdlp, iterations=4), labels(4), given, workers=2, seed=seed, together=True)
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_in_crashes(follows, changing) -> None:
+    given = {"edges": (LONGS, changing(9, 16, 4, seed=4))}
+
+    follows(partial(cdlp, iterations=3), labels(3), given, workers=2, seed=1, crashes=0.1)
+
+
+@pytest.mark.slow
+@given(
+    epochs=st.lists(
+        st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=10), min_size=1, max_size=3
+    ),
+    iterations=st.integers(1, 4),
+)
+def test_it_is_the_definition(epochs, iterations) -> None:
+    flow = ts.Dataflow("law")
+    edges = flow.input("edges", f"{LONGS}, diff long").collection(diff="diff")
+    cdlp(edges, iterations).changes().capture("out")
+    given = [
+        [*((*edge, 1) for edge in now), *((*edge, -1) for edge in before)]
+        for before, now in zip([[], *epochs], epochs, strict=False)
+    ]
+
+    made = run(flow, {"edges": given}, workers=2)["out"]
+
+    found = [(row["node"], row["label"]) for row in ts.snapshot(made).to_pylist()]
+    assert sorted(found) == sorted(labels(iterations)(epochs[-1]))
+
+
+def test_communities_of_a_hundred_cliques() -> None:
+    graph = nx.connected_caveman_graph(100, 8)
+    flow = ts.Dataflow("cliques")
+    cdlp(flow.input("edges", LONGS).collection(), 10).changes().capture("out")
+
+    rows = run(flow, {"edges": [list(graph.edges)]}, workers=2)["out"].rows()
+
+    assert {row[:2] for row in rows[0]} == {*labels(10)(list(graph.edges))}
+    assert {label % 8 for _, label, _ in rows[0]} <= {0, 1, 7}
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 2.5, None, True])
+def test_invalid_arguments_are_refused(wrong) -> None:
+    edges = ts.Dataflow("refused").input("edges", LONGS).collection()
+
+    with pytest.raises(GraphError, match=r"(?s)cdlp: iterations=.*test_labels.*Hint"):
+        cdlp(edges, wrong)
+    with pytest.raises(SchemaError, match=r"(?s)asks for columns \['from'\].*Hint"):
+        cdlp(edges, 2, src="from")
+    with pytest.raises(GraphError, match=r"(?s)test_labels.*Hint"):
+        cdlp(edges, 2, nodes=[1])
