@@ -62,6 +62,7 @@ ALGORITHMS: dict[str, tuple[Callable[[ts.Collection], ts.Collection], int]] = {
     "bfs": (from_first(bfs), 1),
     "sssp": (from_first(sssp), 1),
     "pagerank": (lambda edges: pagerank(edges, iterations=2), 1),
+    "shares": (lambda edges: pagerank(edges, 2, start="uniform", dangling="spread"), 1),
     "triangles": (triangles, 3),
     "lcc": (lambda edges: lcc(edges, directed=True), 1),
     "cdlp": (lambda edges: cdlp(edges, 3), 2),

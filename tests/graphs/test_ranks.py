@@ -1,4 +1,4 @@
-"""PageRank in whole numbers: against the same sums in plain Python, and networkx's ranks."""
+"""PageRank in whole numbers and as shares: against the same sums in plain Python, and networkx's ranks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from functools import partial
 from typing import Any
 
 import networkx as nx
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import timely_spark as ts
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graphs import pagerank
+from timely_spark.graphs.ranks import _weights
 from timely_spark.testing import run
 
 LONGS = "src long, dst long"
@@ -112,6 +116,113 @@ def test_ranks_without_loss_are_those_of_networkx() -> None:
     assert {node: rank / 60e6 for node, rank, _ in rows[0]} == pytest.approx(expected, abs=1e-6)
 
 
+def shares(
+    edges: list[tuple[Any, Any]], nodes: Iterable[Any], iterations: int, dangling: str, damping: float = 0.85
+) -> dict[Any, float]:
+    """PageRank in doubles, word by word."""
+    degree, nodes = Counter(a for a, _ in edges), {*nodes, *(node for edge in edges for node in edge)}
+    rank = {node: 1 / len(nodes) for node in nodes}
+    for _ in range(iterations):
+        held = sum(rank[node] for node in nodes if not degree[node]) if dangling == "spread" else 0.0
+        further = {node: (1 - damping + damping * held) / len(nodes) for node in nodes}
+        for a, b in edges:
+            further[b] += damping * rank[a] / degree[a]
+        rank = further
+    return rank
+
+
+SINKS = {
+    "edges": [
+        [(1, 2, 1), (2, 3, 1), (3, 1, 1), (4, 1, 2), (1, 5, 1)],
+        [(1, 5, -1), (3, 6, 1)],
+        [(3, 6, -1), (4, 1, -2)],
+        [(1, 2, -1), (2, 3, -1), (3, 1, -1)],
+        [(8, 8, 1)],
+    ],
+    "nodes": [[(1, 1), (9, 1)], [(6, 1)], [], [], [(9, -1), (1, -1), (6, -1)]],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dangling", ["drop", "spread"])
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_shares_of_a_changing_graph(dangling, workers) -> None:
+    flow = ts.Dataflow("shares")
+    edges = flow.input("edges", f"{LONGS}, diff long").collection(diff="diff")
+    nodes = flow.input("nodes", "node long, diff long").collection(diff="diff")
+    pagerank(edges, 7, nodes=nodes, dangling=dangling, start="uniform").changes().capture("shares")
+    pagerank(edges, 7, nodes=nodes, dangling=dangling, damping=0.6).changes().capture("whole")
+
+    made = run(flow, SINKS, workers=workers)
+
+    there, more = Counter[Any](), Counter[Any]()
+    for epoch in range(5):
+        for total, name in ((there, "edges"), (more, "nodes")):
+            for *record, diff in SINKS[name][epoch]:
+                total[tuple(record)] += diff
+        present = list(there.elements()), [node for (node,) in more.elements()]
+        found = {row["node"]: row["rank"] for row in ts.snapshot(made["shares"], at=epoch).to_pylist()}
+        assert found == pytest.approx(shares(*present, 7, dangling), rel=1e-9)
+        whole = {row["node"]: row["rank"] for row in ts.snapshot(made["whole"], at=epoch).to_pylist()}
+        expected = shares(*present, 7, dangling, damping=0.6)
+        assert whole == pytest.approx({k: v * len(expected) * 1e6 for k, v in expected.items()}, abs=8)
+        assert all(isinstance(rank, int) for rank in whole.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"start": "uniform", "dangling": "spread"}, {"dangling": "spread"}])
+def test_shares_agree_to_the_last_bit_with_a_computation_from_scratch(options, changing) -> None:
+    epochs = changing(12, 30, 6, changes=6, seed=8)
+    flow = ts.Dataflow("bits")
+    edges = flow.input("edges", f"{LONGS}, diff long").collection(diff="diff")
+    pagerank(edges, 9, **options).changes().capture("out")
+
+    def last(epochs: list[list[tuple[Any, ...]]], **how: Any) -> list[Any]:
+        return sorted(map(str, ts.snapshot(run(flow, {"edges": epochs}, **how)["out"]).to_pylist()))
+
+    alone = last([[row for of in epochs for row in of]])
+    assert alone
+    assert alone == last(epochs)
+    assert alone == last(epochs, workers=3, seed=2, together=True)
+    assert alone == last(epochs, workers=2, seed=1, crashes=0.05)
+
+
+@pytest.mark.slow
+@given(
+    edges=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20),
+    gone=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=5),
+    dangling=st.sampled_from(["drop", "spread"]),
+)
+def test_shares_are_the_definition(edges, gone, dangling) -> None:
+    flow = ts.Dataflow("law")
+    made = pagerank(
+        flow.input("edges", f"{LONGS}, diff long").collection(diff="diff"), 4,
+        start="uniform", dangling=dangling,
+    )  # fmt: skip
+    made.changes().capture("out")
+    first = [(*edge, 1) for edge in edges[::2] + gone]
+    then = [*((*edge, 1) for edge in edges[1::2]), *((*edge, -1) for edge in gone)]
+
+    out = ts.snapshot(run(flow, {"edges": [first, then]}, workers=2)["out"]).to_pylist()
+
+    found = {row["node"]: row["rank"] for row in out}
+    assert found == pytest.approx(shares(edges, (), 4, dangling), rel=1e-9)
+
+
+@pytest.mark.slow
+def test_shares_are_those_of_networkx_with_hubs_and_sinks() -> None:
+    graph = nx.DiGraph([(node, node * node % 7) for node in range(7, 1500)])
+    graph.add_edges_from((0, node) for node in range(7, 1500, 2))
+    flow = ts.Dataflow("networkx")
+    pagerank(flow.input("edges", LONGS).collection(), 80, start="uniform", dangling="spread").capture("out")
+
+    rows = run(flow, {"edges": [list(graph.edges)]}, workers=2)["out"].rows()
+
+    found = {node: rank for node, rank, _ in rows[0]}
+    assert found == pytest.approx(nx.pagerank(graph, tol=1e-14, max_iter=500), rel=1e-5)
+    assert sum(found.values()) == pytest.approx(1)
+
+
 @pytest.mark.slow
 def test_edges_may_be_in_a_loop(follows, changing) -> None:
     def heavy(edges: ts.Collection) -> ts.Collection:
@@ -144,6 +255,10 @@ def test_edges_may_be_in_a_loop(follows, changing) -> None:
         {"damping": "half"},
         {"unit": 0},
         {"unit": 10**12},
+        {"dangling": "lost"},
+        {"start": 1.0},
+        {"start": "uniform", "iterations": None},
+        {"dangling": "spread", "iterations": None},
     ],
 )
 def test_invalid_arguments_are_refused(wrong) -> None:
@@ -153,3 +268,10 @@ def test_invalid_arguments_are_refused(wrong) -> None:
         pagerank(edges, **wrong)
     with pytest.raises(SchemaError, match=r"(?s)asks for columns \['from'\].*Hint"):
         pagerank(edges, src="from")
+
+
+def test_too_many_nodes_are_an_error_not_a_wrong_rank() -> None:
+    known = pa.table({"all": [0], "step": [-1], "power": [2**22 + 1], "count": [1]})
+
+    with pytest.raises(SchemaError, match=r"(?s)4,194,305 nodes.*at most 4,194,304"):
+        _weights(3, 0.85, None, known)
