@@ -1,26 +1,32 @@
-"""Scaling: with workers, on Spark and by counts; and with the data.
+"""Scaling: with workers, and with the data.
 
-Two flows: "components", of random edges, a loop with an exchange in each hop; and "words", counted by word
-and then by count, two exchanges and no loop. Epochs are alike and apart: each has nodes of its own.
+Three flows: "components", of random edges, a loop with an exchange in each hop; "words", counted by word and
+then by count, two exchanges and no loop; "pagerank", five iterations over a collection. Epochs are alike and
+apart: each has nodes of its own.
 
 1. On Spark, with 2 cores: the same data on 1, 2, 4 and 8 workers. More workers than cores can only cost:
    rounds and messages; the ratio to one worker says how much.
-2. In the simulator, up to 64 workers: work is the time of all workers' steps, the critical path the slowest
-   worker of each round, summed up; packing at the sources counts as shared by as many. The prediction for a
-   cluster of nodes with 4 cores, a worker per core, is the critical path, the driver's turns, and the
-   rounds at their price, which is measured here on Spark for a loop with next to no data, a micro-batch per
-   round; the baseline is the same for one worker. What moving the bytes takes on a network is not in it.
-   Balance is work / (workers x critical path): 1 is perfect.
-3. Time per record as the data grows tenfold and again; `exponent` is that of a log-log fit over all sizes
+2. Prices, measured here: a micro-batch with next to no data; the start of parallel tasks; and between two
+   processes over loopback, an exchange of next to nothing, and the bytes of a large one.
+3. In the simulator: strong scaling (the same data) and weak scaling (as much data for each worker). Work is
+   the time of all workers' steps, the critical path the slowest worker of each round, summed up. The
+   prediction for a cluster with a core per worker is a micro-batch; the start of parallel tasks where there
+   is a second round; the critical path; the coordinator, which each process runs for itself; and in each
+   round an exchange with each peer, and the bytes of the process that receives most. A network slower than
+   loopback is not in it. Balance is work / (workers x critical path): 1 is perfect.
+4. Time per record as the data grows tenfold and again; `exponent` is that of a log-log fit over all sizes
    and `last` over the last two: 1 is linear, less means that a fixed cost is being spread.
 """
 
 from __future__ import annotations
 
 import math
+import multiprocessing
+import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
 
@@ -30,15 +36,15 @@ import pyarrow.compute as pc
 
 import timely_spark as ts
 from benchmarks import harness
-from benchmarks.harness import BASELINE, OURS, Report, median, slope, timed
-from benchmarks.loops import as_flow, barriers, one_round_each, vector
+from benchmarks.harness import BASELINE, Report, median, slope, timed
+from benchmarks.loops import as_flow, barriers, vector
 from timely_spark import testing
 from timely_spark.coordinator import Coordinator
+from timely_spark.runtime.query import rounds
+from timely_spark.runtime.query.peers import Peers
 from timely_spark.testing import Simulation
 from timely_spark.worker import wire
 from timely_spark.worker.wire import Message
-
-CORES_PER_NODE = 4
 
 
 def components() -> ts.Dataflow:
@@ -70,6 +76,13 @@ def words() -> ts.Dataflow:
     return flow
 
 
+def pagerank() -> ts.Dataflow:
+    flow = ts.Dataflow("pagerank")
+    links = flow.input("edges", "src long, dst long").collection()
+    ts.graphs.pagerank(links, 5).changes().capture("out")
+    return flow
+
+
 def edges(records: int, epoch: int) -> pa.Table:
     return random_edges(records // 2, records, seed=epoch, first=epoch * records)
 
@@ -83,10 +96,21 @@ Data = Callable[[int, int], pa.Table]
 FLOWS: dict[str, tuple[Callable[[], ts.Dataflow], Data]] = {
     "components": (components, edges),
     "words": (words, some_words),
+    "pagerank": (pagerank, edges),
 }
 
 
 # -- in the simulator ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Seconds of a micro-batch, of starting parallel tasks, of an exchange; and the speed of exchanges."""
+
+    micro_batch: float
+    stage: float
+    exchange: float
+    bytes_per_second: float
 
 
 @dataclass
@@ -97,9 +121,10 @@ class Path:
     steps: list[list[float]] = field(default_factory=list)
     turns: list[float] = field(default_factory=list)
     packing: float = 0.0
-    bytes: int = 0
     messages: int = 0
     records: int = 0
+    #: of each round, the most bytes that a worker is sent
+    received: list[int] = field(default_factory=list)
 
     @property
     def rounds(self) -> int:
@@ -117,9 +142,17 @@ class Path:
     def balance(self) -> float:
         return self.work / (self.workers * self.slowest)
 
-    def time(self, price: float) -> float:
-        """What a cluster with a core per worker would take."""
-        return self.slowest + sum(self.turns) + self.rounds * price
+    def parts(self, prices: Prices) -> dict[str, float]:
+        """Seconds on a cluster with a core per worker, by what takes them."""
+        further = self.rounds - 1
+        return {
+            "path": self.slowest,
+            "micro-batch": prices.micro_batch,
+            "tasks": prices.stage if further and self.workers > 1 else 0.0,
+            "coordinator": sum(self.turns),
+            "exchanges": further * (self.workers - 1) * prices.exchange
+            + sum(self.received) / prices.bytes_per_second,
+        }
 
 
 @contextmanager
@@ -137,7 +170,8 @@ def watching(path: Path) -> Iterator[None]:
             steps.clear()
             sent = wire.only(rows, Message)
             path.messages += sent.num_rows
-            path.bytes += sent["payload"].nbytes
+            sizes = pc.binary_length(sent["payload"]).to_numpy()
+            path.received.append(int(np.bincount(sent["worker"], weights=sizes).max(initial=0)))
             path.records += found.stats.get("records_sent", 0)
             return found
 
@@ -160,44 +194,53 @@ def simulated(build: Callable[[], ts.Dataflow], data: list[pa.Table], workers: i
     return found[1:]
 
 
-def by_counts(report: Report, price: float, *, quick: bool) -> None:
-    records = 20_000 if quick else 300_000
-    counts = [1, 4, 16] if quick else [1, 2, 4, 8, 16, 64]
-    lines: dict[str, list[float]] = {}
-    for name, (build, data) in FLOWS.items():
-        times: list[float] = []
-        for workers in counts:
-            path = simulated(build, [data(records // 10, 0), data(records, 1)], workers)[0]
-            times.append(path.time(price))
-            parts = (path.slowest, sum(path.turns), path.rounds * price)
-            slowest, driver, rounds = (f"{part:.2g}" for part in parts)
-            report.add(
-                f"{name}, {workers} workers on {-(-workers // CORES_PER_NODE)} nodes, predicted",
-                ours=times[-1],
-                baseline=times[0],
-                against="1 worker",
-                unit="s",
-                note=f"path {slowest} + driver {driver} + rounds {rounds}; balance {path.balance:.2f}",
-                rounds=path.rounds,
-                records=records,
-                work=path.work,
-                path=path.slowest,
-                driver=sum(path.turns),
-                balance=path.balance,
-                megabytes=path.bytes / 1e6,
-                messages=path.messages,
-                records_sent=path.records,
-            )
-        lines[name] = [times[0] / each for each in times]
+def by_counts(report: Report, prices: Prices, *, quick: bool) -> None:
+    for weak in (False, True):
+        records = (5_000 if quick else 50_000) if weak else (20_000 if quick else 1_000_000)
+        counts = [1, 4, 16] if quick else [1, 2, 4, 16, 64]
+        lines = {name: _predicted(report, name, prices, counts, records=records, weak=weak) for name in FLOWS}
 
-    def draw(axes: Any) -> None:
-        for name, ratios in lines.items():
-            axes.loglog(counts, ratios, "o-", label=name)
-        axes.loglog(counts, counts, "--", color=BASELINE, label="linear")
-        axes.set(xlabel="workers", ylabel="predicted speed-up")
-        axes.legend()
+        def draw(axes: Any, counts: list[int] = counts, weak: bool = weak, lines: Any = lines) -> None:
+            for name, ratios in lines.items():
+                axes.loglog(counts, ratios, "o-", label=name)
+            axes.loglog(counts, [1] * len(counts) if weak else counts, "--", color=BASELINE, label="perfect")
+            axes.set(xlabel="workers", ylabel="efficiency" if weak else "predicted speed-up")
+            axes.legend()
 
-    report.plot("workers", draw)
+        report.plot("weak" if weak else "workers", draw)
+
+
+def _predicted(
+    report: Report, name: str, prices: Prices, counts: list[int], *, records: int, weak: bool
+) -> list[float]:
+    """The ratios of the time of one worker to the time of several."""
+    build, data = FLOWS[name]
+    times: list[float] = []
+    work = 0.0
+    for workers in counts:
+        many = records * workers if weak else records
+        path = simulated(build, [data(many // 10, 0), data(many, 1)], workers)[0]
+        parts = path.parts(prices)
+        times.append(sum(parts.values()))
+        per_record = (path.work + workers * sum(path.turns)) / many
+        work = work or per_record
+        each = "for each" if weak else "in all"
+        report.add(
+            f"{name}, {records:,} records {each}, {workers} workers, predicted",
+            ours=times[-1],
+            baseline=times[0],
+            against="1 worker",
+            unit="s",
+            aim=">=0.7x" if weak and workers == counts[-1] else "",
+            note=" + ".join(f"{part} {seconds:.2g}" for part, seconds in parts.items() if seconds),
+            rounds=path.rounds,
+            balance=path.balance,
+            cpu=per_record / work,
+            megabytes=sum(path.received) / 1e6,
+            messages=path.messages,
+            records_sent=path.records,
+        )
+    return [times[0] / each for each in times]
 
 
 # -- with the data -------------------------------------------------------------------------------------------
@@ -227,8 +270,8 @@ def by_size(report: Report, *, quick: bool) -> None:
         )
 
     def draw(axes: Any) -> None:
-        for (name, times), colour in zip(lines.items(), (OURS, "#d1495b"), strict=True):
-            axes.loglog(sizes, times, "o-", label=name, color=colour)
+        for name, times in lines.items():
+            axes.loglog(sizes, times, "o-", label=name)
         axes.set(xlabel="records in an epoch", ylabel="us per record")
         axes.legend()
 
@@ -238,13 +281,13 @@ def by_size(report: Report, *, quick: bool) -> None:
 # -- on Spark ------------------------------------------------------------------------------------------------
 
 
-def on_spark(report: Report, *, quick: bool) -> float:
-    """Seconds that a round costs where it brings next to no data."""
+def on_spark(report: Report, *, quick: bool) -> Prices:
+    """Wall-clock times on Spark, and what a prediction adds up."""
     session = harness.spark("scaling")
     records, epochs = (20_000, 2) if quick else (100_000, 3)
     counts = [1, 4] if quick else [1, 2, 4, 8]
     for name, (build, data) in FLOWS.items():
-        if quick and name == "words":
+        if quick and name != "components":
             continue
         tables = [data(records, epoch) for epoch in range(epochs)]
         first, results = 0.0, None
@@ -261,23 +304,58 @@ def on_spark(report: Report, *, quick: bool) -> float:
                 against="1 worker",
                 rounds=found.rounds,
             )
-    iterations = 8 if quick else 20
-    few, many = (
-        as_flow(session, barriers(n), [vector(0), vector(1)], **one_round_each()).times[-1]
-        for n in (2, iterations)
-    )
-    price = (many - few) / (iterations - 2) / 1000
-    report.add(
-        "price of a round", ours=1000 * price, note="a micro-batch each, next to no data", rounds=iterations
-    )
+    micro_batch = median(as_flow(session, barriers(1), [vector(n) for n in range(6)], workers=1).times[2:])
+    small = rounds.SMALL
+    times = []
+    for bound in (small, replace(small, exchanged=-1)):
+        rounds.SMALL = bound
+        times.append(median(as_flow(session, barriers(8), [vector(n) for n in range(6)]).times[2:]))
+    rounds.SMALL = small
     session.stop()
-    return price
+    exchange, bytes_per_second = between_two()
+    prices = Prices(micro_batch / 1000, max(0.0, times[1] - times[0]) / 1000, exchange, bytes_per_second)
+    report.add("price of a micro-batch", ours=micro_batch, note="next to no data")
+    report.add("price of parallel tasks", ours=1000 * prices.stage, note="their start; 8 small rounds")
+    report.add("price of an exchange", ours=1e6 * exchange, unit="us", note="16 bytes between two processes")
+    report.add("price of 64 MB", ours=1000 * (64 << 20) / bytes_per_second, note="each way")
+    return prices
+
+
+def between_two() -> tuple[float, float]:
+    """Seconds of an exchange of 16 bytes, and bytes per second of one of 64 MB, between two processes."""
+    schema, token = pa.schema([("payload", pa.binary())]), bytes(32)
+    ours, theirs = multiprocessing.Pipe()
+    plan = [(16, 500), (64 << 20, 5)]
+
+    def work(rank: int, pipe: Any) -> list[float]:
+        found = []
+        with Peers(rank, 2, "127.0.0.1", token, schema) as peers:
+            pipe.send(peers.address)
+            address = pipe.recv()
+            peers.connect(lambda _: address)
+            for size, times in plan:
+                table = pa.table([[bytes(size)]], schema=schema)
+                began = time.perf_counter()
+                for _ in range(times):
+                    peers.swap([table, table])
+                found.append((time.perf_counter() - began) / times)
+            pipe.send(None)
+            pipe.recv()
+        return found
+
+    child = os.fork()
+    if child == 0:
+        work(1, theirs)
+        os._exit(0)
+    small, large = work(0, ours)
+    os.waitpid(child, 0)
+    return small, plan[1][0] / large
 
 
 def run(quick: bool) -> Report:
     report = Report("scaling", "Scaling: with workers, and with the data", quick=quick)
-    price = on_spark(report, quick=quick)
-    by_counts(report, price, quick=quick)
+    prices = on_spark(report, quick=quick)
+    by_counts(report, prices, quick=quick)
     by_size(report, quick=quick)
     report.write()
     return report
