@@ -440,8 +440,8 @@ class Dataflow:
                 are small (4 MB exchanged, 64 MB delivered, and 256 MB of states read, not counting keyed
                 state in mapped files) one process runs them, at a few milliseconds each.
             parallel_rounds: whether larger rounds are run by parallel tasks that exchange directly with each
-                other; else each takes a micro-batch. None: yes, unless Spark has one slot only, allocates
-                executors dynamically, encrypts its traffic, or runs behind Spark Connect.
+                other; else each takes a micro-batch. None: yes, unless Spark allocates executors
+                dynamically, encrypts its traffic, or runs behind Spark Connect.
             record: a folder into which each worker's round is written, to be repeated by `testing.recorded`.
             replace: for a notebook cell that is run again: first stop queries of this process that read this
                 flow's inputs, or have the query's name or checkpoint. Sent records are kept if the checkpoint

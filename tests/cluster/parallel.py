@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from pyspark.sql import SparkSession
 import timely_spark as ts
 from timely_spark.coordinator import Bound
 from timely_spark.runtime.query import rounds
+from timely_spark.runtime.session import slots
 
 LENGTH = 60
 
@@ -37,6 +39,9 @@ def main(folder: str) -> None:
         return batch
 
     spark = ts.configure(SparkSession.builder.appName("parallel")).getOrCreate()
+    until = time.monotonic() + 60
+    while slots(spark) < 2 and time.monotonic() < until:
+        time.sleep(0.1)
     flow = ts.Dataflow("path")
     edges = flow.input("edges", "src long, dst long")
     roots = flow.input("roots", "node long")

@@ -181,6 +181,6 @@ def test_without_parallel_rounds_a_large_exchange_is_a_micro_batch(
 def test_parallel_rounds_that_cannot_be_are_refused(
     spark: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timely_spark.runtime.start.barrier_tasks", lambda _: (1, "Spark has one slot"))
-    with pytest.raises(TimelyError, match=r"parallel_rounds=True, but Spark has one slot\.\nHint: "):
+    monkeypatch.setattr("timely_spark.runtime.start.no_parallel_rounds", lambda _: "ports are closed")
+    with pytest.raises(TimelyError, match=r"parallel_rounds=True, but ports are closed\.\nHint: "):
         path().start(spark, checkpoint=checkpoint, workers=2, parallel_rounds=True)

@@ -244,26 +244,35 @@ def cores(session: SparkSession) -> int | None:
         return None
 
 
-def barrier_tasks(session: SparkSession) -> tuple[int, str]:
-    """The number of tasks that a barrier stage may have; or 1, and why tasks cannot exchange directly.
+def no_parallel_rounds(session: SparkSession) -> str:
+    """The reason why Spark's tasks cannot exchange directly; empty: they can.
 
-    A barrier stage with more tasks than slots would wait for ten minutes, and then fail. Where Spark encrypts
-    its own traffic, the tasks must not exchange data in the clear.
+    Where Spark encrypts its own traffic, the tasks must not exchange data in the clear.
     """
 
     def is_on(key: str) -> bool:
         return str(session.conf.get(key, "false")).lower() == "true"
 
+    if not slots(session):
+        return "the number of Spark's slots is unknown (Spark Connect)"
     if is_on("spark.dynamicAllocation.enabled"):
-        return 1, "Spark has no barrier stages with dynamic allocation"
+        return "Spark has no barrier stages with dynamic allocation"
     if encrypted := next(filter(is_on, _ENCRYPTED), None):
-        return 1, f"{encrypted} asks for encryption, and tasks would exchange data in the clear"
+        return f"{encrypted} asks for encryption, and tasks would exchange data in the clear"
+    return ""
+
+
+def slots(session: SparkSession) -> int:
+    """The number of tasks that a barrier stage may have now; 0: unknown.
+
+    A barrier stage with more tasks than slots would wait for ten minutes, and then fail.
+    """
     try:
         context = session.sparkContext._jsc.sc()  # noqa: SLF001 - best effort: nothing public tells
-        slots = context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile())
+        profile = context.resourceProfileManager().defaultResourceProfile()
+        return max(1, int(context.maxNumConcurrentTasks(profile)))
     except Exception:  # noqa: BLE001 - no context under Connect
-        return 1, "the number of Spark's slots is unknown (Spark Connect)"
-    return int(slots), "" if slots > 1 else "Spark has a single slot"
+        return 0
 
 
 def partitions_for(session: SparkSession, workers: int) -> int:

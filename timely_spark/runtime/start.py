@@ -46,7 +46,7 @@ from timely_spark.runtime.session import (
     PARTITIONS,
     active_session,
     applied,
-    barrier_tasks,
+    no_parallel_rounds,
     on_one_machine,
     partitions_for,
     require_spark,
@@ -109,7 +109,7 @@ def start(
         run=uuid.uuid4().hex,
         keep=_retention(session),
         rounds=rounds,
-        tasks=_parallel_tasks(session, plan.workers, asked=parallel_rounds),
+        parallel=_parallel(session, plan.workers, asked=parallel_rounds),
         record=record,
     )
     if replace:
@@ -359,7 +359,7 @@ def _claimed(context: RunContext) -> tuple[RunContext, Mapping[str, int | None]]
         coordinator = Coordinator(plan)
         result = coordinator.first()
         newest = FIRST
-        manifest = manifest_of(Rounds(context, context.tasks), coordinator, result, States())
+        manifest = manifest_of(Rounds(context, context.parallel), coordinator, result, States())
         log.write(dataclasses.replace(manifest, rounds=0), result.rows)
     else:
         restore(log, context, newest)
@@ -367,15 +367,13 @@ def _claimed(context: RunContext) -> tuple[RunContext, Mapping[str, int | None]]
     return dataclasses.replace(context, first=log.first), manifest.coordinator["inputs"]
 
 
-def _parallel_tasks(session: SparkSession, workers: int, *, asked: bool | None) -> int:
-    """The number of tasks of parallel rounds; 1: there are none."""
-    if asked is False:
-        return 1
-    possible, reason = barrier_tasks(session)
+def _parallel(session: SparkSession, workers: int, *, asked: bool | None) -> bool:
+    """Whether parallel tasks run large rounds."""
+    reason = no_parallel_rounds(session) if asked is not False else ""
     if asked and reason:
         msg = f"parallel_rounds=True, but {reason}."
         raise TimelyError(msg, hint="leave parallel_rounds out: large exchanges are then micro-batches.")
-    return 1 if reason else min(workers, possible)
+    return workers > 1 and asked is not False and not reason
 
 
 def _retention(session: SparkSession) -> int:

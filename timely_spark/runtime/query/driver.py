@@ -48,7 +48,7 @@ class Driver:
     _last: _BatchState | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        self._rounds = Rounds(self.context, self.context.tasks)
+        self._rounds = Rounds(self.context, self.context.parallel)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}

@@ -26,14 +26,14 @@ from timely_spark.coordinator.round_result import as_outputs
 from timely_spark.errors import VertexError
 from timely_spark.runtime.query.peers import Address, PeerLost, Peers, PeersApart
 from timely_spark.runtime.query.run_context import ROWS_DDL, RunContext
-from timely_spark.runtime.session import barrier_tasks, on_one_machine
+from timely_spark.runtime.session import on_one_machine, slots
 from timely_spark.runtime.storage.blobs import files_of
 from timely_spark.runtime.storage.states import States, write_state
 from timely_spark.worker import ROWS, wire
 from timely_spark.worker.wire import Failure, Header, Item, Message, Output, RowKind
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 
@@ -69,14 +69,14 @@ class Rounds:
     """The further rounds of a run's micro-batches."""
 
     context: RunContext
-    #: the tasks of a parallel stage; 1: there are no parallel rounds, or no more
-    tasks: int
+    #: whether parallel tasks run large rounds
+    parallel: bool
 
     @property
     def bound(self) -> Bound:
         """How far the next micro-batch may go."""
         rounds = self.context.rounds
-        return Bound.any_size(rounds) if self.tasks > 1 else Bound(rounds=rounds)
+        return Bound.any_size(rounds) if self.parallel else Bound(rounds=rounds)
 
     def run(
         self,
@@ -101,18 +101,18 @@ class Rounds:
         Raises:
             VertexError: a vertex failed.
         """
-        small = replace(SMALL, rounds=bound.rounds)
+        small, attempt = replace(SMALL, rounds=bound.rounds), 1
         while bound.allows(result) and (read := self._read(states)) <= bound.states:
             start = replace(result, outputs=OUTPUTS.empty_table(), released=[])
             job = _Job(self.context, coordinator.batch, start, small, _references(states))
             if not (small.allows(result) and read <= small.states):
-                job = replace(job, bound=bound, tasks=self.tasks)
+                job = replace(job, bound=bound, tasks=self._tasks(session))
             if job.tasks == 1 and on_one_machine(session):
                 last, rows = _run(job, coordinator, Share())
             else:
-                answer = self._on_spark(session, replace(job, coordinator=coordinator.encode()))
-                if apart := [item.reason for _, item in wire.read(answer, Apart)]:
-                    self._stay_apart(min(apart))
+                job, attempt = replace(job, coordinator=coordinator.encode()), attempt + 1
+                answer = self._on_spark(session, job, again=attempt <= ATTEMPTS)
+                if answer is None:
                     continue
                 coordinator, last = _decoded(job, answer)
                 rows = answer
@@ -129,35 +129,39 @@ class Rounds:
         mapped = self.context.blobs.files.local
         return sum(state.read(mapped=mapped) for state in states.by_worker.values())
 
-    def _on_spark(self, session: SparkSession, job: _Job) -> pa.Table:
+    def _tasks(self, session: SparkSession) -> int:
+        return max(1, min(self.context.plan.workers, slots(session))) if self.parallel else 1
+
+    def _on_spark(self, session: SparkSession, job: _Job, *, again: bool) -> pa.Table | None:
+        """The rows that the job's tasks return; None: they have run no round, and are to be run again."""
         # `range` is a plan of so many partitions, on Connect as well; the closure carries the tasks' input
         tasks = session.range(0, job.tasks, 1, job.tasks)
         if job.tasks == 1:
             return tasks.mapInArrow(functools.partial(_task, job), ROWS_DDL).toArrow().cast(ROWS)
         stage = tasks.mapInArrow(functools.partial(_task, job), ROWS_DDL, barrier=True)
-        for _ in range(ATTEMPTS - 1):
-            if (answer := self._tried(session, job, stage)) is not None:
-                return answer
-            until = time.monotonic() + REPLACED
-            while barrier_tasks(session)[0] < job.tasks and time.monotonic() < until:
-                time.sleep(0.1)
-        return stage.toArrow().cast(ROWS)
-
-    def _tried(self, session: SparkSession, job: _Job, stage: DataFrame) -> pa.Table | None:
-        """The rows of a barrier stage; None: the stage has failed."""
         try:
             with _given_up(session, job) as given_up:
-                return stage.toArrow().cast(ROWS)
-        except Exception as error:  # noqa: BLE001 - a lost task ends in one of many errors of Spark
+                answer = stage.toArrow().cast(ROWS)
+        except Exception as error:
             if given_up.is_set():
-                return wire.table([(0, Apart(f"a stage of {job.tasks} tasks has not begun in {BEGIN:g} s"))])
+                self._stay_apart(f"a stage of {job.tasks} tasks has not begun in {BEGIN:g} s")
+                return None
+            if not again:
+                raise
             self._warn("the parallel rounds of batch %d run again: %s", job.batch, _reason(error))
+            until = time.monotonic() + REPLACED
+            while slots(session) < job.tasks and time.monotonic() < until:
+                time.sleep(0.1)
             return None
         finally:
             job.forget_addresses()
+        if apart := [item.reason for _, item in wire.read(answer, Apart)]:
+            self._stay_apart(min(apart))
+            return None
+        return answer
 
     def _stay_apart(self, reason: str) -> None:
-        self.tasks = 1
+        self.parallel = False
         self._warn(
             "from now on large exchanges are micro-batches, as parallel tasks did not meet: %s", reason
         )
@@ -218,7 +222,7 @@ def _given_up(session: SparkSession, job: _Job) -> Iterator[threading.Event]:
     A barrier stage waits until as many slots are free as it has tasks, which may never happen where other
     queries use them.
     """
-    spark, given_up = session.sparkContext, threading.Event()  # `barrier_tasks` has found one
+    spark, given_up = session.sparkContext, threading.Event()  # there is one, where `slots` finds several
     tag = f"timely-{job.context.run}-{job.batch}"
 
     def check() -> None:

@@ -64,8 +64,8 @@ class RunContext:
     keep: int = 100
     #: How many rounds a micro-batch may take; 1: each round is one.
     rounds: int = 100
-    #: How many parallel tasks run large rounds; 1: large exchanges are micro-batches.
-    tasks: int = 1
+    #: Whether parallel tasks run large rounds; else large exchanges are micro-batches.
+    parallel: bool = False
     #: A folder into which every worker's round is recorded, for `testing.recorded`.
     record: str | None = None
 
