@@ -203,6 +203,27 @@ def test_word_count_with_the_package_in_py_files(submit: Any, package: Path, tmp
     assert sorted(tuple(row.values()) for row in delta_rows(tmp_path / "out")) == sorted(expected)
 
 
+def test_a_loop_whose_executors_exchange_directly_while_one_is_killed(
+    submit: Any, cluster: Any, package: Path, tmp_path: Path
+) -> None:
+    missing = 2 - sum(name.startswith("worker") for name in cluster.processes)  # another test kills one
+    cluster.add(*(f"worker-{2 + number}" for number in range(missing)))
+    (noted := tmp_path / "noted").mkdir()
+    job = Path(__file__).with_name("parallel.py")
+
+    printed = finished(submit(job, noted, shipped=["--py-files", package]), tmp_path)
+
+    warned, first, second = printed.splitlines()
+    assert "the parallel rounds of batch 0 run again: " in warned
+    assert first == "reached all True"
+    counts = re.fullmatch(r"rounds (\d+) batches (\d+)", second)
+    assert counts is not None
+    assert int(counts[1]) > 20 * int(counts[2]), "the rounds of an epoch are in its micro-batch"
+    assert (noted / "killed").exists()
+    executors = [file.name for file in noted.iterdir() if file.name.startswith("executor-")]
+    assert len(executors) == 3, "two took part, and a third one took the place of the killed one"
+
+
 def test_components_from_an_archive_while_a_worker_is_killed(
     submit: Any, cluster: Any, package: Path, tmp_path: Path
 ) -> None:
@@ -259,22 +280,3 @@ def test_a_task_that_is_run_twice_by_speculation_counts_once(
     assert printed.splitlines() == ["captured True"]
     second = [file.name for file in attempts.iterdir() if not file.name.endswith("-0")]
     assert second, "no task was run twice"
-
-
-def test_a_loop_whose_executors_exchange_directly_while_one_is_killed(
-    submit: Any, package: Path, tmp_path: Path
-) -> None:
-    (noted := tmp_path / "noted").mkdir()
-    job = Path(__file__).with_name("parallel.py")
-
-    printed = finished(submit(job, noted, shipped=["--py-files", package]), tmp_path)
-
-    warned, first, second = printed.splitlines()
-    assert "the parallel rounds of batch 0 run again: " in warned
-    assert first == "reached all True"
-    counts = re.fullmatch(r"rounds (\d+) batches (\d+)", second)
-    assert counts is not None
-    assert int(counts[1]) > 20 * int(counts[2]), "the rounds of an epoch are in its micro-batch"
-    assert (noted / "killed").exists()
-    executors = [file.name for file in noted.iterdir() if file.name.startswith("executor-")]
-    assert len(executors) == 3, "two took part, and a third one took the place of the killed one"

@@ -169,6 +169,7 @@ def test_a_stage_that_finds_no_slots_gives_way_to_one_process(
     assert manifest.bound == {"rounds": 100, "exchanged": 4 << 20, "delivered": 64 << 20, "states": 256 << 20}
 
 
+@pytest.mark.campaign  # tests/runtime has the bound
 @pytest.mark.usefixtures("large")
 def test_without_parallel_rounds_a_large_exchange_is_a_micro_batch(
     spark: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch
