@@ -54,9 +54,11 @@ def recount(made: Migration, states: list[bytes]) -> dict[Any, int]:
         head = json.loads(bytes(unpack_parts(state)[0]))
         for name, _, time in head["queue"]:
             counts[plan.by_name[name].arrives, plan.times.decode(time)] += 1
-        for name, _, capability in head["pending"]:
+        for name, _, capability, later in head["pending"]:
             if capability is not None:
                 counts[plan.by_name[name].leaves, plan.times.decode(capability)] += 1
+            for epoch in later:
+                counts[plan.by_name[name].leaves, plan.times.decode([epoch, *capability[1:]])] += 1
     return dict(counts)
 
 

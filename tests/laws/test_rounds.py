@@ -208,9 +208,10 @@ class Checked(Simulation):
                 (plan.by_name[name].arrives, plan.times.decode(time)) for name, _, time in head["queue"]
             )
             found.update(
-                (plan.by_name[name].leaves, plan.times.decode(time))
-                for name, _, time in head["pending"]
+                (plan.by_name[name].leaves, plan.times.decode([*epoch, *time[len(epoch) :]]))
+                for name, _, time, later in head["pending"]
                 if time is not None
+                for epoch in ([], *([epoch] for epoch in later))
             )
         for table in self.waiting:
             for _, message in wire.read(table, Message):
@@ -336,7 +337,10 @@ def test_a_wrong_rule_of_notifications_is_caught(rule: Any, monkeypatch: pytest.
 def test_a_round_that_ignores_what_it_holds_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def first(self: Any, blockers: Any, *_: Any) -> Any:
         free = [p for p in self if not any(t.less_equal(p.guarantee) for t in blockers[p.node])]
-        return free[-1] if free else None
+        if not free:
+            return None
+        self._activate(free[-1])
+        return free[-1]
 
     monkeypatch.setattr(notify.Notificator, "first", first)
     with pytest.raises(Broken):

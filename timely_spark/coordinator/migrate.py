@@ -143,7 +143,7 @@ class _Migrator:
             return json.loads(bytes(head)), parts
         pending = self.snapshot["pending"][worker]
         names = self.old_plan["nodes"]
-        return {**_EMPTY, "pending": [[names[node], time, time] for node, time, _ in pending]}, []
+        return {**_EMPTY, "pending": [[names[node], time, time, []] for node, time, _ in pending]}, []
 
     def _contents(self) -> dict[str, Counter[str]]:
         contents: dict[str, Counter[str]] = defaultdict(Counter)
@@ -152,8 +152,8 @@ class _Migrator:
                 contents[name]["state"] = 1
             for name, _, _ in head["queue"]:
                 contents[name]["batch"] += 1
-            for name, _, _ in head["pending"]:
-                contents[name]["notification"] += 1
+            for name, _, _, later in head["pending"]:
+                contents[name]["notification"] += 1 + len(later)
         for _, message in self.messages:
             contents[self.old_plan["channels"][message.channel][1]]["batch"] += 1
         for name, epochs in self.snapshot["unreleased"].items():

@@ -11,12 +11,12 @@ import heapq
 import itertools
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from timely_spark.compiler.plan import Node, Plan, Source
-from timely_spark.times import Antichain, MutableAntichain
+from timely_spark.times import Antichain, MutableAntichain, only_epochs
 from timely_spark.worker.wire import Header
 
 
@@ -91,13 +91,23 @@ class Pending:
 
 
 class Notificator:
-    """The notifications that the vertices of a worker requested, and the order of their delivery."""
+    """The notifications that the vertices of a worker requested, and the order of their delivery.
+
+    Notifications of a vertex that differ only in their epoch, each with its guarantee as its capability, form
+    a series. Whatever blocks the first of a series blocks the others, and whatever their capabilities lead
+    to, that of the first leads to earlier. So only the first needs to be active: a round looks at one
+    notification per series, and a worker's state has the others as numbers.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._sequence = itertools.count()
-        #: the pending notifications, each with a sequence number
+        #: the active notifications, each with a sequence number: all that are not in a series, and of each
+        #: series the first and perhaps others
         self._numbers: dict[Pending, int] = {}
+        #: by vertex and loop counters, the epochs of a series in order
+        self._series: dict[_Series, list[int]] = {}
+        self._has_series = only_epochs(plan.times)
         #: a heap in (time, topological) order of the notifications that may be next, and of delivered ones
         self._order: list[_Entry] = []
         #: notifications that wait until a capability, (location, time), is dropped; not in `_order`
@@ -111,10 +121,17 @@ class Notificator:
         self._epochs: dict[int, list[int]] = {}
 
     def __iter__(self) -> Iterator[Pending]:
-        return iter(self._numbers)
+        yield from self._numbers
+        for series, epochs in self._series.items():
+            every = (self._of_series(series, epoch) for epoch in epochs)
+            yield from (pending for pending in every if pending not in self._numbers)
 
-    def __len__(self) -> int:
-        return len(self._numbers)
+    def __contains__(self, pending: Pending) -> bool:
+        if pending in self._numbers:
+            return True
+        epoch, epochs = pending.guarantee.epoch, self._epochs_of_series(pending)
+        place = bisect_left(epochs, epoch)
+        return epochs[place : place + 1] == [epoch]
 
     def begin(self) -> None:
         """Begin a round, in which the blocked notifications of the last one may be deliverable."""
@@ -125,10 +142,60 @@ class Notificator:
 
     def add(self, pending: Pending) -> None:
         """Request a notification; equal requests are one."""
+        if pending in self:
+            return
+        self.changed[pending] += 1
+        if (series := self._series_of(pending)) is not None:
+            epochs = self._series.setdefault(series, [])
+            insort(epochs, pending.guarantee.epoch)
+            if epochs[0] < pending.guarantee.epoch:
+                return
+        elif pending.capability is not None:
+            # with equal guarantees, the notification that was requested first is delivered first
+            earlier = Pending(pending.node, pending.guarantee, pending.guarantee)
+            if earlier in self:
+                self._activate(earlier)
+        self._activate(pending)
+
+    def restore(self, pending: Pending, later: Sequence[int]) -> None:
+        """Add one of the notifications that `active` gave, in their order."""
+        if (series := self._series_of(pending)) is not None:
+            epochs = self._series.get(series, ())
+            self._series[series] = sorted([*epochs, pending.guarantee.epoch, *later])
+        self._activate(pending)
+
+    @property
+    def active(self) -> Iterator[tuple[Pending, list[int]]]:
+        """The active notifications; with the first of a series, the epochs of those that are not active."""
+        active: dict[_Series | None, set[int]] = defaultdict(set)
+        for pending in self._numbers:
+            active[self._series_of(pending)].add(pending.guarantee.epoch)
+        for pending in self._numbers:
+            epochs, later = self._epochs_of_series(pending), list[int]()
+            if epochs and epochs[0] == pending.guarantee.epoch:
+                among = active[self._series_of(pending)]
+                later = [epoch for epoch in epochs if epoch not in among]
+            yield pending, later
+
+    def _series_of(self, pending: Pending) -> _Series | None:
+        if not self._has_series or pending.capability != pending.guarantee:
+            return None
+        return pending.node, tuple(pending.guarantee.encode()[1:])
+
+    def _epochs_of_series(self, pending: Pending) -> list[int]:
+        series = self._series_of(pending)
+        return self._series.get(series, []) if series is not None else []
+
+    def _of_series(self, series: _Series, epoch: int) -> Pending:
+        node, counters = series
+        time = self.plan.times.decode([epoch, *counters])
+        return Pending(node, time, time)
+
+    def _activate(self, pending: Pending) -> None:
+        """Make a notification one that may be next, if it is not."""
         if pending in self._numbers:
             return
         number = self._numbers[pending] = next(self._sequence)
-        self.changed[pending] += 1
         node, capability = self.plan.nodes[pending.node], pending.capability
         key = self.plan.key(node, pending.guarantee)
         heapq.heappush(self._order, (key, capability is None, number, pending))
@@ -143,6 +210,13 @@ class Notificator:
         """Remove a delivered notification and its capability; notifications behind it may be next."""
         del self._numbers[pending]
         self.changed[pending] -= 1
+        if (series := self._series_of(pending)) is not None:
+            epochs = self._series[series]
+            del epochs[bisect_left(epochs, pending.guarantee.epoch)]
+            if epochs:
+                self._activate(self._of_series(series, epochs[0]))
+            else:
+                del self._series[series]
         capability = pending.capability
         if capability is None:
             return
@@ -206,3 +280,5 @@ class Notificator:
 
 #: (order key, whether without capability, sequence number, notification)
 _Entry = tuple[tuple[Any, ...], bool, int, Pending]
+#: (vertex, loop counters)
+_Series = tuple[int, tuple[Any, ...]]

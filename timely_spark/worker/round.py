@@ -41,7 +41,7 @@ from timely_spark.worker.vertex_snapshot import (
 )
 from timely_spark.worker.wire import Header, Item, Message, Output, Report
 
-FORMAT = 7
+FORMAT = 8
 """The version of a worker's encoded state."""
 
 
@@ -170,9 +170,9 @@ class Worker:
             self.enqueue(node, input_, time_, table)
             if isinstance(chunk, BlobRef):
                 self.queue_blobs[node.index, input_, time_] = table, chunk
-        for name, guarantee, capability in head["pending"]:
+        for name, guarantee, capability, later in head["pending"]:
             held = decode(capability) if capability is not None else None
-            self.pending.add(Pending(by_name[name].index, decode(guarantee), held))
+            self.pending.restore(Pending(by_name[name].index, decode(guarantee), held), later)
 
     def enqueue(self, node: Node, input_: int, time: Any, table: pa.Table) -> None:
         """Queue a batch for delivery."""
@@ -361,8 +361,9 @@ class Worker:
                     nodes[p.node].name,
                     p.guarantee.encode(),
                     None if p.capability is None else p.capability.encode(),
+                    later,
                 ]
-                for p in self.pending
+                for p, later in self.pending.active
             ],
         }
         return pack_parts([json.dumps(head, separators=(",", ":")).encode(), *parts])
