@@ -437,11 +437,12 @@ class Dataflow:
                 number in the checkpoint.
             rounds_per_batch: the most rounds of a micro-batch, by default 100; with 1 every round is a
                 micro-batch, so input and commits wait for one round at most. While the rounds after the first
-                are small (4 MB exchanged, 64 MB delivered, and 256 MB of states read, not counting keyed
+                are small (1 MB exchanged, 4 MB delivered, and 256 MB of states read, not counting keyed
                 state in mapped files) one process runs them, at a few milliseconds each.
             parallel_rounds: whether larger rounds are run by parallel tasks that exchange directly with each
-                other; else each takes a micro-batch. None: yes, unless Spark allocates executors
-                dynamically, encrypts its traffic, or runs behind Spark Connect.
+                other; else one task runs them, and what exceeds 4 MB exchanged or 64 MB delivered waits for
+                the next micro-batch. None: yes, unless Spark allocates executors dynamically, encrypts its
+                traffic, or runs behind Spark Connect.
             record: a folder into which each worker's round is written, to be repeated by `testing.recorded`.
             replace: for a notebook cell that is run again: first stop queries of this process that read this
                 flow's inputs, or have the query's name or checkpoint. Sent records are kept if the checkpoint

@@ -2,9 +2,9 @@
 
 While rounds are small, one process runs all workers and the coordinator: this one where it shares the machine
 with the executors, else a task. Larger rounds are run by a barrier stage, whose tasks host a share of the
-workers each and exchange rows directly. Where that is impossible, a large exchange waits for the next
-micro-batch. How far a batch goes stands in the manifest before it; where its rounds run does not matter to
-their results.
+workers each and exchange rows directly. Where that is impossible, one task runs them, and an exchange of more
+than 4 MB waits for the next micro-batch. How far a batch goes stands in the manifest before it; where its
+rounds run does not matter to their results.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: The largest rounds that one process runs, where parallel tasks could.
-SMALL = Bound()
+#: What one process runs, even if parallel tasks could, and even the driver's: less than their start takes.
+SMALL = Bound(exchanged=1 << 20, delivered=4 << 20)
 #: Seconds until a barrier stage must have begun; and how often it may fail, since Spark does not try again.
 BEGIN, ATTEMPTS = 60.0, 4
 #: Seconds to wait for another executor in the place of a lost one; Spark looks every 15 seconds only.
@@ -105,9 +105,10 @@ class Rounds:
         while bound.allows(result) and (read := self._read(states)) <= bound.states:
             start = replace(result, outputs=OUTPUTS.empty_table(), released=[])
             job = _Job(self.context, coordinator.batch, start, small, _references(states))
-            if not (small.allows(result) and read <= small.states):
+            large = not (small.allows(result) and read <= small.states)
+            if large:
                 job = replace(job, bound=bound, tasks=self._tasks(session))
-            if job.tasks == 1 and on_one_machine(session):
+            if not large and on_one_machine(session):
                 last, rows = _run(job, coordinator, Share())
             else:
                 job, attempt = replace(job, coordinator=coordinator.encode()), attempt + 1
