@@ -16,7 +16,7 @@ from timely_spark.errors import RecordError, SchemaError
 from timely_spark.graph import as_table
 from timely_spark.operators.rows import records
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.keys import flat
+from timely_spark.state.keys import flat, run_starts
 
 GROUP = "__timely_group"
 """The column with a number for each key of a call; rows are sorted by it."""
@@ -43,8 +43,7 @@ class Logic:
 
 def _starts(inputs: pa.Table) -> npt.NDArray[np.int64]:
     """The first row of each group."""
-    groups = numbers(inputs, GROUP)
-    return np.flatnonzero(np.concatenate([[True], groups[1:] != groups[:-1]])) if len(groups) else groups
+    return run_starts(numbers(inputs, GROUP))
 
 
 def _positive(inputs: pa.Table) -> pa.Table:

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.state.keys import Hashes, Indices, Mask, flat, hashes, in_order
+from timely_spark.state.keys import Hashes, Indices, Mask, flat, hashes, in_order, run_starts
 
 NO_NODE = -1
 
@@ -157,19 +157,14 @@ def summed(a: Indices, b: Indices, weights: npt.NDArray[Any]) -> tuple[Indices, 
     keys = a << bits | b
     if (weights == 1).all():
         keys.sort()
-        starts = _starts(keys)
+        starts = run_starts(keys)
         totals = np.diff(starts, append=len(keys))
     else:
         room = 64 - int(keys.max(initial=1)).bit_length()
         order = in_order(keys.astype(np.uint64) << np.uint64(room))
         keys = keys[order]
-        starts = _starts(keys)
+        starts = run_starts(keys)
         totals = np.add.reduceat(weights[order], starts, dtype=np.int64)
         starts, totals = starts[totals != 0], totals[totals != 0]
     keys = keys[starts]
     return keys >> bits, keys & ((1 << bits) - 1), totals
-
-
-def _starts(keys: Indices) -> Indices:
-    """The positions where runs of equal keys begin."""
-    return np.flatnonzero(np.append([True] * (len(keys) > 0), keys[1:] != keys[:-1]))

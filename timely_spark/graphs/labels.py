@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,7 +12,7 @@ from timely_spark.differential import Collection
 from timely_spark.errors import GraphError
 from timely_spark.graph import caller, composed, locate_errors
 from timely_spark.graphs.edges import edges_of, ends_of, nodes_of, reversed_of
-from timely_spark.state.keys import Indices, flat
+from timely_spark.state.keys import flat, run_starts
 
 
 @locate_errors
@@ -85,19 +84,14 @@ def _most_frequent(votes: pa.Table) -> pa.Table:
     """For each node, whose rows are adjacent, the least of the labels with the greatest count."""
     nodes: Any = flat(votes.column("node").combine_chunks().dictionary_encode().indices).to_numpy()
     counts: Any = flat(votes.column("count")).to_numpy()
-    starts = _starts(nodes)
+    starts = run_starts(nodes)
     most = np.repeat(np.maximum.reduceat(counts, starts), np.diff(starts, append=len(nodes)))
     most_frequent = np.flatnonzero(counts == most)
     votes, nodes = votes.select(["node", "label"]).take(pa.array(most_frequent)), nodes[most_frequent]
-    starts, labels = _starts(nodes), flat(votes.column("label"))
+    starts, labels = run_starts(nodes), flat(votes.column("label"))
     if pa.types.is_integer(labels.type):
         least = pa.array(np.minimum.reduceat(labels.to_numpy(), starts), labels.type)
         return votes.take(pa.array(starts)).set_column(1, "label", least)
     by = [("of", "ascending"), ("label", "ascending")]
     order = pc.sort_indices(pa.table({"of": nodes, "label": labels}), by).to_numpy()
-    return votes.take(pa.array(order[_starts(nodes[order])]))
-
-
-def _starts(numbers: npt.NDArray[Any]) -> Indices:
-    """The positions where runs of equal numbers begin."""
-    return np.flatnonzero(np.append([True], numbers[1:] != numbers[:-1]))
+    return votes.take(pa.array(order[run_starts(nodes[order])]))

@@ -173,6 +173,15 @@ def exact(table: pa.Table, columns: Sequence[str]) -> bool:
     )
 
 
+def run_starts(numbers: npt.NDArray[Any]) -> Indices:
+    """The positions where runs of equal numbers begin.
+
+    >>> run_starts(np.array([4, 4, 7, 4])).tolist()
+    [0, 2, 3]
+    """
+    return np.flatnonzero(np.append([True] * (len(numbers) > 0), numbers[1:] != numbers[:-1]))
+
+
 def in_order(h: Hashes) -> Indices:
     """The row numbers in the order of the rows' hashes; rows with one hash keep their order.
 

@@ -106,7 +106,7 @@ class Peers:
             self._sending[other] = self._reach(other, address_of, until)
         threading.Thread(target=self._stay_alive, daemon=True).start()
         try:
-            self._swap([self.schema.empty_table()] * self.tasks, within=max(0.0, until - time.monotonic()))
+            self.swap([self.schema.empty_table()] * self.tasks, within=max(0.0, until - time.monotonic()))
         except (PeerLost, queue.Empty) as error:
             msg = f"task {self.rank} of {self.tasks} at {self.address} has waited {within:g} s: {error!r}"
             raise PeersApart(msg) from error
@@ -139,17 +139,18 @@ class Peers:
 
     # -- exchanging ------------------------------------------------------------------------------------------
 
-    def swap(self, parts: list[pa.Table]) -> list[pa.Table]:
+    def swap(self, parts: list[pa.Table], within: float | None = None) -> list[pa.Table]:
         """Send a table to each task, and receive one from each; by rank, this task's own among them.
 
         A peer's table is in memory before the next `swap` of that peer, so at most two wait.
 
+        Args:
+            within: seconds to wait for each peer's table; None: for as long as the peer gives signs of life.
+
         Raises:
             PeerLost: a peer has ended, or has been silent for too long.
+            queue.Empty: a table has not arrived in time.
         """
-        return self._swap(parts)
-
-    def _swap(self, parts: list[pa.Table], within: float | None = None) -> list[pa.Table]:
         for other in self._others:
             self._send(other, parts[other])
         found = {self.rank: parts[self.rank]}

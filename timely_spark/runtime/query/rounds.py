@@ -10,6 +10,7 @@ rounds run does not matter to their results.
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import secrets
 import threading
@@ -277,7 +278,7 @@ def _share(job: _Job) -> Iterator[tuple[Share, list[str]]]:
     task = BarrierTaskContext.get()
     rank, blobs, gone = task.partitionId(), job.context.blobs, list[str]()
     host = task.getTaskInfos()[rank].address.rpartition(":")[0].strip("[]")
-    rounds = iter(range(1 << 62))
+    rounds = itertools.count()
 
     def swap(parts: Sequence[pa.Table]) -> list[pa.Table]:
         number, sent = next(rounds), []
