@@ -81,6 +81,27 @@ def component_sizes() -> Callable[[], Dataflow]:
 
 
 @pytest.fixture(scope="session")
+def paths() -> Callable[..., Dataflow]:
+    """Makes a flow that hops along paths and keeps all nodes; a hop may pass through a function."""
+    import timely_spark as ts
+
+    def make(step: Callable[[Any], Any] | None = None) -> Dataflow:
+        flow = ts.Dataflow("paths")
+        edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
+
+        def hop(reached: ts.Stream) -> ts.Stream:
+            links = reached.scope.enter(edges)
+            targets = reached.join(links, left=["node"], right=["src"]).select(node="dst")
+            targets = targets if step is None else targets.map(step, "node long", name="step")
+            return targets.concat(reached).distinct(name="near")
+
+        roots.loop(hop, name="hops").capture("out")
+        return flow
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def interrupted_at() -> Callable[..., bool]:
     """Calls a function, and interrupts it at the n-th line of some files; whether there were fewer."""
 

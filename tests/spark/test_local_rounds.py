@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,22 +19,8 @@ from timely_spark.state.codec import as_text
 from timely_spark.worker import wire
 from timely_spark.worker.wire import Failure
 
+Flow = Callable[..., ts.Dataflow]
 NODES = 60_000
-
-
-def paths(step: Any = None) -> ts.Dataflow:
-    """Hops along paths; each of the many nodes is kept, so states are too large to lie in a row."""
-    flow = ts.Dataflow("paths")
-    edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
-
-    def hop(reached: ts.Stream) -> ts.Stream:
-        links = reached.scope.enter(edges)
-        targets = reached.join(links, left=["node"], right=["src"]).select(node="dst")
-        targets = targets if step is None else targets.map(step, "node long", name="step")
-        return targets.concat(reached).distinct(name="near")
-
-    roots.loop(hop, name="hops").capture("out")
-    return flow
 
 
 def send(flow: ts.Dataflow, start: int, length: int) -> None:
@@ -49,7 +36,7 @@ def jobs(spark: SparkSession, query: Any) -> int:
     return len(spark.sparkContext.statusTracker().getJobIdsForGroup(query.run_id))
 
 
-def test_a_loop_takes_its_rounds_in_few_batches(spark: SparkSession, checkpoint: str) -> None:
+def test_a_loop_takes_its_rounds_in_few_batches(spark: SparkSession, checkpoint: str, paths: Flow) -> None:
     flow = paths()
     send(flow, 0, 60)
     query = flow.start(spark, checkpoint=checkpoint, workers=3, trigger="available_now")
@@ -67,7 +54,7 @@ def test_a_loop_takes_its_rounds_in_few_batches(spark: SparkSession, checkpoint:
 
 
 @pytest.mark.campaign  # tests/state has the cases
-def test_large_states_go_by_reference(spark: SparkSession, checkpoint: str) -> None:
+def test_large_states_go_by_reference(spark: SparkSession, checkpoint: str, paths: Flow) -> None:
     flow = paths()
     flow.handle("edges").send([(i, i + 1) for i in range(NODES)])
     flow.handle("roots").send([NODES - 20])
@@ -95,7 +82,9 @@ def test_large_states_go_by_reference(spark: SparkSession, checkpoint: str) -> N
         assert not (blobs / "0-999-0-77-0badcafe").exists()
 
 
-def test_a_further_round_that_fails_names_step_and_line(spark: SparkSession, checkpoint: str) -> None:
+def test_a_further_round_that_fails_names_step_and_line(
+    spark: SparkSession, checkpoint: str, paths: Flow
+) -> None:
     def step(row: Any) -> tuple[int]:
         if row.node == 9:
             msg = "nine"
@@ -111,7 +100,7 @@ def test_a_further_round_that_fails_names_step_and_line(spark: SparkSession, che
 
 
 def test_a_batch_that_fails_in_a_further_round_runs_again_whole(
-    spark: SparkSession, checkpoint: str, tmp_path: Path
+    spark: SparkSession, checkpoint: str, tmp_path: Path, paths: Flow
 ) -> None:
     mended = str(tmp_path / "mended")
 
@@ -140,7 +129,7 @@ def test_a_batch_that_fails_in_a_further_round_runs_again_whole(
     assert before.stats["rounds"] == 4, "the batch that ran again kept to what was said before it"
 
 
-def test_no_round_at_all_is_refused(spark: SparkSession, checkpoint: str) -> None:
+def test_no_round_at_all_is_refused(spark: SparkSession, checkpoint: str, paths: Flow) -> None:
     with pytest.raises(TimelyError, match="rounds_per_batch=0"):
         paths().start(spark, checkpoint=checkpoint, workers=2, rounds_per_batch=0)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+Flow = Callable[..., ts.Dataflow]
 LENGTH = 40
 
 
@@ -31,21 +32,6 @@ LENGTH = 40
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every exchange counts as large."""
     monkeypatch.setattr(rounds, "SMALL", Bound(exchanged=-1))
-
-
-def path(step: Callable[[Any], Any] | None = None) -> ts.Dataflow:
-    flow = ts.Dataflow("path")
-    edges = flow.input("edges", "src long, dst long")
-    roots = flow.input("roots", "node long")
-
-    def hop(reached: ts.Stream) -> ts.Stream:
-        links = reached.scope.enter(edges)
-        targets = reached.join(links, left=["node"], right=["src"]).select(node="dst")
-        targets = targets if step is None else targets.map(step, "node long", name="step")
-        return targets.concat(reached).distinct(name="near")
-
-    roots.loop(hop, name="hops").capture("out")
-    return flow
 
 
 def sent(flow: ts.Dataflow) -> ts.Dataflow:
@@ -70,26 +56,26 @@ def peers(checkpoint: str) -> list[Path]:
 
 @pytest.mark.usefixtures("large")
 def test_parallel_tasks_take_the_rounds_of_local_ones(
-    spark: SparkSession, checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths: Flow
 ) -> None:
-    query = finished(sent(path()), spark, checkpoint)
+    query = finished(sent(paths()), spark, checkpoint)
     assert query.last_progress.epoch == 0, "all in one micro-batch"
     assert peers(checkpoint) == []
     jobs = spark.sparkContext.statusTracker().getJobIdsForGroup(query.run_id)
     assert len(jobs) == 2, "the micro-batch, and one stage of parallel tasks"
 
     monkeypatch.setattr(rounds, "SMALL", Bound())
-    local = finished(sent(path()), spark, str(tmp_path / "local"))
+    local = finished(sent(paths()), spark, str(tmp_path / "local"))
     assert query.rounds == local.rounds > 20
     jobs = spark.sparkContext.statusTracker().getJobIdsForGroup(local.run_id)
     assert len(jobs) == 1, "small rounds run in the driver's process"
 
 
 def test_a_batch_goes_on_in_parallel_when_its_rounds_become_large(
-    spark: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch, paths: Flow
 ) -> None:
     monkeypatch.setattr(rounds, "SMALL", Bound(delivered=1500))
-    query = finished(sent(path()), spark, checkpoint)
+    query = finished(sent(paths()), spark, checkpoint)
     assert query.last_progress.epoch == 0
     assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(query.run_id)) == 2
 
@@ -114,12 +100,12 @@ def test_messages_too_large_to_send_go_by_files(
 
 
 @pytest.mark.usefixtures("large")
-def test_an_error_names_step_and_line(spark: SparkSession, checkpoint: str) -> None:
+def test_an_error_names_step_and_line(spark: SparkSession, checkpoint: str, paths: Flow) -> None:
     def step(row: Any) -> tuple[int]:
         assert row.node != 30, "thirty"
         return (row.node,)
 
-    query = sent(path(step)).start(spark, checkpoint=checkpoint, workers=3, trigger="available_now")
+    query = sent(paths(step)).start(spark, checkpoint=checkpoint, workers=3, trigger="available_now")
     with pytest.raises(VertexError, match=r"step.*thirty") as caught:
         query.await_termination(60)
     assert "test_parallel_rounds.py" in str(caught.value)
@@ -127,7 +113,7 @@ def test_an_error_names_step_and_line(spark: SparkSession, checkpoint: str) -> N
 
 @pytest.mark.usefixtures("large")
 def test_a_killed_task_runs_again_with_its_peers(
-    spark: SparkSession, checkpoint: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, checkpoint: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, paths: Flow
 ) -> None:
     killed = str(tmp_path / "killed")
 
@@ -138,7 +124,7 @@ def test_a_killed_task_runs_again_with_its_peers(
         return (row.node,)
 
     with caplog.at_level(logging.WARNING, "timely_spark"):
-        finished(sent(path(step)), spark, checkpoint)
+        finished(sent(paths(step)), spark, checkpoint)
     assert Path(killed).exists()
     assert any("the parallel rounds of batch 0 run again" in record.message for record in caplog.records)
     assert peers(checkpoint) == []
@@ -146,7 +132,11 @@ def test_a_killed_task_runs_again_with_its_peers(
 
 @pytest.mark.usefixtures("large")
 def test_a_stage_that_finds_no_slots_gives_way_to_one_process(
-    spark: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    spark: SparkSession,
+    checkpoint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    paths: Flow,
 ) -> None:
     monkeypatch.setattr(rounds, "BEGIN", 1.0)
     released = threading.Event()
@@ -159,7 +149,7 @@ def test_a_stage_that_finds_no_slots_gives_way_to_one_process(
     busy.start()
     try:
         with caplog.at_level(logging.WARNING, "timely_spark"):
-            query = finished(sent(path()), spark, checkpoint)
+            query = finished(sent(paths()), spark, checkpoint)
     finally:
         released.set()
         busy.join()
@@ -172,16 +162,16 @@ def test_a_stage_that_finds_no_slots_gives_way_to_one_process(
 @pytest.mark.campaign  # tests/runtime has the bound
 @pytest.mark.usefixtures("large")
 def test_without_parallel_rounds_a_large_exchange_is_a_micro_batch(
-    spark: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch, paths: Flow
 ) -> None:
     monkeypatch.setattr(Bound, "allows", lambda *_: False)
-    query = finished(sent(path()), spark, checkpoint, parallel_rounds=False)
+    query = finished(sent(paths()), spark, checkpoint, parallel_rounds=False)
     assert query.last_progress.epoch > 20
 
 
 def test_parallel_rounds_that_cannot_be_are_refused(
-    spark: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch, paths: Flow
 ) -> None:
     monkeypatch.setattr("timely_spark.runtime.start.no_parallel_rounds", lambda _: "ports are closed")
     with pytest.raises(TimelyError, match=r"parallel_rounds=True, but ports are closed\.\nHint: "):
-        path().start(spark, checkpoint=checkpoint, workers=2, parallel_rounds=True)
+        paths().start(spark, checkpoint=checkpoint, workers=2, parallel_rounds=True)
