@@ -474,6 +474,16 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         [("np.maximum.reduceat(counts, starts)", "np.minimum.reduceat(counts, starts)")],
     ),
     (
+        "graphs/cores.py",
+        ["tests/graphs/test_cores.py"],
+        [("np.minimum(values, total - before)", "np.minimum(values, total)")],
+    ),
+    (
+        "graphs/greedy.py",
+        ["tests/graphs/test_greedy.py"],
+        [("np.where(out, _OUT, _IN)", "np.where(out, _IN, _OUT)"), ("- starts[of] - 1", "- starts[of]")],
+    ),
+    (
         "graphs/spanning.py",
         ["tests/graphs/test_forest.py", "tests/graphs/test_components.py"],
         [

@@ -184,6 +184,15 @@ GRAPHS: dict[str, Build] = {
     "triangles": lambda x, _: ts.graphs.triangles(x, src="k", dst="v", name="it"),
     "lcc": lambda x, y: ts.graphs.lcc(x, True, nodes=y, src="k", dst="v", node="w", name="it"),  # noqa: FBT003
     "cdlp": lambda x, y: ts.graphs.cdlp(x, 3, nodes=y, src="k", dst="v", node="w", name="it"),
+    "label_propagation": lambda x, y: ts.graphs.label_propagation(
+        x, y, iterations=3, src="k", dst="v", node="w", label="k", name="it"
+    ),
+    "k_core": lambda x, _: ts.graphs.k_core(x, 2, src="k", dst="v", name="it"),
+    "core_numbers": lambda x, _: ts.graphs.core_numbers(x, src="k", dst="v", name="it"),
+    "maximal_independent_set": lambda x, y: ts.graphs.maximal_independent_set(
+        x, nodes=y, src="k", dst="v", node="w", name="it"
+    ),
+    "colouring": lambda x, y: ts.graphs.colouring(x, nodes=y, src="k", dst="v", node="w", name="it"),
 }
 OTHERS: dict[str, Build] = {
     "Grouped.aggregate": lambda x, _: x.group_by().aggregate(t=("sum", "v"), name="it"),

@@ -13,6 +13,7 @@ from timely_spark.graphs import (
     bfs,
     cdlp,
     connected_components,
+    core_numbers,
     lcc,
     pagerank,
     sssp,
@@ -66,6 +67,7 @@ ALGORITHMS: dict[str, tuple[Callable[[ts.Collection], ts.Collection], int]] = {
     "triangles": (triangles, 3),
     "lcc": (lambda edges: lcc(edges, directed=True), 1),
     "cdlp": (lambda edges: cdlp(edges, 3), 2),
+    "cores": (core_numbers, 1),
 }
 
 

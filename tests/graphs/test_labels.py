@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import timely_spark as ts
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graphs import cdlp
+from timely_spark.graphs import cdlp, label_propagation
 from timely_spark.testing import run
 
 LONGS = "src long, dst long"
@@ -139,6 +139,72 @@ def test_communities_of_a_hundred_cliques() -> None:
     assert {label % 8 for _, label, _ in rows[0]} <= {0, 1, 7}
 
 
+def spread(iterations: int, fixed: bool) -> Callable[..., Iterable[tuple[Any, Any]]]:  # noqa: FBT001
+    """The definition, word by word."""
+
+    def oracle(edges: list[tuple[Any, Any]], known: list[tuple[Any, Any]]) -> Iterable[tuple[Any, Any]]:
+        first = {node: min(label for of, label in known if of == node) for node, _ in known}
+        neighbours: dict[Any, list[Any]] = {node: [] for node in first}
+        for a, b in edges:
+            neighbours.setdefault(a, []).append(b)
+            neighbours.setdefault(b, []).append(a)
+        label = dict(first)
+        for _ in range(iterations):
+            new = {}
+            for node, near in neighbours.items():
+                votes = Counter(label[one] for one in near if one in label)
+                if fixed and node in first:
+                    new[node] = first[node]
+                elif votes:
+                    new[node] = min(one for one in votes if votes[one] == max(votes.values()))
+                elif node in label:
+                    new[node] = label[node]
+            label = new
+        return label.items()
+
+    return oracle
+
+
+fixed_or_not = pytest.mark.parametrize("fixed", [True, False])
+LABELS = [
+    [(0, "b", 1), (3, "a", 1), (3, "c", 1), (77, "x", 1)],
+    [(3, "a", -1)],
+    [(0, "b", -1), (5, "d", 2)],
+    [(5, "d", -2), (0, "a", 1)],
+]
+
+
+@fixed_or_not
+@pytest.mark.parametrize(("workers", "seed"), [(1, None), (3, 1)])
+def test_labels_and_edges_come_and_go(follows, changing, workers, seed, fixed) -> None:
+    given = {
+        "edges": (LONGS, changing(9, 9, 5, changes=3, seed=workers)),
+        "known": ("node long, label string", LABELS),
+    }
+
+    rows = follows(
+        partial(label_propagation, iterations=3, fixed=fixed), spread(3, fixed), given,
+        workers=workers, seed=seed,
+    )  # fmt: skip
+
+    assert all(rows[epoch] for epoch in range(4))
+
+
+@pytest.mark.slow
+@fixed_or_not
+@pytest.mark.parametrize("how", [{"together": True}, {"crashes": 0.1}])
+def test_labels_in_flight_together_and_in_crashes(follows, changing, fixed, how) -> None:
+    given = {
+        "edges": (LONGS, changing(9, 12, 5, seed=3)),
+        "known": ("node long, label string", LABELS),
+    }
+
+    follows(
+        partial(label_propagation, iterations=4, fixed=fixed), spread(4, fixed), given,
+        workers=2, seed=3, **how,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("wrong", [0, -1, 2.5, None, True])
 def test_invalid_arguments_are_refused(wrong) -> None:
     edges = ts.Dataflow("refused").input("edges", LONGS).collection()
@@ -149,3 +215,7 @@ def test_invalid_arguments_are_refused(wrong) -> None:
         cdlp(edges, 2, src="from")
     with pytest.raises(GraphError, match=r"(?s)test_labels.*Hint"):
         cdlp(edges, 2, nodes=[1])
+    with pytest.raises(GraphError, match=r"(?s)label_propagation: iterations=.*test_labels.*Hint"):
+        label_propagation(edges, edges, iterations=wrong, node="src", label="dst")
+    with pytest.raises(SchemaError, match=r"(?s)asks for columns \['label'\].*Hint"):
+        label_propagation(edges, edges, iterations=2, node="src")

@@ -8,6 +8,11 @@
 - `triangles`: each three nodes with an edge between every two.
 - `lcc`: for each node the density of edges among its neighbours (its local clustering coefficient).
 - `cdlp`: for each node the label of its community, by label propagation.
+- `label_propagation`: for each node the label that reaches it from labelled nodes.
+- `k_core`: the nodes with k neighbours among themselves.
+- `core_numbers`: for each node the greatest k such that it is in the k-core.
+- `maximal_independent_set`: nodes without an edge between two of them, to which none can be added.
+- `colouring`: for each node a colour, other than those of its neighbours.
 
 All take a collection of edges: parallel edges are multiplicities, and no edge may be removed more often than
 it was added. All can be used in loops, and other operators can read their results. `src`, `dst` and
@@ -27,7 +32,9 @@ from __future__ import annotations
 
 from timely_spark.graphs.clustering import lcc
 from timely_spark.graphs.components import connected_components, strongly_connected_components
-from timely_spark.graphs.labels import cdlp
+from timely_spark.graphs.cores import core_numbers, k_core
+from timely_spark.graphs.greedy import colouring, maximal_independent_set
+from timely_spark.graphs.labels import cdlp, label_propagation
 from timely_spark.graphs.paths import bfs, sssp
 from timely_spark.graphs.ranks import pagerank
 from timely_spark.graphs.triangles import triangles
@@ -35,8 +42,13 @@ from timely_spark.graphs.triangles import triangles
 __all__ = [
     "bfs",
     "cdlp",
+    "colouring",
     "connected_components",
+    "core_numbers",
+    "k_core",
+    "label_propagation",
     "lcc",
+    "maximal_independent_set",
     "pagerank",
     "sssp",
     "strongly_connected_components",

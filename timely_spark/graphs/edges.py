@@ -32,21 +32,29 @@ def edges_of(algorithm: str, edges: Any, src: str, dst: str, weight: str | None 
     return result
 
 
-def nodes_of(algorithm: str, nodes: Any, node: str, kind: pa.DataType) -> Collection:
-    """The nodes as a column `node`, without null."""
+def nodes_of(algorithm: str, nodes: Any, node: str, kind: pa.DataType, **more: str) -> Collection:
+    """The nodes as a column `node`, and further columns by their new names, without nulls."""
     check_collection(algorithm, nodes)
-    check_columns(algorithm, nodes.schema, names(algorithm, node), keys=True)
+    for column in (node, *more.values()):
+        check_columns(algorithm, nodes.schema, names(algorithm, column), keys=True)
     found = nodes.schema.field(node).type
     if found != kind:
         msg = f"{algorithm}: node={node!r} is {found}, the ends of the edges are {kind}"
         raise SchemaError(msg, where=caller(), hint="cast one with select(node=pc.field('node').cast(...)).")
-    result: Collection = nodes.select({"node": node}).where(pc.is_valid(pc.field("node")))
+    result: Collection = nodes.select({"node": node, **more})
+    for column in result.schema.names:
+        result = result.where(pc.is_valid(pc.field(column)))
     return result
 
 
 def ends_of(edges: Collection) -> Collection:
     """The distinct nodes of the edges."""
     return edges.select(node="src").concat(edges.select(node="dst")).distinct()
+
+
+def links_of(edges: Collection) -> Collection:
+    """The distinct edges of the undirected graph, each in both directions, without self-loops."""
+    return edges.concat(reversed_of(edges)).where(pc.field("src") != pc.field("dst")).distinct()
 
 
 def reversed_of(edges: Collection) -> Collection:

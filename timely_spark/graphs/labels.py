@@ -61,23 +61,115 @@ def cdlp(
     Source: LDBC Graphalytics specification 1.0, section 2.3.5.
     """
     graph = edges_of("cdlp", edges, src, dst)
-    if type(iterations) is not int or iterations < 1:
-        msg = f"cdlp: iterations={iterations!r}"
-        raise GraphError(msg, where=caller(), hint="give a whole number from 1 on.")
-    kind = graph.schema.field("src").type
+    _check_iterations("cdlp", iterations)
     linked = ends_of(graph)
+    own = linked.select("node", label="node")
+    if nodes is None:
+        return _propagated(graph, own, iterations, name=name)
+    kind = graph.schema.field("src").type
+    linked, more = linked.together("cdlp", nodes_of("cdlp", nodes, node, kind).distinct())
+    alone = more.antijoin(linked, on="node", unique=True).select("node", label="node")
+    return _propagated(graph, own, iterations).concat(alone, name=name)
+
+
+@locate_errors
+@composed
+def label_propagation(
+    edges: Collection,
+    labels: Collection,
+    *,
+    iterations: int,
+    fixed: bool = False,
+    src: str = "src",
+    dst: str = "dst",
+    node: str = "node",
+    label: str = "label",
+    name: str | None = None,
+) -> Collection:
+    """For each node the label that reaches it from labelled nodes, by synchronous propagation.
+
+    In each iteration all nodes at once take the most frequent label of their neighbours that have one, the
+    least one of several. A node none of whose neighbours has one keeps its own, if it has one. As for `cdlp`,
+    an edge makes each end a neighbour of the other, and parallel edges, edges in both directions and
+    self-loops count by their number. Of a node's several labels in `labels` the least counts. With all nodes
+    as their own labels this is `cdlp`.
+
+    With ``fixed=True`` nodes in `labels` keep these: the labels of few nodes, that are known, spread over the
+    others (semi-supervised classification).
+
+    Takes ``iterations`` iterations of one exchange each. An epoch costs the labels that change, in the
+    iterations in which they change, and their edges.
+
+    Args:
+        edges: the edges, directed or not; each edge of an undirected graph once.
+        labels: the labels at the beginning, of some nodes or all, with edges or without.
+        iterations: the number of iterations. Without a limit labels may alternate for ever.
+        fixed: whether the nodes in `labels` keep their labels.
+
+    **Columns:** in: `src`, `dst`, of any key type; `node`, of their type, and `label`, of any key type. Rows
+    with nulls are ignored. Out: ``node``, ``label``, for each node that has a label.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("topics")
+        >>> edges = flow.input("edges", "src long, dst long, diff long").collection(diff="diff")
+        >>> known = flow.input("known", "node long, label string").collection()
+        >>> _ = ts.graphs.label_propagation(edges, known, iterations=5, fixed=True).changes().capture("out")
+        >>> changes = [[(1, 2, 1), (3, 4, 1), (5, 4, 1)], [(2, 3, 1), (3, 4, -1)]]
+        >>> ts.testing.run(flow, {"edges": changes, "known": [[(1, "a"), (5, "b")]]})["out"].rows()
+        {0: [(1, 'a', 1), (2, 'a', 1), (3, 'b', 1), (4, 'b', 1), (5, 'b', 1)], 1: [(3, 'a', 1), (3, 'b', -1)]}
+
+    Raises:
+        GraphError: `edges` or `labels` is no collection; `iterations` is no whole number from 1 on.
+        SchemaError: a column is missing, or ends and nodes are not of one flat type.
+
+    Source: Raghavan, Albert and Kumara, Physical Review E 2007; with `fixed`, Zhu and Ghahramani, Learning
+    from labeled and unlabeled data with label propagation, 2002, by majority.
+    """
+    graph = edges_of("label_propagation", edges, src, dst)
+    _check_iterations("label_propagation", iterations)
+    given = nodes_of("label_propagation", labels, node, graph.schema.field("src").type, label=label)
+    graph, given = graph.together("label_propagation", given)
+    given = given.min("label", keys="node")
+    return _propagated(graph, given, iterations, own="fixed" if fixed else "last", name=name)
+
+
+def _propagated(
+    graph: Collection, start: Collection, iterations: int, *, own: str | None = None, name: str | None = None
+) -> Collection:
+    """The labels after some iterations.
+
+    A node's own label counts never, or before all others ("fixed"), or if there are no others ("last"): votes
+    have ranks, and among those of the greatest rank the most frequent label wins.
+    """
     links = graph.concat(reversed_of(graph)).arrange("src")
+    result = pa.schema([start.schema.field("label")])
+    rank = {"fixed": 2, "last": 0}
 
     def vote(labels: Collection) -> Collection:
         votes = labels.join(links, left="node", right="src").select(node="dst", label="label")
-        return votes.reduce_batches(_most_frequent, pa.schema([("label", kind)]), keys="node")
+        if own is None:
+            return votes.reduce_batches(_most_frequent, result, keys="node")
+        mine = (start if own == "fixed" else labels).select("node", "label", rank=pc.scalar(rank[own]))
+        votes = votes.select("node", "label", rank=pc.scalar(1)).concat(mine)
+        return votes.reduce_batches(_first_ranked, result, keys="node")
 
-    start = linked.select("node", label="node")
-    if nodes is None:
-        return start.iterate(vote, max_iterations=iterations, name=name)
-    linked, more = linked.together("cdlp", nodes_of("cdlp", nodes, node, kind).distinct())
-    alone = more.antijoin(linked, on="node", unique=True).select("node", label="node")
-    return start.iterate(vote, max_iterations=iterations).concat(alone, name=name)
+    return start.iterate(vote, max_iterations=iterations, name=name)
+
+
+def _check_iterations(algorithm: str, iterations: Any) -> None:
+    if type(iterations) is not int or iterations < 1:
+        msg = f"{algorithm}: iterations={iterations!r}"
+        raise GraphError(msg, where=caller(), hint="give a whole number from 1 on.")
+
+
+def _first_ranked(votes: pa.Table) -> pa.Table:
+    """The most frequent labels among the votes of each node's greatest rank."""
+    nodes: Any = flat(votes.column("node").combine_chunks().dictionary_encode().indices).to_numpy()
+    ranks: Any = flat(votes.column("rank")).to_numpy()
+    starts = run_starts(nodes)
+    greatest = np.repeat(np.maximum.reduceat(ranks, starts), np.diff(starts, append=len(nodes)))
+    return _most_frequent(votes.filter(pa.array(ranks == greatest)).drop_columns(["rank"]))
 
 
 def _most_frequent(votes: pa.Table) -> pa.Table:
