@@ -10,6 +10,7 @@ import shutil
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from numbers import Number
 from pathlib import Path
 from types import MappingProxyType
@@ -18,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 from timely_spark.captured import Captured
 from timely_spark.errors import TimelyError, with_hint
 from timely_spark.graph import caller, find
-from timely_spark.runtime.errors import EpochClosed, LostOwnership, QueryEnded, QueryFailed
+from timely_spark.runtime.errors import EpochClosed, LostOwnership, NotComplete, QueryEnded, QueryFailed
+from timely_spark.runtime.handle.ask import Answer, Asked, how_old
 from timely_spark.runtime.handle.watch import BEAT, Completed, Progress, Watch
 from timely_spark.runtime.query.rest import at_rest
 from timely_spark.runtime.query.run_context import RunContext
 from timely_spark.runtime.storage.cancel import ask
-from timely_spark.runtime.storage.entries import Journal, close_source
+from timely_spark.runtime.storage.entries import Journal, Position, close_source
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.times import Antichain, as_epoch
 from timely_spark.worker.columns import by_column
@@ -138,6 +140,7 @@ class Query:
         closing: Mapping[str, Callable[[], bool]] = MappingProxyType({}),
     ) -> None:
         self._query, self._context, self._watch, self._lock = query, context, Watch(context), lock
+        self._asked = Asked(self._watch.schemas(), self._watch.complete, self._watch.released)
         #: The session that runs the query.
         self.session = session
         self._inputs = tuple(inputs)
@@ -308,6 +311,90 @@ class Query:
             as_epoch(time, f"a time of flow {self._context.name!r}", caller())
         )
 
+    def ask(
+        self,
+        name: str | Sequence[str],
+        question: Any = None,
+        *,
+        keys: str | Sequence[str] | None = None,
+        fresh: bool = False,
+        within: float | str | None = None,
+        timeout: float | None = None,
+        diff: str = "diff",
+    ) -> Answer:
+        """Look up records of a captured collection, at one complete epoch (Naiad section 6.4).
+
+        By default the answer is *stale*: that of the newest epoch which is complete. It comes at once, also
+        while a loop runs in a micro-batch. A *fresh* answer, or one *within* some time, waits for the epoch
+        in which everything is that the input handles have sent until now, or until that time ago. (With
+        manual epochs: all epochs closed until then. Sources other than handles are read when Spark reads
+        them.) Any number of threads may ask at once.
+
+        The first question reads all captured changes into an index in this process; later ones read what
+        later epochs change, and cost as much as the answer is large. One reads a few files; none costs a
+        micro-batch.
+
+        Args:
+            name: an output of `Collection.capture`; or several, which are joined from left to right on the
+                columns that they share, all at the same epoch.
+            question: what to look up: a DataFrame, an Arrow table, a dict of columns, a list of dicts. The
+                columns that the collection has, too, are looked up. With `keys`: rows or values of those
+                columns. None: everything.
+            keys: the columns of `question`, if that is a list of values.
+            fresh: wait for everything that was sent.
+            within: how old the answer may be: seconds, or text such as "1s", "500ms", "2 minutes".
+            timeout: seconds to wait; None: without limit.
+            diff: the column of differences, as in `capture`.
+
+        **Columns:** out: the question's, then the other columns of the collections. Each row of the question
+        comes once for each of its records, or once with nulls if there is none.
+
+        Example:
+            >>> flow = ts.Dataflow("fraud")  # doctest: +SKIP
+            >>> ts.graphs.connected_components(payments).capture("ring")  # doctest: +SKIP
+            >>> query = flow.start(spark)  # doctest: +SKIP
+            >>> query.ask("ring", [17, 42], keys="node").to_pandas()  # doctest: +SKIP
+               node  component
+            0    17          3
+            1    42       <NA>
+            >>> query.ask("ring", {"node": [17]}, fresh=True).epoch  # doctest: +SKIP
+            8
+
+        Raises:
+            UnknownName: there is no captured output of a name.
+            SchemaError: the question and the collection have no column in common, or of other types; the
+                output is no collection's.
+            BadArgument: both `fresh` and `within` are given, or `within` is no time.
+            NotComplete: the epoch did not complete in time, or the query ended before.
+            TimelyError: the query failed.
+        """
+        names = [name] if isinstance(name, str) else list(name)
+        outputs = self._asked.schemas
+        for each in names:
+            find(outputs, each, kind="captured output", flow=self._context.name)
+        age = how_old(fresh=fresh, within=within)
+        if age is not None:
+            covers, complete = self._covers(age), partial(self._watch.complete, names)
+            if not self._wait(lambda: covers(complete()), timeout):
+                raise NotComplete.at(names, complete(), timeout, where=caller())
+        columns = (keys,) if isinstance(keys, str) else keys
+        return self._asked.answer(names, question, columns, diff=diff)
+
+    def _covers(self, age: float) -> Callable[[int], bool]:
+        """A function of an epoch: whether it and earlier ones have all that was sent until some time ago."""
+        positions = {journal.name: journal.as_of(age) for journal in self._inputs}
+        clocked = all(source.epochs == "clock" for source in self._context.plan.inputs)
+        if not clocked:
+            until = self._sent_by(positions)()
+            return lambda epoch: epoch >= until
+
+        def covers(epoch: int) -> bool:
+            offset = self._context.log.spark_offset(epoch)
+            taken = {} if offset is None else offset[1]
+            return all(taken.get(name, -1) + 1 >= position.sent for name, position in positions.items())
+
+        return covers
+
     def wait_for(self, target: Any = None, *, epoch: int | None = None, timeout: float | None = None) -> bool:
         """Wait until an epoch is complete at a probe or output.
 
@@ -333,7 +420,7 @@ class Query:
             self._watch.frontier(name)  # an unknown name is an error
         if epoch is None and not self.is_active and (error := self.exception()) is not None:
             raise error  # records sent since then wait for another start
-        wanted = (lambda: epoch) if epoch is not None else self._sent_by()
+        wanted = (lambda: epoch) if epoch is not None else self._sent_by(self._positions())
 
         def reached() -> bool:
             until = wanted()
@@ -439,9 +526,12 @@ class Query:
             raise error
         return False
 
-    def _sent_by(self) -> Any:
-        """A function that returns the epoch of the last record sent so far, or None: not known yet."""
-        manual = [journal.position for journal in self._inputs if journal.epochs == "manual"]
+    def _positions(self) -> dict[str, Position]:
+        return {journal.name: journal.position for journal in self._inputs}
+
+    def _sent_by(self, positions: Mapping[str, Position]) -> Any:
+        """A function that returns the epoch of the last entry before positions, or None: not known yet."""
+        manual = [positions[journal.name] for journal in self._inputs if journal.epochs == "manual"]
         if manual:
             first_open = min((position.epoch for position in manual if not position.closed), default=None)
             last = max(position.epoch for position in manual) if first_open is None else first_open - 1
@@ -451,14 +541,13 @@ class Query:
             open_ = [at for at in now["inputs"].values() if at is not None]
             closed = min(open_) - 1 if open_ else now["begun"]
             return lambda: closed
-        sent = {journal.name: journal.position.sent for journal in self._inputs}
 
         def epoch() -> int | None:
             offset = self._watch.taken()
             if offset is None:
-                return None if any(sent.values()) else self._watch.newest().batch
+                return None if any(p.sent for p in positions.values()) else self._watch.newest().batch
             batch, taken = offset
-            return batch if all(taken.get(name, -1) + 1 >= count for name, count in sent.items()) else None
+            return batch if all(taken.get(n, -1) + 1 >= p.sent for n, p in positions.items()) else None
 
         return epoch
 

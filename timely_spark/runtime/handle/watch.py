@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from threading import RLock
 from typing import Any
@@ -205,6 +205,30 @@ class Watch:
                     parts.setdefault(epoch, []).append(part)
         template: Any = plan.by_name[name].template
         return Captured(template.schema, {epoch: pa.concat_tables(parts[epoch]) for epoch in sorted(parts)})
+
+    def schemas(self) -> dict[str, pa.Schema]:
+        """The schemas of the outputs of `capture`."""
+        nodes: Any = self.context.plan.nodes
+        return {
+            node.name: node.template.schema for node in nodes if node.stage.parameters.get("to") == "capture"
+        }
+
+    def complete(self, names: Sequence[str]) -> int:
+        """The newest epoch that is complete at all of some outputs; -1: none is."""
+        begun: int = self.newest().coordinator["begun"]
+        return min([begun, *(int(at.epoch) - 1 for name in names for at in self.frontier(name))])
+
+    def released(self, name: str, after: int) -> Iterator[tuple[int, pa.Table]]:
+        """The changes of a captured output in each epoch after one, up to the newest manifest."""
+        with self._reading:
+            if self._last is not None:
+                epochs = self._last.captured[name].epochs
+                yield from ((epoch, table) for epoch, table in epochs.items() if epoch > after)
+                return
+            last = self.newest().captured.get(name)
+            for epoch, table in Deliveries(self.context.checkpoint, name).read(last, after=after):
+                if last is not None and epoch <= last:
+                    yield epoch, table.remove_column(0)
 
     def _captured_names(self) -> list[str]:
         nodes = self.context.plan.nodes

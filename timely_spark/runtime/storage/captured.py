@@ -46,11 +46,13 @@ class Deliveries:
         files.write_table(captured_file(self.output, version), table.replace_schema_metadata(metadata))
         self._last = version
 
-    def read(self, last: int | None = None) -> Iterator[tuple[int, pa.Table]]:
-        """All deliveries, in order; `last` is a version that must exist."""
+    def read(self, last: int | None = None, *, after: int = -1) -> Iterator[tuple[int, pa.Table]]:
+        """The deliveries after a version, in order; `last` is a version that must exist."""
         files = self.files
         self._check(files, last)
         for version in self._versions(files):
+            if version <= after:
+                continue
             name = captured_file(self.output, version)
             table = files.found(name, files.table(name))
             self._check(files, files.head(name, table.schema).get("after"))

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import time
 import uuid
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
@@ -19,6 +22,9 @@ import pyarrow as pa
 from timely_spark.runtime.errors import EpochClosed, SentElsewhere
 from timely_spark.runtime.storage.files import HEAD, quoted
 from timely_spark.runtime.storage.log import RoundLog
+
+#: Seconds between two sends that a journal distinguishes, and how many it remembers.
+_MOMENT, _SENDS = 0.01, 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +121,8 @@ class Journal:
         if epochs == "manual":
             head = self._head(numbers[-1]) if numbers else {"stands": 0, "closed": epoch is None}
             self.position = Position(max(int(head["stands"]), epoch or 0), bool(head["closed"]), self.first)
+        #: When entries were sent (seconds of the monotonic clock), and the position behind them.
+        self._sends: deque[tuple[float, Position]] = deque([(-math.inf, self.position)], maxlen=_SENDS)
         self._buffer = buffer
         written = {self._head(number)["id"] for number in range(self._begun(), self.first)}
         self._unwritten = [entry for entry in buffer.entries if entry.id not in written]
@@ -165,13 +173,24 @@ class Journal:
                 msg = f"Input {self.name!r}: entry {number} was sent by another process; this one is not."
                 hint = "let one process at a time send into an input; a new start continues after it."
                 raise SentElsewhere(msg, hint=hint) from None
-        self.position = position
+        self._move_to(position)
         self._interrupted = None
+
+    def _move_to(self, position: Position) -> None:
+        self.position, now = position, time.monotonic()
+        if now - self._sends[-1][0] < _MOMENT:  # counts as sent together with the one before
+            now = self._sends.pop()[0]
+        self._sends.append((now, position))
+
+    def as_of(self, seconds: float) -> Position:
+        """A position behind all entries that were sent at least so many seconds ago."""
+        until = time.monotonic() - seconds
+        return next((position for at, position in reversed(self._sends) if at <= until), self._sends[0][1])
 
     def recover(self) -> None:
         """After an interrupted `append`: find out whether the entry was written."""
         if self._interrupted is not None and self._is_written(self._interrupted):
-            self.position = self.position.after(self._interrupted)
+            self._move_to(self.position.after(self._interrupted))
         self._interrupted = None
 
     def _is_written(self, entry: Entry) -> bool:

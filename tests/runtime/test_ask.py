@@ -1,0 +1,200 @@
+"""Questions about captured collections: answered at one epoch, as if the collection were recomputed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timely_spark.errors import BadArgument, SchemaError, TimelyError
+from timely_spark.graph.schema import as_table
+from timely_spark.runtime.handle.ask import Answer, Asked, how_old
+from timely_spark.runtime.handle.inputs import InputHandle
+from timely_spark.runtime.storage.log import RoundLog
+
+AGES = pa.schema([("name", pa.string()), ("age", pa.int64()), ("diff", pa.int64())])
+TOWNS = pa.schema([("age", pa.int64()), ("town", pa.string()), ("diff", pa.int64())])
+
+Changes = dict[int, list[tuple[object, ...]]]
+
+
+class Outputs:
+    """Two captured collections, complete up to an epoch each."""
+
+    def __init__(self, ages: Changes, towns: Changes) -> None:
+        self.changes = {"ages": ages, "towns": towns}
+        self.schemas = {"ages": AGES, "towns": TOWNS}
+        self.done = {"ages": -1, "towns": -1}
+        self.asked = Asked(self.schemas, self.complete, self.released)
+        self.read = 0
+
+    def complete(self, names: Sequence[str]) -> int:
+        return min(self.done[name] for name in names)
+
+    def released(self, name: str, after: int) -> Iterator[tuple[int, pa.Table]]:
+        for epoch, rows in sorted(self.changes[name].items()):
+            if after < epoch <= self.done[name]:
+                self.read += 1
+                yield epoch, as_table(rows, self.schemas[name])
+
+    def ask(self, *names: str, question: object = None, keys: Sequence[str] | None = None) -> Answer:
+        return self.asked.answer(names, question, keys, diff="diff")
+
+    def at(self, name: str, epoch: int) -> Counter[tuple[object, ...]]:
+        total: Counter[tuple[object, ...]] = Counter()
+        for at, rows in self.changes[name].items():
+            for *record, diff in rows:
+                if at <= epoch:
+                    total[tuple(record)] += diff  # type: ignore[assignment]
+        return +total
+
+
+def histories(first: object, second: object) -> st.SearchStrategy[Changes]:
+    change = st.tuples(st.sampled_from(first), st.sampled_from(second), st.sampled_from([1, 1, 2, -1]))  # type: ignore[arg-type]
+    return st.dictionaries(st.integers(0, 6), st.lists(change, max_size=6), max_size=6)
+
+
+@given(
+    histories(["ann", "bob", None], [1, 2]),
+    histories([1, 2, 3], ["Rome", "Oslo"]),
+    st.lists(st.tuples(st.booleans(), st.integers(1, 3)), max_size=8),
+)
+def test_an_answer_is_that_of_the_collections_at_one_epoch(
+    ages: Changes, towns: Changes, advances: list[tuple[bool, int]]
+) -> None:
+    outputs = Outputs(ages, towns)
+    for first, by in advances:
+        outputs.done["ages" if first else "towns"] += by
+        alone = outputs.ask("ages", question=["bob", "eve", "ann"], keys=["name"])
+        done = outputs.done["ages"]
+        assert alone.epoch == (done if done >= 0 else None)
+        assert alone.table.to_pylist() == [
+            {"name": name, "age": age}
+            for name in ("bob", "eve", "ann")
+            for age in ages_of(outputs, name, done)
+        ]
+
+        both = outputs.ask("ages", "towns", question={"name": ["bob", "bob"]})
+        epoch = outputs.complete(["ages", "towns"])
+        assert Counter(tuple(row.values()) for row in both.table.to_pylist()) == Counter(
+            ("bob", age, town)
+            for age in 2 * ages_of(outputs, "bob", epoch)
+            for town in [t for a, t in outputs.at("towns", epoch).elements() if a == age] or [None]
+        )
+        assert both.table.schema.names == ["name", "age", "town"]
+
+        whole = outputs.ask("towns")
+        assert Counter(whole.rows()) == outputs.at("towns", outputs.done["towns"])
+
+
+def ages_of(outputs: Outputs, name: str, epoch: int) -> list[object]:
+    """The ages of a name at an epoch, or None if it has none."""
+    return sorted(age for n, age in outputs.at("ages", epoch).elements() if n == name) or [None]  # type: ignore[type-var]
+
+
+def test_each_epoch_is_read_once_by_an_index() -> None:
+    outputs = Outputs({epoch: [("ann", epoch, 1)] for epoch in range(5)}, {})
+    outputs.done = {"ages": 2, "towns": 0}
+    for _ in range(3):
+        outputs.ask("ages", question={"name": ["ann"]})
+    assert outputs.read == 3
+    outputs.done["ages"] = 4
+    assert outputs.ask("ages", question={"name": ["ann"]}).rows() == [("ann", age) for age in range(5)]
+    assert outputs.read == 5
+
+
+def test_changes_that_nobody_can_tell_apart_are_merged() -> None:
+    outputs = Outputs({epoch: [("ann", 1, 1 if epoch % 2 == 0 else -1)] for epoch in range(999)}, {})
+    for done in range(0, 999, 10):
+        outputs.done = {"ages": done, "towns": done}
+        assert outputs.ask("ages", question={"name": ["ann"]}).rows() == [("ann", 1)]
+    (index,) = outputs.asked._indexes.values()
+    assert len(index.changes) < 100
+
+
+@pytest.mark.parametrize(
+    ("question", "keys"),
+    [
+        ({"name": ["ann", "zoe"]}, None),
+        (pa.table({"name": ["ann", "zoe"]}), None),
+        (pd.DataFrame({"name": ["ann", "zoe"]}, index=[7, 8]), None),
+        ([{"name": "ann"}, {"name": "zoe"}], None),
+        (["ann", "zoe"], ["name"]),
+        ([("ann",), ("zoe",)], ["name"]),
+        ({"name": ["ann", "zoe"], "why": ["?", "!"]}, None),
+        (pa.table({"name": pa.array(["ann", "zoe"]).dictionary_encode()}), None),
+    ],
+)
+def test_a_question_may_have_many_forms(question: object, keys: list[str] | None) -> None:
+    outputs = Outputs({0: [("ann", 33, 1)]}, {})
+    outputs.done = {"ages": 0, "towns": 0}
+    answer = outputs.ask("ages", question=question, keys=keys)
+    assert answer.epoch == 0
+    assert [(r["name"], r["age"]) for r in answer.table.to_pylist()] == [("ann", 33), ("zoe", None)]
+    assert answer.to_pandas()["name"].tolist() == ["ann", "zoe"]
+
+
+@pytest.mark.parametrize(
+    ("names", "question", "keys", "text"),
+    [
+        (["ages"], {"nam": ["ann"]}, None, "no column of"),
+        (["ages"], {"age": ["ann"]}, None, "'age' is string here, and int64 in the collection"),
+        (["ages"], ["ann"], ["nam"], r"no columns \['nam'\]"),
+        (["ages"], ["ann"], ["age"], "do not fit"),
+        (["ages"], 7, None, "no table of questions"),
+        (["ages"], ["ann"], None, "no table of questions"),
+        (["ages"], {"name": 5}, None, "no table of questions"),
+    ],
+)
+def test_a_question_that_cannot_be_asked(
+    names: list[str], question: object, keys: list[str] | None, text: str
+) -> None:
+    outputs = Outputs({0: [("ann", 33, 1)]}, {})
+    with pytest.raises(SchemaError, match=text) as error:
+        outputs.ask(*names, question=question, keys=keys)
+    assert "Hint:" in str(error.value)
+
+
+def test_an_output_that_is_no_collection() -> None:
+    outputs = Outputs({}, {})
+    with pytest.raises(SchemaError, match="no column 'change' of differences"):
+        outputs.asked.answer(["ages"], None, None, diff="change")
+
+
+@pytest.mark.parametrize("within", ["soon", "-1s", -1, float("nan"), float("inf"), [1]])
+def test_an_age_that_is_none(within: object) -> None:
+    with pytest.raises(BadArgument, match="within"):
+        how_old(fresh=False, within=within)  # type: ignore[arg-type]
+    with pytest.raises(TimelyError, match="within"):
+        how_old(fresh=True, within="1s")
+
+
+def test_a_journal_knows_what_was_sent_some_time_ago(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from timely_spark.runtime.storage import entries
+
+    now = [100.0]
+    monkeypatch.setattr(entries.time, "monotonic", lambda: now[0])
+    handle = InputHandle("x", "n long")
+    handle.send([0])
+    journal = handle.journal(RoundLog(str(tmp_path)))
+    journal.write()
+    handle.bind(journal)
+    for now[0] in (110.0, 110.001, 120.0):
+        handle.send([1])
+    now[0] = 121.0
+    assert [journal.as_of(seconds).sent for seconds in (0, 1, 5, 10.9995, 11, 21, 22)] == [
+        4,
+        4,
+        3,
+        3,
+        3,
+        1,
+        0,
+    ]

@@ -1,0 +1,214 @@
+"""`Asked`: answers questions about captured collections at a complete epoch (Naiad section 6.4)."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from timely_spark.captured import sorted_rows
+from timely_spark.differential.trace import DIFF, consolidate, consolidation, numbers, replaced
+from timely_spark.errors import SchemaError, shorten
+from timely_spark.graph import caller, describe, refuse
+from timely_spark.graph.schema import as_table
+from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.history import EPOCH, epochs_of, stamped
+from timely_spark.state.keys import Indices
+from timely_spark.times import Time
+
+Released = Callable[[str, int], Iterator[tuple[int, pa.Table]]]
+"""The epochs of an output after one, each with its changes."""
+
+
+def how_old(*, fresh: bool, within: float | str | None) -> float | None:
+    """How old an answer may be, in seconds; None: as old as the newest complete epoch.
+
+    >>> how_old(fresh=False, within="500ms"), how_old(fresh=True, within=None)
+    (0.5, 0.0)
+    """
+    if within is None:
+        return 0.0 if fresh else None
+    if fresh:
+        return refuse(within, what="within", expected="no fresh=True beside it", hint="fresh is within=0.")
+    with contextlib.suppress(ValueError, TypeError):
+        seconds = pd.Timedelta(within).total_seconds() if isinstance(within, str) else float(within)
+        if 0 <= seconds < math.inf:
+            return seconds
+    hint = 'within=1, within="1s" or within="2 minutes".'
+    return refuse(within, what="within", expected="seconds, or a number and a unit of time,", hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a question: one consistent epoch's.
+
+    Example:
+        >>> Answer(3, pa.table({"node": [1], "component": [0]})).rows()
+        [(1, 0)]
+    """
+
+    #: The epoch at which the answer holds; None: no epoch was complete.
+    epoch: int | None
+    table: pa.Table
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """The rows as sorted tuples."""
+        return sorted_rows(self.table)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The rows as a pandas DataFrame."""
+        frame: pd.DataFrame = self.table.to_pandas()
+        return frame
+
+
+@dataclass
+class _Indexed:
+    """A collection's changes, indexed by key, of all epochs that may still be asked for."""
+
+    changes: Arrangement
+    #: The last epoch whose changes are here.
+    last: int = -1
+
+    def read(self, epochs: Iterator[tuple[int, pa.Table]], diff: str, since: int) -> None:
+        """Add epochs; nobody asks for an epoch before `since`."""
+        for epoch, table in epochs:
+            renamed = table.rename_columns([DIFF if name == diff else name for name in table.schema.names])
+            self.changes.insert(stamped(renamed, Time(epoch)), compact=consolidation(max(since, 0)))
+            self.last = epoch
+
+    def at(self, epoch: int, question: pa.Table, keys: Sequence[str]) -> tuple[Indices, pa.Table]:
+        """The records at an epoch with the keys of a question's rows: for each the row, ascending."""
+        return _present(*self.changes.lookup(question, keys), epoch)
+
+    def everything(self, epoch: int, schema: pa.Schema) -> pa.Table:
+        """All records at an epoch."""
+        if not (parts := self.changes.batches()):
+            return schema.empty_table()
+        table = pa.concat_tables(parts, promote_options="permissive")
+        return _present(np.zeros(table.num_rows, np.int64), table, epoch)[1].select(schema.names)
+
+
+def _present(which: Indices, changes: pa.Table, epoch: int) -> tuple[Indices, pa.Table]:
+    """The records that occur at an epoch, each as often as it occurs, in the order of `which`."""
+    if not changes.num_rows:
+        return which, changes
+    past = epochs_of(changes) <= epoch
+    total = consolidate(replaced(changes, EPOCH, which).filter(pa.array(past)))
+    counts = np.maximum(numbers(total, DIFF), 0)
+    order = np.argsort(epochs_of(total), kind="stable")
+    order = np.repeat(order, counts[order])
+    records = total.take(pa.array(order))
+    return epochs_of(records), records.drop_columns([EPOCH, DIFF])
+
+
+@dataclass
+class Asked:
+    """The collections that were asked about, indexed by the keys of the questions; safe to use from threads.
+
+    An index reads the captured changes once, at the first question with its keys, and from then on only what
+    later epochs change. It is in the memory of the asking process. A question takes as long as its answer
+    is large, however large the collection is.
+
+    Args:
+        schemas: the captured outputs.
+        complete: the newest epoch that is complete at all of some outputs; -1: none is. It does not fall.
+        released: reads the epochs of an output.
+    """
+
+    schemas: Mapping[str, pa.Schema]
+    complete: Callable[[Sequence[str]], int]
+    released: Released
+    _indexes: dict[tuple[str, tuple[str, ...], str], _Indexed] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def answer(self, names: Sequence[str], question: Any, keys: Sequence[str] | None, *, diff: str) -> Answer:
+        """The natural joins of a question with collections at the newest epoch, from left to right.
+
+        Args:
+            names: the collections.
+            question: see `Query.ask`.
+            keys: the columns of the question, if it is a list of values.
+            diff: the column of differences.
+        """
+        table = None if question is None else self._question(names[0], question, keys)
+        with self._lock:  # no other question compacts an index beyond this one's epoch
+            epoch, since = self.complete(names), self.complete(list(self.schemas))
+            for name in names:
+                schema = self._records(name, diff)
+                on = () if table is None else _shared(name, table.schema, schema)
+                index = self._indexes.setdefault((name, on, diff), _Indexed(Arrangement(on or schema.names)))
+                index.read(self.released(name, index.last), diff, since)
+                if table is None:
+                    table = index.everything(epoch, schema)
+                else:
+                    table = _cast(name, table, schema, on)
+                    table = _joined(table, *index.at(epoch, table, on), schema)
+        assert table is not None
+        return Answer(None if epoch < 0 else epoch, table)
+
+    def _question(self, name: str, question: Any, keys: Sequence[str] | None) -> pa.Table:
+        if keys is not None:
+            schema = self.schemas[name]
+            if missing := [key for key in keys if key not in schema.names]:
+                msg = f"ask({name!r}): no columns {missing} among ({describe(schema)})"
+                raise SchemaError(msg, where=caller(), hint="keys= names columns of the collection.")
+            return as_table(question, pa.schema([schema.field(key) for key in keys]))
+        try:
+            if hasattr(question, "to_arrow_table") or isinstance(question, pa.Table):
+                return pa.table(question)
+            if isinstance(question, (list, tuple)) and question and isinstance(question[0], Mapping):
+                return pa.Table.from_pylist(list(question))
+            return pa.table(question) if isinstance(question, Mapping) else pa.Table.from_pandas(question)
+        except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
+            msg = f"ask({name!r}): no table of questions can be made from {shorten(question)}: {error}"
+            hint = "give a DataFrame, an Arrow table, a dict of columns; or a list of values, and keys=."
+            raise SchemaError(msg, where=caller(), hint=hint) from error
+
+    def _records(self, name: str, diff: str) -> pa.Schema:
+        schema = self.schemas[name]
+        if diff not in schema.names:
+            msg = f"ask({name!r}): the output has no column {diff!r} of differences ({describe(schema)})"
+            hint = "capture a collection; if capture(diff=) names the column otherwise, so must ask(diff=)."
+            raise SchemaError(msg, where=caller(), hint=hint)
+        return schema.remove(schema.get_field_index(diff))
+
+
+def _shared(name: str, question: pa.Schema, records: pa.Schema) -> tuple[str, ...]:
+    shared = tuple(column for column in question.names if column in records.names)
+    if not shared:
+        msg = f"ask({name!r}): the question ({describe(question)}) has no column of ({describe(records)})"
+        raise SchemaError(msg, where=caller(), hint="name the columns to look up as the collection does.")
+    return shared
+
+
+def _cast(name: str, question: pa.Table, records: pa.Schema, on: Sequence[str]) -> pa.Table:
+    """The question with the key columns in the collection's types."""
+    for key in on:
+        at, found, kind = question.schema.get_field_index(key), question.column(key), records.field(key).type
+        try:
+            question = question.set_column(at, pa.field(key, kind), found.cast(kind))
+        except pa.ArrowException as error:
+            msg = f"ask({name!r}): column {key!r} is {found.type} here, and {kind} in the collection: {error}"
+            raise SchemaError(msg, where=caller(), hint="cast the question's column.") from error
+    return question
+
+
+def _joined(question: pa.Table, which: Indices, found: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The question's rows, each with its records, or with nulls if it has none."""
+    counts = np.bincount(which, minlength=question.num_rows)
+    rows = np.repeat(np.arange(question.num_rows), np.maximum(counts, 1))
+    record = np.full(len(rows), -1)
+    record[counts[rows] > 0] = np.arange(len(which))
+    taken = (found if found.num_rows else schema.empty_table()).take(pa.array(record, mask=record < 0))
+    joined = question.take(pa.array(rows))
+    for field_ in schema:
+        if field_.name not in question.schema.names:
+            joined = joined.append_column(field_, taken.column(field_.name))
+    return joined
