@@ -135,6 +135,10 @@ COLLECTIONS: dict[str, Build] = {
     "negate": lambda x, _: x.negate(name="it"),
     "consolidate": lambda x, _: x.consolidate(name="it"),
     "join": lambda x, y: x.arrange("k", name="x-by-k").join(y.arrange("k", name="y-by-k"), on="k", name="it"),
+    "join how": lambda x, y: x.join(y, on="k", how="outer", name="it"),
+    "union": lambda x, y: x.union(y.select("k", v="w", name="same"), name="it"),
+    "intersect": lambda x, y: x.intersect(y.select("k", v="w", name="same"), name="it"),
+    "subtract": lambda x, y: x.subtract(y.select("k", v="w", name="same"), all=True, name="it"),
     "semijoin": lambda x, y: x.semijoin(y, on="k", name="it"),
     "antijoin": lambda x, y: x.antijoin(y.enter(scope_of(x), name="in"), on="k", name="it").leave(
         name="out-of-it"

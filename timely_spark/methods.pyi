@@ -6,6 +6,7 @@ import timely_spark.differential.linear
 import timely_spark.differential.loops
 import timely_spark.differential.outputs
 import timely_spark.differential.reductions
+import timely_spark.differential.sets
 import timely_spark.operators.aggregate
 import timely_spark.operators.custom
 import timely_spark.operators.expire
@@ -16,6 +17,8 @@ import timely_spark.operators.outputs
 import timely_spark.operators.route
 import timely_spark.operators.rows
 import timely_spark.operators.running_max_by
+import timely_spark.operators.sets
+import timely_spark.operators.top_k
 from timely_spark.dataflow import Dataflow as Dataflow
 from timely_spark.graph import Suggests
 
@@ -39,6 +42,7 @@ class StreamMethods(Suggests):
     foreach_epoch = timely_spark.operators.outputs.foreach_epoch
     group_by = timely_spark.operators.aggregate.group_by
     inspect = timely_spark.operators.outputs.inspect
+    intersect = timely_spark.operators.sets.intersect
     join = timely_spark.operators.join.join
     leave = timely_spark.operators.loop.leave
     loop = timely_spark.operators.loop.loop
@@ -52,11 +56,14 @@ class StreamMethods(Suggests):
     select_many = timely_spark.operators.rows.flat_map
     settle = timely_spark.operators.monotone.settle
     subscribe = timely_spark.operators.outputs.subscribe
+    subtract = timely_spark.operators.sets.subtract
     to_delta = timely_spark.operators.outputs.to_delta
     to_files = timely_spark.operators.outputs.to_files
     to_memory = timely_spark.operators.outputs.to_memory
+    top_k = timely_spark.operators.top_k.top_k
     unary = timely_spark.operators.custom.unary
     unary_notify = timely_spark.operators.custom.unary_notify
+    union = timely_spark.operators.sets.union
     where = timely_spark.operators.rows.where
 
 class CollectionMethods(Suggests):
@@ -73,6 +80,7 @@ class CollectionMethods(Suggests):
     flat_map = timely_spark.differential.linear.flat_map
     foreach_epoch = timely_spark.differential.outputs.foreach_epoch
     inspect = timely_spark.differential.outputs.inspect
+    intersect = timely_spark.differential.sets.intersect
     iterate = timely_spark.differential.loops.iterate
     join = timely_spark.differential.joins.join
     map = timely_spark.differential.linear.map
@@ -87,10 +95,12 @@ class CollectionMethods(Suggests):
     select = timely_spark.differential.linear.select
     semijoin = timely_spark.differential.joins.semijoin
     subscribe = timely_spark.differential.outputs.subscribe
+    subtract = timely_spark.differential.sets.subtract
     sum = timely_spark.differential.reductions.sum
     threshold = timely_spark.differential.reductions.threshold
     to_delta = timely_spark.differential.outputs.to_delta
     to_files = timely_spark.differential.outputs.to_files
     to_memory = timely_spark.differential.outputs.to_memory
     top_k = timely_spark.differential.reductions.top_k
+    union = timely_spark.differential.sets.union
     where = timely_spark.differential.linear.where

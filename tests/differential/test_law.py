@@ -32,7 +32,7 @@ UNARY = [
     "count", "sum", "min", "max", "top", "distinct", "twice", "reduce", "reduce_batches", "negate", "swap",
     "where", "spread", "same", "all_count", "all_sum", "all_min", "all_top",
 ]  # fmt: skip
-BINARY = ["concat", "minus", "join", "semijoin", "antijoin"]
+BINARY = ["concat", "minus", "join", "semijoin", "antijoin", "union", "intersect", "subtract"]
 
 
 def extended(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -40,6 +40,7 @@ def extended(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(
         st.tuples(st.sampled_from(UNARY), st.booleans(), inner),
         st.tuples(st.sampled_from(BINARY), st.booleans(), inner, inner),
+        st.tuples(st.just("outer"), st.sampled_from(["left", "right", "outer"]), inner, inner),
         st.tuples(st.just("iterate"), iterations, st.booleans(), inner, inner),
         st.tuples(st.just("mutual"), iterations, inner, inner, inner, inner),
         st.tuples(st.sampled_from(["reach", "least"]), st.booleans(), inner, inner),
@@ -197,6 +198,20 @@ class Build:
     def antijoin(self, shared: Any, left: Any, right: Any) -> Any:
         keys = self(right).select("a").distinct()
         return self(left).antijoin(keys.arrange("a") if shared else keys, on="a", unique=True)
+
+    def outer(self, how: Any, left: Any, right: Any) -> Any:
+        made = self(left).select("a", c="b").join(self(right), on="a", how=how)
+        both = pc.bit_wise_xor(pc.coalesce(pc.field("c"), 1), pc.coalesce(pc.field("b"), 2))
+        return made.select("a", b=both).threshold(clipped)
+
+    def union(self, all_: Any, left: Any, right: Any) -> Any:
+        return self(left).union(self(right), all=all_).threshold(clipped)
+
+    def intersect(self, all_: Any, left: Any, right: Any) -> Any:
+        return self(left).intersect(self(right), all=all_)
+
+    def subtract(self, all_: Any, left: Any, right: Any) -> Any:
+        return self(left).subtract(self(right), all=all_)
 
     def iterate(self, iterations: Any, consolidate: Any, initial: Any, step: Any) -> Any:
         def iteration(variable: Any) -> Any:
@@ -410,6 +425,37 @@ class Batch:
 
     def antijoin(self, _: Any, left: Any, right: Any) -> Records:
         return added(self(left).items(), [(r, -n) for r, n in self.semijoin(_, left, right).items()])
+
+    def outer(self, how: Any, left: Any, right: Any) -> Records:
+        ours, theirs = self(left), self(right)
+
+        def both(a: Any, c: Any, b: Any) -> Any:
+            return a, (1 if c is None else c) ^ (2 if b is None else b)
+
+        pairs = [
+            (both(a, c, b), n * m)
+            for (a, c), n in ours.items()
+            for (other, b), m in theirs.items()
+            if a == other is not None
+        ]
+        if how != "right":
+            pairs += [(both(a, c, None), n) for (a, c), n in self.antijoin(None, left, right).items()]
+        if how != "left":
+            pairs += [(both(a, None, b), n) for (a, b), n in self.antijoin(None, right, left).items()]
+        return Counter({record: max(-2, min(n, 2)) for record, n in added(pairs).items()})
+
+    def compared(self, left: Any, right: Any, function: Callable[[int, int], int]) -> Records:
+        ours, theirs = there(self(left)), there(self(right))
+        return some(Counter({r: function(ours[r], theirs[r]) for r in {*ours, *theirs}}))
+
+    def union(self, all_: Any, left: Any, right: Any) -> Records:
+        return self.compared(left, right, lambda n, m: min(n + m, 2 if all_ else 1))
+
+    def intersect(self, all_: Any, left: Any, right: Any) -> Records:
+        return self.compared(left, right, lambda n, m: min(n, m) if all_ else n > 0 and m > 0)
+
+    def subtract(self, all_: Any, left: Any, right: Any) -> Records:
+        return self.compared(left, right, lambda n, m: max(n - m, 0) if all_ else n > 0 and m == 0)
 
     def iterations(self, limit: int) -> list[int]:
         """Whatever enters later than the last lap takes part in what leaves."""

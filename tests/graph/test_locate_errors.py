@@ -91,9 +91,9 @@ def test_an_error_of_a_users_vertex_shows_its_line_and_records() -> None:
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("groupBy", "group_by"), ("agg", "aggregate"), ("withColumn", "select"), ("union", "concat"),
+        ("groupBy", "group_by"), ("agg", "aggregate"), ("withColumn", "select"), ("unionAll", "concat"),
         ("drop", "select"), ("orderBy", "top_k"), ("collect", "capture"), ("show", "inspect"),
-        ("distnct", "distinct"),
+        ("distnct", "distinct"), ("exceptAll", "subtract"), ("leftOuterJoin", "join"),
     ],
 )  # fmt: skip
 def test_a_name_of_another_library_gives_a_suggestion(name: str, meant: str) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from datetime import datetime, timezone
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import timely_spark as ts
 from timely_spark.errors import GraphError, SchemaError
@@ -108,3 +113,113 @@ def test_sides_of_two_scopes_or_two_flows_are_refused() -> None:
         x.join(other.input("y", "k long, b long"), on=["k"])
     with pytest.raises(GraphError, match=r"(?s)no loop.*Hint: .*enter"):
         flow.scope.inner(name="loop").enter(x).join(x.select("k"), on=["k"])
+
+
+KINDS = ["left", "right", "outer", "semi", "anti"]
+KEYS = st.sampled_from([None, 0, 1, 2])
+SIDE = st.lists(st.tuples(KEYS, st.integers(0, 2)), max_size=5)
+EPOCHS = st.lists(st.tuples(SIDE, SIDE), min_size=1, max_size=3)
+
+
+def by_definition(how: str, left: Any, right: Any) -> list[Any]:
+    """The records of one time, as SQL joins them."""
+    ours = [any(k == j for j, _ in right) and k is not None for k, _ in left]
+    theirs = [any(k == j for k, _ in left) and j is not None for j, _ in right]
+    if how in ("semi", "anti"):
+        return [row for row, matched in zip(left, ours, strict=True) if matched == (how == "semi")]
+    rows = [(k, a, b) for k, a in left for j, b in right if k == j is not None]
+    if how != "right":
+        rows += [(*row, None) for row, matched in zip(left, ours, strict=True) if not matched]
+    if how != "left":
+        rows += [(j, None, b) for (j, b), matched in zip(right, theirs, strict=True) if not matched]
+    return rows
+
+
+@given(
+    epochs=EPOCHS,
+    workers=st.sampled_from([1, 2, 3, 8]),
+    seed=st.none() | st.integers(0, 10_000),
+    together=st.booleans(),
+)
+def test_the_other_kinds_are_those_of_sql_at_each_time(*, epochs: Any, **how: Any) -> None:
+    flow = ts.Dataflow("kinds")
+    left = flow.input("l", "k long, a long", epochs="manual")
+    right = flow.input("r", "k long, b long", epochs="manual")
+    for kind in KINDS:
+        left.join(right, on="k", how=kind, per="time").capture(kind)
+    inputs = {"l": [of for of, _ in epochs], "r": [of for _, of in epochs]}
+
+    made = run(flow, inputs, crashes=0.2 if how["seed"] is not None else 0.0, **how)
+
+    for kind in KINDS:
+        for epoch, sides in enumerate(epochs):
+            assert Counter(made[kind].rows().get(epoch, [])) == Counter(by_definition(kind, *sides))
+
+
+def test_columns_without_a_match_are_null_in_their_own_types() -> None:
+    flow = ts.Dataflow("types")
+    left = flow.input("l", "a int, k string, tags array<string>")
+    right = flow.input("r", "j string, n int, at struct<x:double>, m map<string,int>, when timestamp")
+    both = left.join(right, left="k", right="j", how="outer", per="time")
+    both.capture("out")
+    row = {
+        "j": "y",
+        "n": 7,
+        "at": {"x": 0.5},
+        "m": [("z", 1)],
+        "when": datetime(2026, 1, 1, tzinfo=timezone.utc),
+    }
+
+    table = run(flow, {"l": [[(1, "x", ["t"])]], "r": [[row]]}, workers=2)["out"].table()
+
+    right_columns = [field for field in right.schema if field.name != "j"]
+    assert both.schema == pa.schema([*left.schema, *right_columns])
+    assert table.drop_columns(["epoch"]).schema == both.schema
+    made = {one["k"]: one for one in table.drop_columns(["epoch"]).to_pylist()}
+    assert made["x"] == {"a": 1, "k": "x", "tags": ["t"], "n": None, "at": None, "m": None, "when": None}
+    assert made["y"] == {"a": None, "k": "y", "tags": None} | {c: row[c] for c in ("n", "at", "m", "when")}
+
+
+@pytest.mark.parametrize("of", ["streams", "collections"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"how": "full"}, "how='full'"),
+        ({"how": None}, "how=None"),
+        ({"how": "right", "left": "k", "right": "small"}, "'k' is int64.*'small' is int16.*how='right'"),
+        ({"how": "outer", "left": ["k", "k"], "right": ["j", "k"]}, "two values"),
+        ({"how": "left", "left": "k", "right": "j"}, r"both sides have \['k'\]"),
+    ],
+)
+def test_kinds_that_cannot_be_are_refused_when_the_graph_is_built(
+    of: str, options: Any, message: str
+) -> None:
+    flow = ts.Dataflow("bad")
+    left: Any = flow.input("l", "k long, a long")
+    right: Any = flow.input("r", "k long, j long, small short, b long")
+    if of == "collections":
+        left, right = left.collection(), right.collection()
+    else:
+        options = {"per": "time"} | options
+    with pytest.raises(SchemaError, match=rf"(?s)join: .*{message}.*Hint: "):
+        left.join(right, **({"on": "k"} if "left" not in options else {}), **options)
+
+
+@pytest.mark.parametrize("how", KINDS)
+def test_unmatched_records_need_a_time_that_ends(how: Any) -> None:
+    flow = ts.Dataflow("bad")
+    left, right = flow.input("l", "k long, a long"), flow.input("r", "k long, b long")
+    with pytest.raises(SchemaError, match=r"(?s)retract.*test_join.py.*Hint: give per=\"time\""):
+        left.join(right, on="k", how=how)
+    with pytest.raises(GraphError, match="expire"):
+        left.join(right, on="k", how=how, per="time", expire=2)
+
+
+def test_semi_and_anti_may_share_columns_with_the_other_side() -> None:
+    flow = ts.Dataflow("same")
+    left, right = flow.input("l", "k long, a long"), flow.input("r", "k long, a long")
+    left.join(right, on="k", how="anti", per="time").capture("anti")
+    left.collection().join(right.collection(), on="k", how="semi").changes().capture("semi")
+
+    made = run(flow, {"l": [[(1, 1), (2, 2)]], "r": [[(1, 5)]]}, workers=2)
+    assert (made["anti"].rows(), made["semi"].rows()) == ({0: [(2, 2)]}, {0: [(1, 1, 1)]})

@@ -196,6 +196,7 @@ FLOWS: dict[str, Callable[[ts.Dataflow], ts.Stream]] = {
     "aggregate in a loop": looped,
     "join": joined(),
     "join per time": joined(per="time"),
+    "outer join": joined(per="time", how="outer"),
     "unary_notify": over(lambda x, y: x.unary_notify(sizes, SCHEMA, by="k")),
     "binary_notify": over(lambda x, y: x.binary_notify(y, sizes, SCHEMA, by=("k", "k"))),
     "user": over(lambda x, y: x.flow.vertex(Everything(), [x, y], SCHEMA, by=["k", "k"], name="user")),

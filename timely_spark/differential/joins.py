@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timely_spark.differential.arranged import index_of, numbered
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.trace import DIFF, SEQUENCE, consolidate, insert, numbers
-from timely_spark.graph import Partition, composed, operator
-from timely_spark.operators.join import Join, Keys, matching_keys, other_columns
+from timely_spark.graph import Partition, check_columns, composed, operator
+from timely_spark.operators.join import How, Join, Keys, check_how, matching_keys, other_columns
+from timely_spark.operators.rows import computed
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.history import by_join, times_of
 from timely_spark.state.keys import Indices
@@ -73,6 +75,7 @@ def join(
     *,
     left: Columns = None,
     right: Columns = None,
+    how: How = "inner",
     name: str | None = None,
 ) -> Collection:
     """Every pair of records with equal keys; multiplicities multiply. A null key joins nothing.
@@ -80,33 +83,68 @@ def join(
     Each change is matched when it arrives. If a side is arranged by exactly the keys, the join reads that
     arrangement and stores nothing of the side; if both are, it reads that of the right side.
 
+    The kinds "left", "right" and "outer" add the records of a side that match nothing, with the
+    multiplicities that they have there: a left record is there until the right side gets its key, and again
+    once the right side has lost the key. They are an inner join and an `antijoin` for each kept side. As in
+    SQL, null keys match nothing, so their records stay unmatched; a side has a key while the key's
+    multiplicity is positive.
+
     Args:
         collection: the left side.
         other: the right side; from an outer scope it enters this one.
         on: the key column, or columns, of one name on both sides; or
         left: key columns of the left side, and
         right: as many of the right side, of the same types (integers of any width).
+        how: "inner"; "left", "right" or "outer" to keep unmatched records of the left side, the right side
+            or both; "semi" for `semijoin`, "anti" for `antijoin`.
 
-    **Columns:** out: all of the left, then those of the right that are no keys.
+    **Columns:** out: all of the left, then those of the right that are no keys, null in records that match
+    nothing; the keys are those of the side that has the record. For "semi" and "anti" those of the left.
 
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("join")
         >>> left = flow.input("l", "k long, a long").collection()
         >>> right = flow.input("r", "k long, b string").collection()
-        >>> _ = left.join(right, on="k").changes().capture("out")
+        >>> _ = left.join(right, on="k").changes().capture("inner")
+        >>> _ = left.join(right, on="k", how="left").changes().capture("left")
         >>> inputs = {"l": [[(0, 0), (1, 2)], []], "r": [[(0, "a")], [(1, "B")]]}
-        >>> ts.testing.run(flow, inputs)["out"].rows()
+        >>> made = ts.testing.run(flow, inputs)
+        >>> made["inner"].rows()
         {0: [(0, 0, 'a', 1)], 1: [(1, 2, 'B', 1)]}
+        >>> made["left"].rows()
+        {0: [(0, 0, 'a', 1), (1, 2, None, 1)], 1: [(1, 2, None, -1), (1, 2, 'B', 1)]}
 
     Raises:
         GraphError: `other` is no collection, or of another flow, or in a loop that is not around this one's.
-        SchemaError: keys are missing or differ in number or type, or both sides have another column of the
-            same name.
+        SchemaError: keys are missing or differ in number or type, both sides have another column of the same
+            name, or `how` is unknown.
     """
     keys = _keys("join", collection, other, on=on, left=left, right=right)
+    check_how("join", how, collection.schema, other.schema, keys)
+    if how == "semi":
+        return _semijoin("join", collection, other, keys, unique=False, name=name)
+    if how == "anti":
+        return _antijoin("join", collection, other, keys, unique=False, name=name)
     extra = other_columns("join", collection.schema, other.schema, keys[1])
-    return _join("join", collection, other, keys, extra=extra, name=name)
+    if how == "inner":
+        return _join("join", collection, other, keys, extra=extra, name=name)
+    pairs, alone = _join("join", collection, other, keys, extra=extra, name=None), []
+    if how in {"left", "outer"}:
+        ours = _antijoin("join", collection, other, keys, unique=False, name=None)
+        alone.append(_padded(ours, {column: column for column in collection.schema.names}, pairs.schema))
+    if how in {"right", "outer"}:
+        theirs = _antijoin("join", other, collection, (keys[1], keys[0]), unique=False, name=None)
+        columns = {column: column for column in extra} | dict(zip(*keys, strict=True))
+        alone.append(_padded(theirs, columns, pairs.schema))
+    return pairs.concat(*alone, name=name)
+
+
+def _padded(collection: Collection, columns: Mapping[str, str], schema: pa.Schema) -> Collection:
+    """The records with the columns of `schema`; those that are not in `columns` (new: old) are null."""
+    null = {one.name: pc.scalar(pa.scalar(None, one.type)) for one in schema if one.name not in columns}
+    every = {column: null.get(column, columns.get(column)) for column in schema.names}
+    return collection.like(computed(collection.stream, {**every, DIFF: DIFF}, own=(DIFF,)))
 
 
 @operator(Collection)
@@ -183,18 +221,18 @@ def antijoin(
         SchemaError: keys are missing or differ in number or type.
     """
     keys = _keys("antijoin", collection, other, on=on, left=left, right=right)
-    without = _semijoin("antijoin", collection, other, keys, unique=unique, name=name)
+    return _antijoin("antijoin", collection, other, keys, unique=unique, name=name)
+
+
+def _antijoin(
+    operator: str, collection: Collection, other: Collection, keys: Keys, *, unique: bool, name: str | None
+) -> Collection:
+    without = _semijoin(operator, collection, other, keys, unique=unique, name=name)
     return collection.concat(without.negate())
 
 
 def _semijoin(
-    operator: str,
-    collection: Collection,
-    other: Collection,
-    keys: tuple[tuple[str, ...], tuple[str, ...]],
-    *,
-    unique: bool,
-    name: str | None,
+    operator: str, collection: Collection, other: Collection, keys: Keys, *, unique: bool, name: str | None
 ) -> Collection:
     if not unique:
         other = other.select(*keys[1]).distinct()
@@ -205,12 +243,14 @@ def _join(
     operator: str,
     collection: Collection,
     other: Collection,
-    keys: tuple[tuple[str, ...], tuple[str, ...]],
+    keys: Keys,
     *,
     extra: Sequence[str] = (),
     name: str | None,
 ) -> Collection:
     sides = collection.together(operator, other)
+    for side in sides:
+        check_columns(operator, side.schema, side.schema.names, keys=True)
     indexed = [side.keys == on for side, on in zip(sides, keys, strict=True)]
     shared = 1 if indexed[1] else 0 if indexed[0] else None
     streams = [side.index if i == shared else side.stream for i, side in enumerate(sides)]
@@ -233,6 +273,6 @@ def _join(
 
 def _keys(
     operator: str, collection: Collection, other: Collection, *, on: Columns, left: Columns, right: Columns
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+) -> Keys:
     collection.check(operator, other)
     return matching_keys(operator, collection.schema, other.schema, on=on, left=left, right=right)

@@ -44,7 +44,7 @@ from timely_spark.operators.rows import check_function, computed
 Columns = str | Sequence[str] | None
 
 
-def _reduced(
+def reduced(
     operator: str,
     collection: Collection,
     logic: Logic,
@@ -54,6 +54,7 @@ def _reduced(
     detail: str = "",
     **parameters: Any,
 ) -> Collection:
+    """A reduction of a collection by the keys of `logic`, with the result columns `fields`."""
     shared = collection.keys == logic.keys
     stream = collection.index if shared else collection.stream
     keys = [collection.schema.field(key) for key in logic.keys]
@@ -124,7 +125,7 @@ def count(
     collection, listed = _grouped("count", collection, keys, None)
     _check_free("count", column, listed)
     return _plain(
-        _reduced("count", collection, Count(listed, column), [pa.field(column, pa.int64())], name=name)
+        reduced("count", collection, Count(listed, column), [pa.field(column, pa.int64())], name=name)
     )
 
 
@@ -152,7 +153,7 @@ def sum(collection: Collection, value: str, *, keys: Columns = None, name: str |
     """
     collection, listed = _grouped("sum", collection, keys, value)
     logic, kind = _total("sum", collection, listed, value)
-    result = _reduced("sum", collection, logic, [pa.field(value, kind)], name=name, detail=value, value=value)
+    result = reduced("sum", collection, logic, [pa.field(value, kind)], name=name, detail=value, value=value)
     return _plain(result)
 
 
@@ -194,7 +195,7 @@ def mean(collection: Collection, value: str, *, keys: Columns = None, name: str 
     collection, listed = _grouped("mean", collection, keys, value)
     logic = Mean(listed, _total("mean", collection, listed, value)[0])
     fields = [pa.field(value, pa.float64())]
-    return _plain(_reduced("mean", collection, logic, fields, name=name, detail=value, value=value))
+    return _plain(reduced("mean", collection, logic, fields, name=name, detail=value, value=value))
 
 
 @operator(Collection)
@@ -245,7 +246,7 @@ def _extreme(
     collection, listed = _grouped(operator, collection, keys, value)
     logic = Extreme(listed, value, greatest=operator == "max")
     fields = [collection.schema.field(value)]
-    return _plain(_reduced(operator, collection, logic, fields, name=name, detail=value, value=value))
+    return _plain(reduced(operator, collection, logic, fields, name=name, detail=value, value=value))
 
 
 @operator(Collection)
@@ -291,7 +292,7 @@ def top_k(
     logic = TopK(listed, k, value, descending=descending)
     arguments = {"k": k, "value": value, "descending": descending}
     detail = f"{k} by {value}"
-    return _plain(_reduced("top_k", collection, logic, fields, name=name, detail=detail, **arguments))
+    return _plain(reduced("top_k", collection, logic, fields, name=name, detail=detail, **arguments))
 
 
 @operator(Collection)
@@ -349,7 +350,7 @@ def _threshold(
     operator: str, collection: Collection, function: Callable[[Any], Any], name: str | None
 ) -> Collection:
     keys = tuple(collection.schema.names)
-    return _reduced(operator, collection, Threshold(keys, function), [], name=name)
+    return reduced(operator, collection, Threshold(keys, function), [], name=name)
 
 
 @operator(Collection)
@@ -392,7 +393,7 @@ def reduce(
     """
     check_function("reduce", function)
     listed, results = _general("reduce", collection, schema, keys)
-    return _reduced("reduce", collection, PerKey(listed, function, results), list(results), name=name)
+    return reduced("reduce", collection, PerKey(listed, function, results), list(results), name=name)
 
 
 @operator(Collection)
@@ -436,7 +437,7 @@ def reduce_batches(
     check_function("reduce_batches", function)
     listed, results = _general("reduce_batches", collection, schema, keys)
     full = pa.schema([*(collection.schema.field(key) for key in listed), *results])
-    return _reduced("reduce_batches", collection, Batches(listed, function, full), list(results), name=name)
+    return reduced("reduce_batches", collection, Batches(listed, function, full), list(results), name=name)
 
 
 def _general(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -31,12 +31,37 @@ Kind = str | tuple[str, str]
 """``"count"``, or ``(kind, column)`` with kind one of count, sum, min, max, collect."""
 
 
+class Combines(Protocol):
+    """What `Aggregate` accumulates per key: a summary of records that summaries of parts give, too."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key columns."""
+        ...
+
+    #: whether a summary is one row per key
+    one_row: ClassVar[bool]
+
+    def partial(self, batch: pa.Table) -> pa.Table:
+        """The summaries of a batch of records."""
+        ...
+
+    def combine(self, table: pa.Table, groups: Groups) -> pa.Table:
+        """The summary of each group of summaries."""
+        ...
+
+    def fold(self, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
+        """`combine` for compaction: keeps time columns, and gives a row number for each row (`Fold`)."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Aggregates:
     """The aggregates: for each output column its kind and the column it reads (None: count records)."""
 
     keys: tuple[str, ...]
     columns: tuple[tuple[str, str, str | None], ...]
+    one_row: ClassVar[bool] = True
 
     def partial(self, batch: pa.Table) -> pa.Table:
         """The aggregates of a batch, one row per key."""
@@ -69,6 +94,13 @@ class Aggregates:
             fold = _collect if kind == "collect" else _fold
             columns[out] = fold(rows.column(out), groups, "sum" if kind == "count" else kind)
         return pa.table(columns)
+
+    def fold(self, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
+        """Combine partial aggregates whose times have become equal."""
+        firsts, combined = groups.firsts, self.combine(table, groups)
+        for column in time_columns(table):
+            combined = combined.append_column(column, table.column(column).take(pa.array(firsts)))
+        return firsts, combined
 
 
 def _fold(values: pa.ChunkedArray, groups: Groups, function: str) -> pa.Array:
@@ -104,7 +136,7 @@ def _sum_type(kind: pa.DataType) -> pa.DataType:
 class Aggregate(BufferingVertex):
     """Accumulate per key; when a time is complete, send the values of the keys that changed."""
 
-    def __init__(self, aggregates: Aggregates, *, accumulate: bool) -> None:
+    def __init__(self, aggregates: Combines, *, accumulate: bool) -> None:
         super().__init__()
         self.aggregates, self.accumulate = aggregates, accumulate
         self.state = Arrangement(aggregates.keys)
@@ -127,7 +159,9 @@ class Aggregate(BufferingVertex):
                 self.send_by(0, time, batch)
             return
         if batch is not None:
-            compact = compaction(self._since(time), self._context.times, self.aggregates.keys, self._fold)
+            compact = compaction(
+                self._since(time), self._context.times, self.aggregates.keys, self.aggregates.fold
+            )
             self.state.insert(stamped(batch, time), compact=compact)
         keys = list(self.aggregates.keys)
         interesting = self.interesting.pop(time, [])
@@ -135,7 +169,7 @@ class Aggregate(BufferingVertex):
         if not changed:
             return
         probe = changed[0]
-        if batch is None or len(changed) > 1:  # the batch alone has each key once
+        if batch is None or len(changed) > 1 or not self.aggregates.one_row:  # else each key is there once
             one = pa.concat_tables(changed)
             probe = one.take(group(one, keys).firsts)
         _, rows = self.state.lookup(probe, keys)
@@ -152,12 +186,6 @@ class Aggregate(BufferingVertex):
         """The compaction frontier when `time` is complete: later times do not distinguish earlier epochs."""
         outermost = only_epochs(self._context.times) and len(time.order_key()) == 1
         return int(time.epoch) + 1 if outermost else self._context.since()
-
-    def _fold(self, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
-        firsts, combined = groups.firsts, self.aggregates.combine(table, groups)
-        for column in time_columns(table):
-            combined = combined.append_column(column, table.column(column).take(pa.array(firsts)))
-        return firsts, combined
 
 
 class AggregateSessions(Sessions):

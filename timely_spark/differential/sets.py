@@ -1,0 +1,141 @@
+"""Set operations on collections: one reduction that counts the records of both sides beside each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.differential.collections import Collection
+from timely_spark.differential.reducers import GROUP, Logic
+from timely_spark.differential.reductions import reduced
+from timely_spark.differential.trace import DIFF, numbers
+from timely_spark.graph import composed, operator
+from timely_spark.operators.rows import Expression, computed
+from timely_spark.operators.sets import OPERATIONS, check_alike
+
+_OTHER = f"{DIFF}_other"
+"""The changes of the other side: a weight of its own, so that both sides are one trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetOperation(Logic):
+    """A function of a record's multiplicities on both sides; the whole record is the key."""
+
+    operation: tuple[str, bool]
+
+    def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
+        """The records with their multiplicities."""
+        ours, theirs = (np.maximum(numbers(inputs, column), 0) for column in (DIFF, _OTHER))
+        counts = OPERATIONS[self.operation](ours, theirs)
+        result = pa.table({GROUP: inputs[GROUP], DIFF: pa.array(counts)})
+        return result.filter(pa.array(counts != 0))
+
+
+@operator(Collection)
+@composed
+def union(
+    collection: Collection, other: Collection, *, all: bool = False, name: str | None = None
+) -> Collection:
+    """The records of two collections, each once: SQL's ``UNION``.
+
+    With `all`, multiplicities add up: SQL's ``UNION ALL``, which PySpark's `union` is. Null equals null, and
+    NaN equals NaN. A negative multiplicity counts as 0; `concat` adds it up. An epoch costs the changed
+    records, and one exchange.
+
+    Args:
+        collection: one side.
+        other: the other; from an outer scope it enters this one.
+        all: whether records keep their multiplicities.
+
+    **Columns:** out as in, the same on both sides; none may be nested.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("union")
+        >>> x = flow.input("x", "n long, diff long").collection(diff="diff")
+        >>> y = flow.input("y", "n long").collection()
+        >>> _ = x.union(y).changes().capture("out")
+        >>> inputs = {"x": [[(1, 1), (2, 1)], [(1, -1), (2, -1)]], "y": [[1], []]}
+        >>> ts.testing.run(flow, inputs)["out"].rows()
+        {0: [(1, 1), (2, 1)], 1: [(2, -1)]}
+
+    Raises:
+        GraphError: `other` is no collection, or of another flow, or in an unrelated loop.
+        SchemaError: the columns differ, or one is nested.
+    """
+    return _compared("union", collection, other, multiset=all, name=name)
+
+
+@operator(Collection)
+@composed
+def intersect(
+    collection: Collection, other: Collection, *, all: bool = False, name: str | None = None
+) -> Collection:
+    """The records that two collections have in common, each once: SQL's ``INTERSECT``.
+
+    With `all`, with the lesser of both multiplicities. Otherwise as `union`.
+
+    **Columns:** out as in, the same on both sides; none may be nested.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("intersect")
+        >>> x, y = flow.input("x", "n long").collection(), flow.input("y", "n long").collection()
+        >>> _ = x.intersect(y).changes().capture("out")
+        >>> ts.testing.run(flow, {"x": [[1, 1, 2], []], "y": [[1], [2]]})["out"].rows()
+        {0: [(1, 1)], 1: [(2, 1)]}
+
+    Raises:
+        GraphError: `other` is no collection, or of another flow, or in an unrelated loop.
+        SchemaError: the columns differ, or one is nested.
+    """
+    return _compared("intersect", collection, other, multiset=all, name=name)
+
+
+@operator(Collection)
+@composed
+def subtract(
+    collection: Collection, other: Collection, *, all: bool = False, name: str | None = None
+) -> Collection:
+    """The records of a collection that another does not have, each once: SQL's ``EXCEPT``.
+
+    With `all`, multiplicities are subtracted, and what is left above 0 stays (PySpark's `exceptAll`).
+    Otherwise as `union`. `antijoin` compares keys, not whole records.
+
+    **Columns:** out as in, the same on both sides; none may be nested.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("subtract")
+        >>> x, y = flow.input("x", "n long").collection(), flow.input("y", "n long").collection()
+        >>> _ = x.subtract(y).changes().capture("set")
+        >>> _ = x.subtract(y, all=True).changes().capture("multiset")
+        >>> made = ts.testing.run(flow, {"x": [[1, 1, 2], []], "y": [[1], [2]]})
+        >>> made["set"].rows(), made["multiset"].rows()
+        ({0: [(2, 1)], 1: [(2, -1)]}, {0: [(1, 1), (2, 1)], 1: [(2, -1)]})
+
+    Raises:
+        GraphError: `other` is no collection, or of another flow, or in an unrelated loop.
+        SchemaError: the columns differ, or one is nested.
+    """
+    return _compared("subtract", collection, other, multiset=all, name=name)
+
+
+def _compared(
+    operation: str, collection: Collection, other: Collection, *, multiset: bool, name: str | None
+) -> Collection:
+    ours, theirs = collection.together(operation, other)
+    check_alike(operation, (ours.index.name, theirs.index.name), ours.schema, theirs.schema)
+    columns, zero = tuple(ours.schema.names), pc.scalar(pa.scalar(0, pa.int64()))
+    both = _weighed(ours, pc.field(DIFF), zero).concat(_weighed(theirs, zero, pc.field(DIFF)))
+    logic = SetOperation(columns, (operation, bool(multiset)))
+    detail = "all" if multiset else ""
+    return reduced(operation, both, logic, [], name=name, detail=detail, all=bool(multiset))
+
+
+def _weighed(collection: Collection, ours: Expression, theirs: Expression) -> Collection:
+    columns = {column: column for column in collection.schema.names} | {DIFF: ours, _OTHER: theirs}
+    return collection.like(computed(collection.stream, columns, own=(DIFF, _OTHER)))

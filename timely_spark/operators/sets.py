@@ -1,0 +1,146 @@
+"""Set operations on streams: the records of each time of two streams, compared when the time is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from timely_spark.errors import SchemaError
+from timely_spark.graph import Partition, caller, check_columns, describe, operator
+from timely_spark.state.buffering import BufferingVertex
+from timely_spark.state.keys import group
+from timely_spark.streams import Stream
+
+Counts: TypeAlias = npt.NDArray[np.int64]
+
+#: by operation and `all`: the multiplicity in the result, by those on both sides (none negative)
+OPERATIONS: dict[tuple[str, bool], Callable[[Counts, Counts], Counts]] = {
+    ("union", False): lambda left, right: np.minimum(left + right, 1),
+    ("union", True): lambda left, right: left + right,
+    ("intersect", False): lambda left, right: np.minimum(np.minimum(left, right), 1),
+    ("intersect", True): np.minimum,
+    ("subtract", False): lambda left, right: np.where(right > 0, 0, np.minimum(left, 1)),
+    ("subtract", True): lambda left, right: np.maximum(left - right, 0),
+}
+
+
+class SetOperation(BufferingVertex):
+    """Compare the multiplicities of each record on both sides, when a time is complete."""
+
+    def __init__(self, operation: str, *, multiset: bool) -> None:
+        super().__init__(inputs=2)
+        self.operation = (operation, multiset)
+
+    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+        """Send the records of a complete time."""
+        left, right = (sum(table.num_rows for table in side) for side in batches)
+        if not left + right:
+            return
+        table = pa.concat_tables([*batches[0], *batches[1]])
+        of = group(table, table.schema.names)
+        ours = np.repeat(np.array([1, 0]), [left, right])
+        counts = OPERATIONS[self.operation](of.totals(ours), of.totals(1 - ours))
+        self.send_by(0, time, table.take(pa.array(np.repeat(of.firsts, counts))))
+
+
+def check_alike(operator: str, names: tuple[str, str], ours: pa.Schema, theirs: pa.Schema) -> None:
+    """Check that two sides have the same flat columns."""
+    if ours != theirs:
+        msg = f"{operator}: {names[0]!r} has ({describe(ours)}), {names[1]!r} has ({describe(theirs)})"
+        hint = "select the same columns, in the same order and of the same types, on both sides."
+        raise SchemaError(msg, where=caller(), hint=hint)
+    check_columns(operator, ours, ours.names, keys=True)
+
+
+@operator(Stream)
+def union(stream: Stream, other: Stream, *, all: bool = False, name: str | None = None) -> Stream:
+    """The records that one of two streams has at a time: SQL's ``UNION``.
+
+    Each different record goes out once per time, when the time is complete. With `all` every record goes out
+    as often as both sides have it, as from `concat`, which forwards at once. (PySpark's `union` is with
+    `all`.) Null equals null, and NaN equals NaN. For the records of all times so far see `Collection.union`,
+    or use ``concat(other).distinct()``. Source: Union of Naiad section 4.2.
+
+    **Columns:** out as in, the same on both sides; none may be nested.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("union")
+        >>> _ = flow.input("x", "n long").union(flow.input("y", "n long")).capture("out")
+        >>> ts.testing.run(flow, {"x": [[1, 1], [1]], "y": [[1, 2], []]})["out"].rows()
+        {0: [(1,), (2,)], 1: [(1,)]}
+
+    Raises:
+        SchemaError: the columns differ, or one is nested.
+        GraphError: `other` is no stream, or of another flow or scope.
+    """
+    return _compared("union", stream, other, multiset=all, name=name)
+
+
+@operator(Stream)
+def intersect(stream: Stream, other: Stream, *, all: bool = False, name: str | None = None) -> Stream:
+    """The records that both of two streams have at a time: SQL's ``INTERSECT``.
+
+    Each goes out once per time, when the time is complete; with `all` as often as both sides have it.
+    Otherwise as `union`.
+
+    **Columns:** out as in, the same on both sides; none may be nested.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("intersect")
+        >>> _ = flow.input("x", "n long").intersect(flow.input("y", "n long")).capture("out")
+        >>> ts.testing.run(flow, {"x": [[1, 1], [3]], "y": [[1, 3], [3]]})["out"].rows()
+        {0: [(1,)], 1: [(3,)]}
+
+    Raises:
+        SchemaError: the columns differ, or one is nested.
+        GraphError: `other` is no stream, or of another flow or scope.
+    """
+    return _compared("intersect", stream, other, multiset=all, name=name)
+
+
+@operator(Stream)
+def subtract(stream: Stream, other: Stream, *, all: bool = False, name: str | None = None) -> Stream:
+    """The records that a stream has at a time and another has not: SQL's ``EXCEPT``.
+
+    Each goes out once per time, when the time is complete; with `all` as often as the stream has it more
+    often than the other (PySpark's `exceptAll`). Otherwise as `union`.
+
+    **Columns:** out as in, the same on both sides; none may be nested.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("subtract")
+        >>> x, y = flow.input("x", "n long"), flow.input("y", "n long")
+        >>> _ = x.subtract(y).capture("set"), x.subtract(y, all=True).capture("multiset")
+        >>> made = ts.testing.run(flow, {"x": [[1, 1, 2, 2]], "y": [[1]]})
+        >>> made["set"].rows(), made["multiset"].rows()
+        ({0: [(2,)]}, {0: [(1,), (2,), (2,)]})
+
+    Raises:
+        SchemaError: the columns differ, or one is nested.
+        GraphError: `other` is no stream, or of another flow or scope.
+    """
+    return _compared("subtract", stream, other, multiset=all, name=name)
+
+
+def _compared(operation: str, stream: Stream, other: Stream, *, multiset: bool, name: str | None) -> Stream:
+    stream.check_others(operation, [other])
+    check_alike(operation, (stream.name, other.name), stream.schema, other.schema)
+    columns = tuple(stream.schema.names)
+    return stream.then(
+        operation,
+        [stream.schema],
+        others=[other],
+        name=name,
+        vertex=SetOperation(operation, multiset=bool(multiset)),
+        requires=[Partition(columns), Partition(columns)],
+        guarantees=columns,
+        detail="all" if multiset else "",
+        parameters={"all": bool(multiset)},
+    )[0]

@@ -1,0 +1,119 @@
+"""`top_k` on streams: the first records of each key, accumulated as aggregates are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.errors import SchemaError
+from timely_spark.graph import Partition, caller, check_columns, composed, names, operator
+from timely_spark.operators.aggregate import ALL, Aggregate
+from timely_spark.operators.rows import computed
+from timely_spark.state.keys import Groups, Indices, group
+from timely_spark.streams import Stream
+
+_GROUP = "__timely_group"
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The first `k` records of each key in an order; those of parts contain those of the whole."""
+
+    keys: tuple[str, ...]
+    k: int
+    #: columns and directions
+    order: tuple[tuple[str, str], ...]
+    one_row: ClassVar[bool] = False
+
+    def partial(self, batch: pa.Table) -> pa.Table:
+        """The first records of a batch."""
+        return self.combine(batch, group(batch, self.keys))
+
+    def combine(self, table: pa.Table, groups: Groups) -> pa.Table:
+        """The first records of each group."""
+        return self.fold(table, groups)[1]
+
+    def fold(self, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
+        """The first records of each group, and their row numbers."""
+        ids = np.empty(table.num_rows, np.int64)
+        ids[groups.order] = groups.ids
+        by = [(_GROUP, "ascending"), *self.order]
+        rows = pc.sort_indices(table.append_column(_GROUP, pa.array(ids)), by).to_numpy()
+        first = np.arange(len(rows)) - np.repeat(groups.starts, groups.sizes) < self.k
+        kept: Indices = rows[first].astype(np.int64)
+        return kept, table.take(pa.array(kept))
+
+
+@operator(Stream)
+@composed
+def top_k(
+    stream: Stream,
+    k: int,
+    value: str,
+    *,
+    keys: str | Sequence[str] | None = None,
+    descending: bool = True,
+    per: str = "accumulated",
+    name: str | None = None,
+) -> Stream:
+    """The first `k` records of each key by a column; ties are ordered by the other columns, ascending.
+
+    When a time is complete, all the first records of each key that has records at it are sent, as an
+    aggregate is: of all records up to that time, or with ``per="time"`` of that time's records. A record that
+    came several times takes several places. Nulls come last. A collection's `top_k` sends changes instead.
+
+    Args:
+        k: the greatest number of records per key.
+        value: the column to order by.
+        keys: the key columns; by default all records are one group.
+        descending: the greatest first.
+        per: "accumulated" or "time".
+
+    **Columns:** out as in; none may be nested.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("top")
+        >>> scores = flow.input("scores", "game long, who string, points long")
+        >>> _ = scores.top_k(1, "points", keys="game").capture("out")
+        >>> ts.testing.run(flow, {"scores": [[(1, "a", 5), (1, "b", 7)], [(1, "c", 6), (2, "d", 1)]]})[
+        ...     "out"
+        ... ].rows()
+        {0: [(1, 'b', 7)], 1: [(1, 'b', 7), (2, 'd', 1)]}
+
+    Raises:
+        SchemaError: `k` is no whole number of at least 1; a key is missing; `value` is missing or a key; a
+            column is nested; or `per` is unknown.
+    """
+    if type(k) is not int or k < 1:
+        msg = f"top_k: k={k!r}"
+        raise SchemaError(msg, where=caller(), hint="give a whole number of at least 1.")
+    if per not in ("accumulated", "time"):
+        msg = f"top_k: per={per!r}"
+        raise SchemaError(msg, where=caller(), hint="'accumulated' or 'time'.")
+    listed, columns = names("top_k", keys), stream.schema.names
+    check_columns("top_k", stream.schema, [*listed, value, *columns], keys=True)
+    if value in listed:
+        msg = f"top_k: {value!r} is a key and the value"
+        raise SchemaError(msg, where=caller(), hint="take it out of keys.")
+    if not listed:
+        stream, listed = computed(stream, *columns, {ALL: pc.scalar(0)}, own=(ALL,)), (ALL,)
+    others = [column for column in columns if column != value and column not in listed]
+    direction = "descending" if descending else "ascending"
+    order = ((value, direction), *((column, "ascending") for column in others))
+    result = stream.then(
+        "top_k",
+        [stream.schema],
+        name=name,
+        vertex=Aggregate(First(listed, k, order), accumulate=per == "accumulated"),
+        requires=[Partition(listed)],
+        guarantees=listed,
+        detail=f"{k} by {value}" + (", per time" if per == "time" else ""),
+        parameters={"k": k, "value": value, "descending": bool(descending), "per": per},
+    )[0]
+    return result if listed != (ALL,) else result.select(*columns)
