@@ -139,6 +139,7 @@ COLLECTIONS: dict[str, Build] = {
     "union": lambda x, y: x.union(y.select("k", v="w", name="same"), name="it"),
     "intersect": lambda x, y: x.intersect(y.select("k", v="w", name="same"), name="it"),
     "subtract": lambda x, y: x.subtract(y.select("k", v="w", name="same"), all=True, name="it"),
+    "broadcast_join": lambda x, y: x.broadcast_join(y, on="k", name="it"),
     "semijoin": lambda x, y: x.semijoin(y, on="k", name="it"),
     "antijoin": lambda x, y: x.antijoin(y.enter(scope_of(x), name="in"), on="k", name="it").leave(
         name="out-of-it"
@@ -198,6 +199,17 @@ GRAPHS: dict[str, Build] = {
     ),
     "colouring": lambda x, y: ts.graphs.colouring(x, nodes=y, src="k", dst="v", node="w", name="it"),
 }
+LIBRARIES: dict[str, Build] = {
+    "pregel": lambda x, y: ts.pregel(
+        x.count("v", keys="k", name="n"), y, vprog=lambda row: row.v, send_msg_to_dst="src_v", initial_msg=1,
+        aggregators={"all": ("sum", pc.field("v"))}, node="k", src="k", dst="w", max_iterations=3, name="it",
+    ).nodes,
+    "pregel with mutations": lambda x, y: ts.pregel(
+        x.count("v", keys="k", name="n"), y, vprog=lambda row: row.v, send_msg_to_src="dst_v",
+        halt=pc.field("v") > 1, mutate=lambda nodes, edges: (nodes, edges.distinct(name="once2")),
+        node="k", src="k", dst="w", max_iterations=3, name="it",
+    ).nodes,
+}  # fmt: skip
 OTHERS: dict[str, Build] = {
     "Grouped.aggregate": lambda x, _: x.group_by().aggregate(t=("sum", "v"), name="it"),
     "Grouped.count": lambda x, _: x.group_by("k").count(name="it"),
@@ -321,6 +333,7 @@ ALL = {
     **{f"Stream.{name}": Case(build) for name, build in STREAMS.items()},
     **{f"Collection.{name}": Case(build, collections=True) for name, build in COLLECTIONS.items()},
     **{f"graphs.{name}": Case(build, collections=True) for name, build in GRAPHS.items()},
+    **{name: Case(build, collections=True) for name, build in LIBRARIES.items()},
     **{name: Case(build) for name, build in OTHERS.items()},
 }
 

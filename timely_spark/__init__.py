@@ -11,6 +11,7 @@
 - `streams`, `dataflow`: the user's handles.
 - `differential`: incremental collections.
 - `graphs`: graph algorithms on collections of edges.
+- `libraries`: Pregel, and other models of computation, over collections and streams.
 - `testing`: flows on simulated workers, without Spark.
 - `show`: a flow as text and as a drawing.
 - `runtime`: the only part that uses Spark.
@@ -31,6 +32,7 @@ from timely_spark.streams import Scope, Stream, Variable
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Time
 
 if TYPE_CHECKING:
+    from timely_spark.libraries.pregel import pregel
     from timely_spark.runtime.handle.query import Query
     from timely_spark.runtime.session import configure, tune
 
@@ -53,6 +55,7 @@ __all__ = [
     "configure",
     "graphs",
     "once",
+    "pregel",
     "snapshot",
     "testing",
     "tune",
@@ -65,7 +68,11 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import names that need Spark on first use."""
+    """Import libraries, and names that need Spark, on first use."""
+    if name == "pregel":
+        from timely_spark.libraries.pregel import pregel
+
+        return pregel
     if name in {"configure", "tune"}:
         from timely_spark.runtime import session
 

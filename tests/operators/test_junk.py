@@ -176,6 +176,12 @@ def of_input(method: str, **fitting: Any) -> Callable[[ts.Dataflow], tuple[Any, 
     return lambda _: (getattr(manual(), method), fitting)
 
 
+def of_pregel(flow: ts.Dataflow) -> tuple[Any, dict[str, Any]]:
+    edges = flow.input("edges", "src long, dst long").collection()
+    nodes = flow.input("nodes", "node long, v long").collection()
+    return ts.pregel, {"nodes": nodes, "edges": edges, "vprog": list, "send_msg_to_dst": "src_v"}
+
+
 #: by what is called, what makes it and what its arguments are where they are not junk
 CALLS = {
     "Dataflow": lambda flow: (ts.Dataflow, {"name": "flow"}),
@@ -190,6 +196,7 @@ CALLS = {
     "scope.enter": of_scope("enter", "stream"),
     "variable": of_scope("variable", "initial"),
     **{name: of_graph(name) for name in ts.graphs.__all__},
+    "pregel": of_pregel,
     "snapshot": lambda flow: (ts.snapshot, {"changes": captured()}),
     "once": lambda flow: (ts.once, {"connect": list, "name": "n", "function": list}),
     "run": of_run(ts.testing.run, inputs={"x": [[(1, "a")]]}),

@@ -1,0 +1,8 @@
+"""Naiad's libraries (section 4): other models of computation, each a module over collections and streams.
+
+- `pregel`: vertex programs in supersteps, as in Pregel, GraphX and GraphFrames.
+
+They are imported on first use, as `timely_spark.pregel`.
+"""
+
+from __future__ import annotations

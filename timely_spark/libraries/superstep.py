@@ -1,0 +1,132 @@
+"""One superstep of Pregel, as a reduction: each node's columns, from its columns before and its message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.differential.reducers import GROUP, Logic
+from timely_spark.differential.trace import DIFF, numbers
+from timely_spark.errors import SchemaError
+from timely_spark.graph import as_table, caller, describe
+from timely_spark.operators.rows import Expression, map_records, project
+
+Program = Callable[[pa.Table], pa.Table]
+"""A vertex program: from a table of nodes that compute to their new columns, row by row."""
+
+HALTED = "halted"
+"""The column of votes: false: active; true: halted in the last superstep; null: halted before."""
+IS_MESSAGE = "__timely_message"
+
+
+def by_expressions(columns: Mapping[str, Expression], schema: pa.Schema, batch: pa.Schema) -> Program:
+    """The program of an expression for each column that changes; all read the columns of a `batch`."""
+    new = {name: columns.get(name, name) for name in schema.names}
+    made = checked("with_vertex_column", new, batch)
+    if made != schema:
+        msg = f"pregel: columns ({describe(schema)}) are ({describe(made)}) after a superstep"
+        hint = "cast one of them, as in pc.field('msg').cast('double')."
+        raise SchemaError(msg, where=caller(), hint=hint)
+    return lambda table: project(table, new)
+
+
+def by_batch(function: Callable[[pa.Table], Any], schema: pa.Schema) -> Program:
+    """The program of a function of an Arrow table."""
+
+    def program(batch: pa.Table) -> pa.Table:
+        results = as_table(function(batch), schema, of="compute")
+        if results.num_rows != batch.num_rows:
+            msg = f"compute returned {results.num_rows} rows for {batch.num_rows} nodes"
+            raise SchemaError(msg, hint="return a row for each node, in the same order.")
+        return results
+
+    return program
+
+
+def by_row(function: Callable[[Any], Any], schema: pa.Schema) -> Program:
+    """The program of a function of one node."""
+    return lambda batch: as_table(map_records(function, batch), schema, of="vprog")
+
+
+def checked(argument: str, columns: Mapping[str, str | Expression], batch: pa.Schema) -> pa.Schema:
+    """The schema of expressions of a batch, which must fit it."""
+    try:
+        return project(batch.empty_table(), columns).schema.remove_metadata()
+    except (pa.ArrowException, KeyError) as error:
+        msg = f"pregel: {argument}: {error}; a program gets ({describe(batch)})"
+        raise SchemaError(msg, where=caller(), hint="see pyarrow.compute for what fits.") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Superstep(Logic):
+    """Apply the program to the nodes that have a message or have not voted to halt.
+
+    Records of a node are its columns and aggregates, and at most one message. A message to no node is
+    dropped.
+    """
+
+    program: Program
+    #: the columns of nodes, without the key and `HALTED`; those of messages; and aggregates
+    columns: pa.Schema
+    messages: tuple[str, ...]
+    aggregates: tuple[str, ...]
+    halt: Expression | None
+
+    def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
+        """The nodes after the superstep."""
+        inputs = inputs.filter(pa.array(numbers(inputs, DIFF) > 0))
+        is_message = inputs.column(IS_MESSAGE)
+        nodes, messages = inputs.filter(pc.invert(is_message)), inputs.filter(is_message)
+        self._check_single("node", "records", keys, nodes)
+        self._check_single("node", "messages", keys, messages)
+        groups, of = numbers(nodes, GROUP), numbers(messages, GROUP)
+        at = np.searchsorted(of, groups)
+        received = np.zeros(len(groups), np.bool_)
+        received[at < len(of)] = of[at[at < len(of)]] == groups[at < len(of)]
+        taken = messages.select(list(self.messages)).take(pa.array(at, mask=~received))
+        batch = keys.take(pa.array(groups))
+        for part in (nodes.select([*self.columns.names, *self.aggregates]), taken):
+            for field, column in zip(part.schema, part.columns, strict=True):
+                batch = batch.append_column(field, column)
+        if self.halt is None:
+            results = self._computed(batch)
+        else:
+            awake = pc.fill_null(pc.invert(nodes.column(HALTED)), fill_value=False)
+            runs = received | awake.to_numpy()
+            asleep = nodes.filter(pa.array(~runs)).select(self.columns.names)
+            none = pa.nulls(asleep.num_rows, pa.bool_())
+            results = pa.concat_tables(
+                [self._computed(batch.filter(pa.array(runs))), asleep.append_column(HALTED, none)]
+            )
+            order = np.concatenate([np.flatnonzero(runs), np.flatnonzero(~runs)])
+            results = results.take(pa.array(np.argsort(order)))
+        ones = pa.array(np.ones(len(groups), np.int64))
+        return results.add_column(0, GROUP, pa.array(groups)).append_column(DIFF, ones)
+
+    def _computed(self, batch: pa.Table) -> pa.Table:
+        """The new columns of nodes that compute, with their votes."""
+        results = self.program(batch) if batch.num_rows else self.columns.empty_table()
+        if self.halt is None:
+            return results
+        for column in self.columns.names:
+            place = batch.schema.get_field_index(column)
+            batch = batch.set_column(place, self.columns.field(column), results.column(column))
+        vote = project(batch, {HALTED: self.halt}).column(HALTED)
+        return results.append_column(HALTED, pc.fill_null(vote, fill_value=False))
+
+    def _check_single(self, noun: str, what: str, keys: pa.Table, rows: pa.Table) -> None:
+        groups: npt.NDArray[np.int64] = numbers(rows, GROUP)
+        twice = (numbers(rows, DIFF) > 1) | np.concatenate([groups[1:] == groups[:-1], [False]])[
+            : len(groups)
+        ]
+        if twice.any():
+            first = keys.take(pa.array(groups[twice][:1])).to_pylist()[0]
+            msg = f"pregel: {noun} {first} has several {what}, with ({describe(rows.schema.remove(0))})"
+            hint = "nodes need one record each; agg_msgs returns one message for each node."
+            raise SchemaError(msg, hint=hint)
