@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import timely_spark as ts
 from timely_spark.differential.arranged import Arrange
+from timely_spark.differential.broadcasts import BroadcastJoin
 from timely_spark.state import codec
 from timely_spark.testing import Simulation
 from timely_spark.worker import Budget, wire
@@ -210,6 +211,9 @@ def test_every_vertex_of_collections_is_among_the_flows() -> None:
         return {kind}.union(*map(below, kind.__subclasses__()))
 
     own = {kind for kind in below(ts.Vertex) if kind.__module__.startswith("timely_spark.differential.")}
+    own -= {
+        BroadcastJoin
+    }  # with copies in flight a rescale is refused: test_broadcasts moves it between epochs
     templates = {type(node.template) for name in FLOWS for node in flow_of(name).compile(1).nodes}
     assert {kind for kind in own - templates if not issubclass(kind, ts.graph.Stateless)} == set()
 
