@@ -234,7 +234,18 @@ WITHOUT = {
     "Scope": set(),
     "Grouped": set(),
     "Input": {"send", "advance_to", "close"},
-    "Dataflow": {"input", "source", "files", "delta", "handle", "compile", "start", "explain", "to_mermaid"},
+    "Dataflow": {
+        "input",
+        "source",
+        "files",
+        "delta",
+        "handle",
+        "compile",
+        "start",
+        "explain",
+        "to_mermaid",
+        "to_svg",
+    },
 }
 
 

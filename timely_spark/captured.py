@@ -6,17 +6,35 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph import describe, find
+from timely_spark.show.table import Table, epochs_table, escaped
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
 
 
-@dataclass
+@dataclass(repr=False)
 class Captured:
-    """An output's released epochs: one table each, in the order of release."""
+    """An output's released epochs: one table each, in the order of release.
+
+    Notebooks and terminals show the first and the last records.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("hello")
+        >>> _ = flow.input("numbers", "n long").distinct().capture("seen")
+        >>> ts.testing.run(flow, {"numbers": [[1, 1], [2]]})["seen"]
+        Captured: 2 epochs, 2 records (n int64)
+          epoch  n
+              0  1
+              1  2
+    """
 
     schema: pa.Schema
     epochs: dict[int, pa.Table] = field(default_factory=dict)
@@ -42,6 +60,47 @@ class Captured:
         with_epoch = self.schema.insert(0, pa.field("epoch", pa.int64()))
         return pa.concat_tables(named) if named else with_epoch.empty_table()
 
+    def to_pandas(self) -> pd.DataFrame:
+        """All records as a pandas frame, with a first column ``epoch``.
+
+        Raises:
+            SchemaError: the records have a column of that name.
+
+        Example:
+            >>> Captured(pa.schema([("n", pa.int64())]), {3: pa.table({"n": [5]})}).to_pandas()
+               epoch  n
+            0      3  5
+        """
+        frame: pd.DataFrame = self.table().to_pandas()
+        return frame
+
+    def to_spark(self, session: SparkSession) -> DataFrame:
+        """All records as a Spark DataFrame, with a first column ``epoch``; all of them pass the driver.
+
+        For large results write a table instead: `to_delta`.
+
+        Raises:
+            SchemaError: the records have a column of that name.
+
+        Example:
+            >>> query.captured("near").to_spark(spark).createTempView("near")  # doctest: +SKIP
+        """
+        return session.createDataFrame(self.table())
+
+    def __repr__(self) -> str:
+        return self._table().text()
+
+    def _repr_html_(self) -> str:
+        return self._table().html()
+
+    def _table(self) -> Table:
+        total = sum(table.num_rows for table in self.epochs.values())
+        counts = [
+            f"{n} {what}{'s' * (n != 1)}" for n, what in ((len(self.epochs), "epoch"), (total, "record"))
+        ]
+        title = f"Captured: {', '.join(counts)} ({describe(self.schema)})"
+        return epochs_table(title, self.schema, self.epochs)
+
 
 class Result(dict[str, Captured]):
     """The result of a run: for each output its released epochs.
@@ -60,6 +119,12 @@ class Result(dict[str, Captured]):
 
     def __missing__(self, name: Any) -> Captured:
         return find(self, name, kind="output", flow=self.flow)  # raises: there is no such output
+
+    def _repr_html_(self) -> str:
+        tables = "".join(
+            f"<div><b>{escaped(name)}</b></div>{found._repr_html_()}" for name, found in self.items()
+        )
+        return f"<div>{tables}</div>"
 
 
 def sorted_rows(table: pa.Table) -> list[tuple[Any, ...]]:

@@ -131,6 +131,19 @@ class Dataflow:
         self.feedbacks: dict[int, Stage] = {}
         self._handles: dict[str, InputHandle] = {}
 
+    def __repr__(self) -> str:
+        loops = {scope.name: None for stage in self.graph.stages for scope in stage.scope.path[1:]}
+        parts = {
+            "inputs": [stage.name for stage in self.graph.stages if stage.is_source],
+            "loops": loops,
+            "outputs": [stage.name for stage in self.graph.stages if stage.kind.is_end],
+        }
+        listed = "".join(f"; {what}: {', '.join(names)}" for what, names in parts.items() if names)
+        return f"Dataflow({self.name!r}{listed})"
+
+    def _repr_html_(self) -> str:
+        return show.to_html(self)
+
     @property
     def scope(self) -> Scope:
         """The outermost scope."""
@@ -492,6 +505,18 @@ class Dataflow:
     def to_mermaid(self) -> str:
         """The graph as a Mermaid flowchart."""
         return show.to_mermaid(self)
+
+    @locate_errors
+    def to_svg(self) -> str:
+        """The graph as an SVG drawing, which a notebook shows for the flow itself.
+
+        Example:
+            >>> import pathlib, timely_spark as ts
+            >>> flow = ts.Dataflow("hello")
+            >>> _ = flow.input("numbers", "n long").distinct().capture("out")
+            >>> _ = pathlib.Path("hello.svg").write_text(flow.to_svg())  # doctest: +SKIP
+        """
+        return show.to_svg(self)
 
 
 class Source(Stream):

@@ -22,6 +22,7 @@ from timely_spark.graph import (
     locate_errors,
 )
 from timely_spark.graph import Scope as GraphScope
+from timely_spark.show.table import schema_table
 
 if TYPE_CHECKING:
     from timely_spark.methods import Dataflow, StreamMethods
@@ -65,6 +66,9 @@ class Stream(StreamMethods):
 
     def __repr__(self) -> str:
         return f"Stream({self.stage.name}: {describe(self.schema)})"
+
+    def _repr_html_(self) -> str:
+        return schema_table(f"Stream {self.stage.name} ({self.stage.where})", self.schema).html()
 
     def then(
         self,

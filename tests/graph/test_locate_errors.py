@@ -108,7 +108,7 @@ def test_protocol_lookups_find_no_suggestion() -> None:
     x = ts.Dataflow("names").input("x", "n long").distinct()
     assert copy.copy(x).name == x.name
     assert dataclasses.replace(x, port=0).schema == x.schema
-    for protocol in ("__deepcopy__", "__array__", "_repr_html_", "__arrow_c_stream__"):
+    for protocol in ("__deepcopy__", "__array__", "_repr_latex_", "_ipython_display_", "__arrow_c_stream__"):
         assert not hasattr(x, protocol)
         assert not hasattr(x.collection(), protocol)
 

@@ -10,6 +10,7 @@ from timely_spark.differential.trace import DIFF, SEQUENCE
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Suggests, caller, check_given, composed, describe, locate_errors
 from timely_spark.operators.rows import computed
+from timely_spark.show.table import schema_table
 from timely_spark.streams import Scope, Stream
 
 if TYPE_CHECKING:
@@ -223,6 +224,11 @@ class Collection(CollectionMethods):
 
     def __repr__(self) -> str:
         return f"Collection({self.index.name}: {describe(self.schema)})"
+
+    def _repr_html_(self) -> str:
+        keyed = "" if self.keys is None else f", arranged by {', '.join(self.keys)}"
+        step = self.index.stage
+        return schema_table(f"Collection {step.name}{keyed} ({step.where})", self.schema).html()
 
 
 @locate_errors

@@ -1,0 +1,236 @@
+"""Where the steps of a flow are drawn: in rows from the inputs down, each loop a box of its own.
+
+A scope is laid out as a layered graph: a step is in a row below the steps that it reads, its place in the row
+follows from those of its neighbours, and a connector over several rows has a place in each of them. A loop
+takes one place in a row of the scope around it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+from timely_spark.graph import Edge, Kind, Scope, Stage
+
+#: Pixels between the items of a row, between rows, and from a loop's frame to its steps.
+GAP, DOWN, PAD = 18, 34, 14
+#: The height of a step, and of a loop's title; the width of a connector that passes a row, and of a feedback.
+STEP, TITLE, PASS, LANE = 34, 16, 4, 12
+#: Sweeps over the rows, which move each item towards its neighbours.
+_SWEEPS = 8
+
+Part: TypeAlias = Stage | Scope
+
+
+class Point(NamedTuple):
+    """A point, in pixels from the top left corner."""
+
+    x: float
+    y: float
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle, in pixels."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The boxes of steps and loops, and the points that each connector passes, by its index."""
+
+    width: float
+    height: float
+    boxes: dict[Part, Box]
+    ways: dict[int, list[Point]]
+
+
+def lay_out(stages: Sequence[Stage], edges: Sequence[Edge], width: Callable[[Part], float]) -> Layout:
+    """Lay out the steps of a flow.
+
+    Args:
+        stages: in topological order.
+        width: the least width of a step or of a loop's title.
+    """
+    blocks: dict[Scope, _Block] = {}
+    root = stages[0].scope.path[0]
+    top = _Block(root, stages, edges, width, blocks)
+    boxes = dict(top.boxes(0, 0))
+    boxes[root] = Box(0, 0, top.width, top.height)
+    ways = {edge.index: _way(edge, boxes, blocks) for edge in edges}
+    return Layout(top.width, top.height, boxes, ways)
+
+
+@dataclass(eq=False, slots=True)
+class _Item:
+    """An item of a row: a step, a loop, or a connector that passes the row."""
+
+    width: float
+    height: float
+    inner: _Block | None = None
+    x: float = 0.0
+    y: float = 0.0
+    #: the items above and below: the other item, and the stages that the connector joins there and here
+    above: list[tuple[_Item, Stage, Stage]] = field(default_factory=list)
+    below: list[tuple[_Item, Stage, Stage]] = field(default_factory=list)
+
+    def offset(self, stage: Stage) -> float:
+        """Where a connector of a stage meets this item, from its left."""
+        if self.inner is None:
+            return self.width / 2
+        item = self.inner.items[_part(self.inner.scope, stage)]
+        return item.x + item.offset(stage)
+
+    def wanted(self, links: list[tuple[_Item, Stage, Stage]]) -> float:
+        """The x at which the connectors would be straight, on average."""
+        if not links:
+            return self.x
+        return sum(other.x + other.offset(there) - self.offset(here) for other, there, here in links) / len(
+            links
+        )
+
+
+class _Block:
+    """The rows of a scope."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        stages: Sequence[Stage],
+        edges: Sequence[Edge],
+        width: Callable[[Part], float],
+        blocks: dict[Scope, _Block],
+    ) -> None:
+        blocks[scope] = self
+        self.scope = scope
+        self.width: float
+        self.height: float
+        parts = dict.fromkeys(part for stage in stages if (part := _part(scope, stage)) is not None)
+        self.items: dict[Part | None, _Item] = {}
+        for part in parts:
+            inner = _Block(part, stages, edges, width, blocks) if isinstance(part, Scope) else None
+            wide, high = (width(part), float(STEP)) if inner is None else (inner.width, inner.height)
+            self.items[part] = _Item(wide, high, inner)
+        returning = [edge for edge in edges if edge.source.kind is Kind.FEEDBACK]
+        onward = [edge for edge in edges if edge not in returning]
+        joined = [(edge, _part(scope, edge.source), _part(scope, edge.target)) for edge in onward]
+        links = [link for link in joined if link[1] is not link[2]]
+        self._rows = self._ranked(list(parts), links)
+        #: by edge the items where its connector passes rows
+        self.passing: dict[int, list[_Item]] = {}
+        for edge, source, target in links:
+            self._connect(edge, source, target)
+        for row in self._rows:
+            _spread(row, [0.0] * len(row))
+        for sweep in range(_SWEEPS):
+            for row in self._rows if sweep % 2 == 0 else self._rows[::-1]:
+                wanted = {id(item): item.wanted(item.below if sweep % 2 else item.above) for item in row}
+                row.sort(key=lambda item: wanted[id(item)] + item.width / 2)
+                _spread(row, [wanted[id(item)] for item in row])
+        own = [edge.index for edge in returning if edge.source.scope is scope]
+        #: by feedback edge its place at the left side
+        self.lanes = {index: lane for lane, index in enumerate(own)}
+        self._settle(width(scope) if scope.parent else 0.0)
+
+    def _ranked(
+        self, parts: list[Part], links: list[tuple[Edge, Part | None, Part | None]]
+    ) -> list[list[_Item]]:
+        above, below = defaultdict[Part, list[Part | None]](list), defaultdict[Part, list[Part]](list)
+        for _, source, target in links:
+            if target is not None:
+                above[target].append(source)
+                if source is not None:
+                    below[source].append(target)
+        row: dict[Part | None, int] = {None: -1}  # what enters comes from above
+        for part in parts:
+            row[part] = max((row[each] + 1 for each in above[part] if each in row), default=0)
+        for part in reversed(parts):  # inputs are right above the first step that reads them
+            if not above[part] and below[part]:
+                row[part] = max(0, min(row[each] for each in below[part]) - 1)
+        self._row = row
+        rows: list[list[_Item]] = [[] for _ in range(max(row.values()) + 1)]
+        for part in parts:
+            rows[row[part]].append(self.items[part])
+        return rows
+
+    def _connect(self, edge: Edge, source: Part | None, target: Part | None) -> None:
+        """Give a connector its items in the rows between its ends; None: it comes from or leads outside."""
+        last = len(self._rows) if target is None else self._row[target]
+        passing = [_Item(PASS, PASS) for _ in range(self._row[source] + 1, last)]
+        for row, item in enumerate(passing, self._row[source] + 1):
+            self._rows[row].append(item)
+        self.passing[edge.index] = passing
+        chain = [self.items.get(source), *passing, self.items.get(target)]
+        for upper, lower in pairwise(chain):
+            if upper is not None and lower is not None:
+                upper.below.append((lower, edge.target, edge.source))
+                lower.above.append((upper, edge.source, edge.target))
+
+    def _settle(self, title: float) -> None:
+        """Turn places into pixels from the block's top left corner."""
+        every = [item for row in self._rows for item in row]
+        frame = PAD if self.scope.parent else 0
+        shift = frame + LANE * len(self.lanes) - min((item.x for item in every), default=0)
+        y = float(frame + TITLE) if self.scope.parent else 0.0
+        for row in self._rows:
+            height = max(item.height for item in row)
+            for item in row:
+                item.x += shift
+                item.y = y + (height - item.height) / 2
+            y += height + DOWN
+        self.width = max([title + 2 * frame, *(item.x + item.width + frame for item in every)])
+        self.height = max(y - DOWN, 0.0) + frame
+
+    def boxes(self, x: float, y: float) -> Iterator[tuple[Part, Box]]:
+        """The boxes of all parts, for a block whose corner is at x and y."""
+        for part, item in self.items.items():
+            if part is not None:
+                yield part, Box(x + item.x, y + item.y, item.width, item.height)
+            if item.inner is not None:
+                yield from item.inner.boxes(x + item.x, y + item.y)
+
+
+def _part(scope: Scope, stage: Stage) -> Part | None:
+    """The step, or the loop around it, that stands for a stage in a scope; None: it is outside."""
+    path = stage.scope.path
+    if scope not in path:
+        return None
+    return stage if stage.scope is scope else path[path.index(scope) + 1]
+
+
+def _spread(row: list[_Item], wanted: list[float]) -> None:
+    """Put the items of a row as near to the wanted places as their widths allow."""
+    right = float("-inf")
+    for item, x in zip(row, wanted, strict=True):
+        item.x = max(x, right)
+        right = item.x + item.width + GAP
+    shift = sum(x - item.x for item, x in zip(row, wanted, strict=True)) / len(row)
+    for item in row:
+        item.x += shift
+
+
+def _way(edge: Edge, boxes: dict[Part, Box], blocks: dict[Scope, _Block]) -> list[Point]:
+    source, target = boxes[edge.source], boxes[edge.target]
+    own = boxes[edge.source.scope]
+    if (lane := blocks[edge.source.scope].lanes.get(edge.index)) is not None:
+        # between the rows, where no steps are
+        left, leaves, returns = own.x + PAD / 2 + LANE * (lane + 0.5), source.y + STEP + 8, target.y - 13
+        middle, end = source.x + source.width / 2, target.x + target.width / 2
+        corners = [(middle, leaves), (left, leaves), (left, returns), (end, returns)]
+        return [Point(middle, source.y + STEP), *(Point(*each) for each in corners), Point(end, target.y)]
+    up, down = edge.source.scope.path, edge.target.scope.path
+    shared = max(depth for depth, scope in enumerate(up) if scope in down)
+    points = [Point(source.x + source.width / 2, source.y + STEP)]
+    for scope in (*up[:shared:-1], *down[shared:]):
+        corner = boxes[scope]
+        for item in blocks[scope].passing.get(edge.index, ()):
+            x, y = corner.x + item.x + PASS / 2, corner.y + item.y
+            points += [Point(x, y - STEP / 2), Point(x, y + STEP / 2)]
+    return [*points, Point(target.x + target.width / 2, target.y)]
