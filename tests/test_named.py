@@ -212,6 +212,10 @@ LIBRARIES: dict[str, Build] = {
 }  # fmt: skip
 OTHERS: dict[str, Build] = {
     "Grouped.aggregate": lambda x, _: x.group_by().aggregate(t=("sum", "v"), name="it"),
+    "Grouped.reduce": lambda x, _: x.group_by("k").reduce(lambda _, rows: [len(rows)], "n long", name="it"),
+    "Grouped.reduce_batches": lambda x, _: x.group_by().reduce_batches(
+        lambda table: pa.table({"n": [table.num_rows]}), "n long", name="it"
+    ),
     "Grouped.count": lambda x, _: x.group_by("k").count(name="it"),
     "Dataflow.vertex": lambda x, y: x.flow.vertex(Pass(), [x, y], "k long, v long", name="it"),
     "Scope.inner": lambda x, _: x.enter(x.scope.inner(name="it"), name="in").leave(name="out-of-it"),

@@ -11,6 +11,7 @@ import timely_spark.differential.sets
 import timely_spark.operators.aggregate
 import timely_spark.operators.custom
 import timely_spark.operators.expire
+import timely_spark.operators.group_map
 import timely_spark.operators.join
 import timely_spark.operators.loop
 import timely_spark.operators.monotone
@@ -56,6 +57,8 @@ class StreamMethods(Suggests):
     select = timely_spark.operators.rows.select
     select_many = timely_spark.operators.rows.flat_map
     settle = timely_spark.operators.monotone.settle
+    stateful_map = timely_spark.operators.group_map.stateful_map
+    stateful_map_batches = timely_spark.operators.group_map.stateful_map_batches
     subscribe = timely_spark.operators.outputs.subscribe
     subtract = timely_spark.operators.sets.subtract
     to_delta = timely_spark.operators.outputs.to_delta

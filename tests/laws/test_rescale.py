@@ -203,6 +203,10 @@ def keyed() -> ts.Dataflow:
     far.join(other, on="k", expire=1, name="close").capture("pairs close")
     far.join(other, on="k", how="outer", per="time", name="all").capture("outer")
     far.subtract(other.select("k", v="w"), all=True, name="less").capture("left over")
+    far.group_by("k").reduce(lambda _, rows: [len(rows)], "n long", name="sizes").capture("group sizes")
+    sums = lambda _, rows, s: ([total := (s.n if s else 0) + sum(r.v for r in rows)], total)  # noqa: E731
+    far.stateful_map(sums, "n long", keys="k", state="n long", name="running").capture("totals")
+    far.stateful_map(sums, "n long", keys="k", state="n long", expire=1, name="last").capture("last totals")
     far.top_k(2, "v", keys="k", name="best").capture("top")
     far.group_by("k").aggregate(n="count", low=("min", "v"), all=("collect", "v")).capture("values")
     far.group_by("k").aggregate(n="count", per="time", name="each").capture("each time")

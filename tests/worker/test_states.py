@@ -197,6 +197,7 @@ FLOWS: dict[str, Callable[[ts.Dataflow], ts.Stream]] = {
     "join": joined(),
     "join per time": joined(per="time"),
     "outer join": joined(per="time", how="outer"),
+    "reduce": over(lambda x, y: x.group_by("k").reduce(lambda key, rows: [len(rows)], "v long")),
     "unary_notify": over(lambda x, y: x.unary_notify(sizes, SCHEMA, by="k")),
     "binary_notify": over(lambda x, y: x.binary_notify(y, sizes, SCHEMA, by=("k", "k"))),
     "user": over(lambda x, y: x.flow.vertex(Everything(), [x, y], SCHEMA, by=["k", "k"], name="user")),

@@ -40,7 +40,10 @@ _SUGGESTIONS = {
         "to_delta, to_files or foreach_epoch": "write writestream",
         "flat_map": "flatmap",
         "map_batches": "mapinpandas mapinarrow mappartitions",
-        "unary_notify(..., by=...), or reduce_batches": "applyinpandas",
+        "group_by(...).reduce_batches(...)": "applyinpandas cogroup",
+        "stateful_map, or stateful_map_batches": (
+            "transformwithstate transformwithstateinpandas applyinpandaswithstate mapgroupswithstate"
+        ),
         "a function of a stream: function(stream)": "pipe transform",
         "exchange": "repartition partitionby",
         "exchange, or keys=... of the next operator": "keyby",

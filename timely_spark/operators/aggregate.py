@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -11,8 +11,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Partition, caller, check_columns, check_given, composed, operator
+from timely_spark.graph import (
+    Partition,
+    SchemaLike,
+    caller,
+    check_columns,
+    check_given,
+    composed,
+    operator,
+)
 from timely_spark.operators.expire import Sessions, check_expire
+from timely_spark.operators.group_map import group_mapped
 from timely_spark.operators.rows import check_name, computed
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
@@ -209,7 +218,7 @@ class AggregateSessions(Sessions):
 
 
 class Grouped:
-    """A stream grouped by keys, to be aggregated.
+    """A stream grouped by keys, to be aggregated or reduced.
 
     Example:
         >>> import timely_spark as ts
@@ -289,10 +298,78 @@ class Grouped:
         """
         return _aggregate(self.stream, self.keys, {column: "count"}, per, expire=expire, name=name)
 
+    def reduce(
+        self,
+        function: Callable[[Any, list[Any]], Iterable[Any]],
+        schema: SchemaLike,
+        *,
+        name: str | None = None,
+    ) -> Stream:
+        """Compute each key's results at each time, by a function of its records; `reduce_batches` is faster.
+
+        The function gets the records of one time, when the time is complete (Naiad's GroupBy, section 4.2).
+        For those of all times so far see `Collection.reduce`; with a state between epochs,
+        `Stream.stateful_map`.
+
+        Args:
+            function: gets the key, a named row, and its records, named rows of the other columns, in no
+                order; returns rows, without the key. It must be deterministic.
+            schema: the schema of the results.
+
+        **Columns:** out: the keys, then `schema`.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> flow = ts.Dataflow("longest")
+            >>> by_size = flow.input("words", "n long, word string").group_by("n")
+            >>> longest = lambda key, rows: [max((row.word for row in rows), key=len)]
+            >>> _ = by_size.reduce(longest, "word string").capture("out")
+            >>> ts.testing.run(flow, {"words": [[(1, "a"), (1, "abc")], [(1, "ab")]]})["out"].rows()
+            {0: [(1, 'abc')], 1: [(1, 'ab')]}
+
+        Raises:
+            GraphError: `function` cannot be called.
+            SchemaError: a key is missing, nested, or in `schema`.
+            VertexError: at run time: the function fails, or returns other columns.
+        """
+        return _grouped(self.stream, "reduce", self.keys, function, schema, name=name)
+
+    def reduce_batches(
+        self, function: Callable[[pa.Table], Any], schema: SchemaLike, *, name: str | None = None
+    ) -> Stream:
+        """Compute the results of many keys at each time, by a function of whole batches.
+
+        As `reduce`, but the function gets all of a worker's records of a time at once.
+
+        Args:
+            function: gets an Arrow table, grouped by key; returns a table (or pandas frame) of results, each
+                with its key. A key's results must depend on its records alone.
+            schema: the schema of the results, without the key.
+
+        **Columns:** the function gets the stream's; out: the keys, then `schema`, which it returns.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> flow = ts.Dataflow("median")
+            >>> rows = flow.input("rows", "k string, v double")
+            >>> def median(table):
+            ...     return table.to_pandas().groupby("k", as_index=False).agg(median=("v", "median"))
+            >>> _ = rows.group_by("k").reduce_batches(median, "median double").capture("out")
+            >>> ts.testing.run(flow, {"rows": [[("a", 1.0), ("a", 3.0), ("b", 5.0)]]})["out"].rows()
+            {0: [('a', 2.0), ('b', 5.0)]}
+
+        Raises:
+            GraphError: `function` cannot be called.
+            SchemaError: a key is missing, nested, or in `schema`.
+            VertexError: at run time: the function fails, or returns other columns, or keys that it did not
+                get.
+        """
+        return _grouped(self.stream, "reduce_batches", self.keys, function, schema, name=name)
+
 
 @operator(Stream)
 def group_by(stream: Stream, *keys: str) -> Grouped:
-    """Group by columns for aggregation; with no columns all records are one group.
+    """Group by columns, to aggregate or reduce; with no columns all records are one group.
 
     Example:
         >>> import timely_spark as ts
@@ -327,6 +404,22 @@ def aggregate(
         {0: [(45, 10)]}
     """
     return _aggregate(stream, (), {**(named or {}), **columns}, per, expire=expire, name=name)
+
+
+@composed
+def _grouped(
+    stream: Stream,
+    operator: str,
+    keys: tuple[str, ...],
+    function: Callable[..., Any],
+    schema: SchemaLike,
+    *,
+    name: str | None,
+) -> Stream:
+    if keys:
+        return group_mapped(operator, stream, keys, function, schema, name=name)
+    whole = computed(stream, *stream.schema.names, {ALL: pc.scalar(0)}, own=(ALL,))
+    return group_mapped(operator, whole, (ALL,), function, schema, hidden=(ALL,), name=name)
 
 
 @composed

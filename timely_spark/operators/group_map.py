@@ -1,0 +1,432 @@
+"""Functions of the records of a key: at each time by itself, or with a state that is kept between epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from timely_spark.errors import GraphError, RecordError, SchemaError, shorten
+from timely_spark.graph import (
+    Partition,
+    SchemaLike,
+    as_schema,
+    as_table,
+    caller,
+    check_columns,
+    check_given,
+    describe,
+    names,
+    operator,
+)
+from timely_spark.operators.expire import check_expire
+from timely_spark.operators.rows import check_function, records
+from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.buffering import BufferingVertex
+from timely_spark.state.codes import numbers_of, runs
+from timely_spark.state.history import epochs_of, stamped
+from timely_spark.state.keys import Groups, Hashes, Indices, flat, group
+from timely_spark.streams import Stream
+from timely_spark.times import only_epochs
+
+_WEIGHT = "__timely_weight"
+
+
+class GroupMap(BufferingVertex):
+    """Apply a function to the records of a time, grouped by key, when the time is complete.
+
+    Args:
+        function: gets a table; returns results with their keys.
+        keys: the key columns.
+        columns: the columns that the function gets.
+        schema: the schema of the results.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], keys: Sequence[str], columns: Sequence[str], schema: pa.Schema
+    ) -> None:
+        super().__init__()
+        self.function, self.keys, self.columns, self.schema = function, tuple(keys), tuple(columns), schema
+
+    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+        """Send the results of a complete time."""
+        if not batches[0]:
+            return
+        batch = pa.concat_tables(batches[0])
+        of = group(batch, self.keys)
+        self.apply(
+            time, batch.take(pa.array(of.order)), batch.select(list(self.keys)).take(pa.array(of.firsts))
+        )
+
+    def apply(self, time: Any, batch: pa.Table, keys: pa.Table) -> None:
+        """Send the results of a batch with these (distinct) keys."""
+        self.send_by(
+            0, time, self.fitting(self.function(batch.select(list(self.columns))), self.schema, keys)
+        )
+
+    def fitting(self, results: Any, schema: pa.Schema, keys: pa.Table) -> pa.Table:
+        """What the function returned as a table, whose keys are among those that it got."""
+        table = as_table(results, schema)
+        on = [key for key in self.keys if key in schema.names]
+        index = Arrangement(on)
+        index.insert(keys)
+        found = len(index.matches(table, on)[0]) if on else table.num_rows
+        if found != table.num_rows:
+            msg = f"the function gave rows for {table.num_rows - found} keys that it did not get"
+            raise SchemaError(msg, hint=f"return the key columns {on} unchanged.")
+        return table
+
+
+class StatefulMap(GroupMap):
+    """Apply a function to the records of an epoch and the state of their keys; epochs come in order.
+
+    The state is a trace of its own changes: a replaced row is stored again with weight -1, and compaction
+    drops both. So an epoch writes the rows that it replaces, however large the state is.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        keys: Sequence[str],
+        columns: Sequence[str],
+        schema: pa.Schema,
+        *,
+        rows: pa.Schema,
+        expire: int | None,
+    ) -> None:
+        super().__init__(function, keys, columns, schema)
+        #: the schema of the state: the keys, then the columns of the state
+        self.rows, self.expire = rows, expire
+        self.state = Arrangement(self.keys)
+
+    def apply(self, time: Any, batch: pa.Table, keys: pa.Table) -> None:
+        """Send the results, and replace the state of the keys."""
+        before = self._stored(time, keys)
+        results, state = _pair(
+            self.function(batch.select(list(self.columns)), before.select(self.rows.names))
+        )
+        after = self.fitting(state, self.rows, keys)
+        if self.expire is not None:
+            after = stamped(after, time)
+            self.state.expire(time.epoch + 1 - self.expire)
+        changes = consolidated(pa.concat_tables([_weighed(before, -1), _weighed(after, 1)]))[1]
+        self.state.insert(changes, compact=_compact)
+        self.send_by(0, time, self.fitting(results, self.schema, keys))
+
+    def _stored(self, time: Any, keys: pa.Table) -> pa.Table:
+        """The present state of keys, with the epoch of its last change if it expires."""
+        _, rows = self.state.matches(keys, self.keys)
+        if not rows.num_rows:
+            return (
+                stamped(self.rows.empty_table(), time) if self.expire is not None else self.rows.empty_table()
+            )
+        rows = consolidated(rows)[1]
+        rows = rows.take(pa.array(np.repeat(np.arange(rows.num_rows), np.maximum(_weights(rows), 0))))
+        if self.expire is not None:
+            rows = rows.filter(pa.array(epochs_of(rows) >= time.epoch - self.expire))
+        return rows.drop_columns([_WEIGHT])
+
+
+def _weighed(rows: pa.Table, weight: int) -> pa.Table:
+    return rows.append_column(_WEIGHT, pa.array(np.full(rows.num_rows, weight, np.int64)))
+
+
+def _weights(rows: pa.Table) -> Indices:
+    weights: Indices = flat(rows.column(_WEIGHT)).to_numpy()
+    return weights
+
+
+def consolidated(rows: pa.Table, *first: Indices) -> tuple[Indices, pa.Table]:
+    """Add up the weights of equal rows, and drop those of weight zero; in the order of `first`.
+
+    Returns:
+        The number of each row that is left, and the rows.
+    """
+    labels = [column for column in rows.schema.names if column != _WEIGHT]
+    of = runs([*first, *numbers_of(rows, labels)], rows.num_rows)
+    totals = of.totals(_weights(rows))
+    kept = of.firsts[totals != 0]
+    left = rows.select(labels).take(pa.array(kept))
+    return kept, left.append_column(_WEIGHT, pa.array(totals[totals != 0]))
+
+
+def _compact(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
+    rows, left = consolidated(table, np.cumsum(np.concatenate([[0], hashed[1:] != hashed[:-1]])))
+    return hashed[rows], left
+
+
+class PerKey:
+    """A function of one key and its records, as a function of the records of many keys.
+
+    Args:
+        function: gets a key and its records; with a state also the state, and returns a pair.
+        keys: the key columns.
+        schema: the schema of the results, without the keys.
+        state: that of the state, without the keys; None: the function has none.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        keys: Sequence[str],
+        schema: pa.Schema,
+        state: pa.Schema | None = None,
+    ) -> None:
+        self.function, self.keys, self.schema, self.state = function, list(keys), schema, state
+
+    def __call__(self, batch: pa.Table, states: pa.Table | None = None) -> Any:
+        """The results with their keys; and the states with their keys."""
+        of = (
+            group(batch, self.keys) if self.keys else Groups(np.arange(batch.num_rows), np.zeros(1, np.int64))
+        )
+        key_rows = batch.select(self.keys).take(pa.array(of.firsts))
+        others = [column for column in batch.schema.names if column not in self.keys]
+        listed: list[Any] = (
+            list(records(batch.select(others).take(pa.array(of.order)))) if others else [()] * len(of.order)
+        )
+        ends = [*of.starts[1:].tolist(), len(listed)]
+        arguments: list[Any] = [
+            list(records(key_rows)) if self.keys else [()],
+            [listed[a:b] for a, b in zip(of.starts.tolist(), ends, strict=True)],
+        ]
+        if self.state is None or states is None:
+            return self._keyed(key_rows, [*map(self._called, *arguments)], self.schema)
+        pairs = [*map(self._called, *arguments, self._aligned(key_rows, states))]
+        kept = [[] if state is None else [state] for _, state in pairs]
+        return (
+            self._keyed(key_rows, [results for results, _ in pairs], self.schema),
+            self._keyed(key_rows, kept, self.state),
+        )
+
+    def _called(self, *arguments: Any) -> Any:
+        """The results, as a list; with a state also the next state."""
+        try:
+            answer = self.function(*arguments)
+            if self.state is None:
+                return list(answer)
+            if isinstance(answer, tuple) and len(answer) == 2:
+                return list(answer[0]), answer[1]
+        except Exception as error:
+            raise RecordError(arguments, " (the key, its records, and its state if there is one)") from error
+        return _pair(answer)
+
+    def _aligned(self, key_rows: pa.Table, states: pa.Table) -> list[Any]:
+        """The state of each key, None if it has none."""
+        index, aligned = Arrangement(self.keys), [None] * key_rows.num_rows
+        index.insert(states)
+        at, found = index.matches(key_rows, self.keys)
+        if len(at):
+            for place, state in zip(at.tolist(), records(found.drop_columns(self.keys)), strict=True):
+                aligned[place] = state
+        return aligned
+
+    def _keyed(self, key_rows: pa.Table, rows: list[list[Any]], schema: pa.Schema) -> pa.Table:
+        table = as_table([row for many in rows for row in many], schema)
+        each = key_rows.take(pa.array(np.repeat(np.arange(len(rows)), [len(many) for many in rows])))
+        return pa.table([*each.columns, *table.columns], names=[*self.keys, *schema.names])
+
+
+def _pair(returned: Any) -> tuple[Any, Any]:
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        msg = f"the function returned {shorten(returned)}, not results and state"
+        raise SchemaError(msg, hint="return a pair: return results, state.")
+    return returned
+
+
+def keyed_schema(operator: str, stream: Stream, keys: Sequence[str], schema: SchemaLike) -> pa.Schema:
+    """The schema of results, checked: the keys, then the columns that a function returns."""
+    columns = as_schema(schema)
+    check_given(operator, caller(), columns.names)
+    if both := [column for column in columns.names if column in keys]:
+        msg = f"{operator}: {both} are keys, and in the schema ({describe(columns)})"
+        raise SchemaError(msg, where=caller(), hint="leave the keys out of the schema.")
+    return pa.schema([*(stream.schema.field(key) for key in keys), *columns])
+
+
+def group_mapped(
+    operator: str,
+    stream: Stream,
+    keys: tuple[str, ...],
+    function: Callable[..., Any],
+    schema: SchemaLike,
+    *,
+    hidden: Sequence[str] = (),
+    name: str | None,
+) -> Stream:
+    """The results of a function of the records of each key at each time: see `Grouped.reduce`.
+
+    Args:
+        hidden: keys that the function does not get.
+    """
+    check_function(operator, function)
+    check_columns(operator, stream.schema, keys, keys=True)
+    shown = [key for key in keys if key not in hidden]
+    results = keyed_schema(operator, stream, shown, schema)
+    if operator == "reduce":
+        function = PerKey(function, shown, as_schema(schema))
+    columns = [column for column in stream.schema.names if column not in hidden]
+    return stream.then(
+        operator,
+        [results],
+        name=name,
+        vertex=GroupMap(function, keys, columns, results),
+        requires=[Partition(keys)],
+        guarantees=keys if not hidden else None,
+        detail=", ".join(shown),
+    )[0]
+
+
+@operator(Stream)
+def stateful_map(
+    stream: Stream,
+    function: Callable[[Any, list[Any], Any], tuple[Iterable[Any], Any]],
+    schema: SchemaLike,
+    *,
+    keys: str | Sequence[str],
+    state: SchemaLike,
+    expire: int | None = None,
+    name: str | None = None,
+) -> Stream:
+    """Compute results from each key's new records and its state, which is kept between epochs.
+
+    When an epoch is complete, the function is called once for each key that has records in it; epochs come
+    in order. It returns results and the key's next state. The state is keyed state as that of any operator:
+    part of the checkpoint, so that after a crash or a restart each record has changed it exactly once, and
+    repartitioned when the number of workers changes. For many keys `stateful_map_batches` is faster.
+
+    Args:
+        function: gets the key, a named row; the records of the epoch, named rows of the other columns, in no
+            order; and the state, a named row, or None for a key without one. Returns the results, an
+            iterable of rows, and the next state: a tuple, a dict, for one column the value, or None to forget
+            the key. It must be deterministic.
+        schema: the schema of the results, without the keys.
+        keys: the key columns.
+        state: the schema of the state, without the keys.
+        expire: forget a key when more than `expire` epochs pass without a record of it.
+
+    **Columns:** out: `keys`, then `schema`. Keys and state may not be nested.
+
+    Example:
+        The difference of each reading to the last one:
+
+        >>> import timely_spark as ts
+        >>> def difference(key, rows, last):
+        ...     (row,) = rows
+        ...     return [row.value - (last.value if last else 0)], row.value
+        >>> flow = ts.Dataflow("differences")
+        >>> readings = flow.input("readings", "meter string, value long")
+        >>> by = readings.stateful_map(difference, "used long", keys="meter", state="value long")
+        >>> _ = by.capture("out")
+        >>> ts.testing.run(flow, {"readings": [[("a", 5), ("b", 7)], [("a", 9)]]})["out"].rows()
+        {0: [('a', 5), ('b', 7)], 1: [('a', 4)]}
+
+    Raises:
+        GraphError: `function` cannot be called; the stream is in a loop, or the flow has times of its own
+            kind; or `expire` is no whole number of at least 1.
+        SchemaError: a key is missing or nested; a column of the state is nested; or a key is in a schema.
+        VertexError: at run time: the function fails, or returns no pair, or other columns.
+    """
+    check_function("stateful_map", function)
+    listed = names("stateful_map", keys)
+    each = PerKey(function, listed, as_schema(schema), as_schema(state))
+    options: Any = {"keys": listed, "state": state, "expire": expire, "name": name}
+    return _stateful("stateful_map", stream, each, schema, **options)
+
+
+@operator(Stream)
+def stateful_map_batches(
+    stream: Stream,
+    function: Callable[[pa.Table, pa.Table], tuple[Any, Any]],
+    schema: SchemaLike,
+    *,
+    keys: str | Sequence[str],
+    state: SchemaLike,
+    expire: int | None = None,
+    name: str | None = None,
+) -> Stream:
+    """Compute results from the new records of many keys and their state, by a function of whole batches.
+
+    As `stateful_map`, but the function gets all the records of the epoch on a worker at once, and the state
+    of their keys as a table, which may have any number of rows per key. An epoch costs its records and the
+    state of their keys, however large the state of all keys is.
+
+    Args:
+        function: gets the records, grouped by key, and the state; returns the results, and the state that
+            replaces it: a key that is not in it has no state any more. A key's results and state must depend
+            on its records and state alone, not on their order.
+        schema: the schema of the results, without the keys.
+        keys: the key columns.
+        state: the schema of the state, without the keys.
+        expire: forget a key when more than `expire` epochs pass without a record of it.
+
+    **Columns:** the function gets the stream's, and `keys` and `state`; returns `keys` and `schema`, and
+    `keys` and `state`. Out: `keys`, then `schema`. Keys and state may not be nested.
+
+    Example:
+        Each record once, and how often its key has been seen:
+
+        >>> import timely_spark as ts
+        >>> def seen(batch, state):
+        ...     counts = batch.group_by("word").aggregate([([], "count_all")])
+        ...     counts = counts.rename_columns(["word", "times"])
+        ...     total = pa.concat_tables([counts, state]).group_by("word").aggregate([("times", "sum")])
+        ...     total = total.rename_columns(["word", "times"])
+        ...     return total, total
+        >>> flow = ts.Dataflow("seen")
+        >>> words = flow.input("words", "word string")
+        >>> times = words.stateful_map_batches(seen, "times long", keys="word", state="times long")
+        >>> _ = times.capture("out")
+        >>> ts.testing.run(flow, {"words": [["to", "be", "to"], ["be"]]})["out"].rows()
+        {0: [('be', 1), ('to', 2)], 1: [('be', 2)]}
+
+    Raises:
+        GraphError: `function` cannot be called; the stream is in a loop, or the flow has times of its own
+            kind; or `expire` is no whole number of at least 1.
+        SchemaError: a key is missing or nested; a column of the state is nested; or a key is in a schema.
+        VertexError: at run time: the function fails, or returns no pair, other columns, or other keys.
+    """
+    check_function("stateful_map_batches", function)
+    listed = names("stateful_map_batches", keys)
+    options: Any = {"keys": listed, "state": state, "expire": expire, "name": name}
+    return _stateful("stateful_map_batches", stream, function, schema, **options)
+
+
+def _stateful(
+    operator: str,
+    stream: Stream,
+    function: Callable[..., Any],
+    schema: SchemaLike,
+    *,
+    keys: tuple[str, ...],
+    state: SchemaLike,
+    expire: int | None,
+    name: str | None,
+) -> Stream:
+    check_columns(operator, stream.schema, keys, keys=True)
+    if not keys or len(set(keys)) < len(keys):
+        msg = f"{operator}: keys {list(keys)}"
+        raise SchemaError(msg, where=caller(), hint="name the key columns, each once.")
+    if stream.stage.scope.parent is not None or not only_epochs(stream.flow.graph.times):
+        inside = stream.stage.scope.parent is not None
+        where = (
+            f"inside loop {stream.stage.scope.name!r}" if inside else "of a flow with times of its own kind"
+        )
+        msg = f"{operator}: {stream.name!r} is {where}, and states follow one another by epochs"
+        raise GraphError(msg, where=caller(), hint="use it outside loops; inside one write a Vertex.")
+    if expire is not None:
+        check_expire(operator, stream, expire)
+    results = keyed_schema(operator, stream, keys, schema)
+    rows = keyed_schema(operator, stream, keys, state)
+    check_columns(operator, rows, rows.names, keys=True)
+    return stream.then(
+        operator,
+        [results],
+        name=name,
+        vertex=StatefulMap(function, keys, stream.schema.names, results, rows=rows, expire=expire),
+        requires=[Partition(keys)],
+        guarantees=keys,
+        detail=", ".join(keys) + (f", expire {expire}" if expire is not None else ""),
+        parameters={"state": describe(rows), "expire": expire and int(expire)},
+    )[0]
