@@ -139,6 +139,17 @@ COLLECTIONS: dict[str, Build] = {
     "union": lambda x, y: x.union(y.select("k", v="w", name="same"), name="it"),
     "intersect": lambda x, y: x.intersect(y.select("k", v="w", name="same"), name="it"),
     "subtract": lambda x, y: x.subtract(y.select("k", v="w", name="same"), all=True, name="it"),
+    "map_reduce": lambda x, _: x.map_reduce(
+        lambda row: [row],
+        lambda k, rows: [len(rows)],
+        mapped="k long, v long",
+        reduced="n long",
+        keys="k",
+        name="it",
+    ),
+    "iterate_until": lambda x, _: x.iterate_until(
+        less, lambda before, after: after.where(pc.field("v") > 5, name="high"), name="it"
+    ),
     "broadcast_join": lambda x, y: x.broadcast_join(y, on="k", name="it"),
     "semijoin": lambda x, y: x.semijoin(y, on="k", name="it"),
     "antijoin": lambda x, y: x.antijoin(y.enter(scope_of(x), name="in"), on="k", name="it").leave(
@@ -211,6 +222,9 @@ LIBRARIES: dict[str, Build] = {
     ).nodes,
 }  # fmt: skip
 OTHERS: dict[str, Build] = {
+    "all_reduce": lambda x, _: ts.all_reduce(
+        x.map(lambda row: ([row.k, row.v],), "a array<long>", name="arrays"), "a", parts=3, name="it"
+    ).map(lambda row: row.a[0], "n long", name="first"),
     "Grouped.aggregate": lambda x, _: x.group_by().aggregate(t=("sum", "v"), name="it"),
     "Grouped.reduce": lambda x, _: x.group_by("k").reduce(lambda _, rows: [len(rows)], "n long", name="it"),
     "Grouped.reduce_batches": lambda x, _: x.group_by().reduce_batches(
@@ -381,7 +395,7 @@ def test_a_flow_whose_steps_are_named_goes_on_with_more_steps_and_outputs(case: 
 
 
 #: whose answer is another with another number of workers: each has a copy
-COPIES = {"Stream.broadcast"}
+COPIES = {"Stream.broadcast", "all_reduce"}
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@
 - `streams`, `dataflow`: the user's handles.
 - `differential`: incremental collections.
 - `graphs`: graph algorithms on collections of edges.
-- `libraries`: Pregel, and other models of computation, over collections and streams.
+- `libraries`: Pregel, AllReduce, and other models of computation, over collections and streams.
 - `testing`: flows on simulated workers, without Spark.
 - `show`: a flow as text and as a drawing.
 - `runtime`: the only part that uses Spark.
@@ -32,6 +32,7 @@ from timely_spark.streams import Scope, Stream, Variable
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Time
 
 if TYPE_CHECKING:
+    from timely_spark.libraries.all_reduce import all_reduce
     from timely_spark.libraries.pregel import pregel
     from timely_spark.runtime.handle.query import Query
     from timely_spark.runtime.session import configure, tune
@@ -52,6 +53,7 @@ __all__ = [
     "TimelyError",
     "Variable",
     "Vertex",
+    "all_reduce",
     "configure",
     "graphs",
     "once",
@@ -69,6 +71,10 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Import libraries, and names that need Spark, on first use."""
+    if name == "all_reduce":
+        from timely_spark.libraries.all_reduce import all_reduce
+
+        return all_reduce
     if name == "pregel":
         from timely_spark.libraries.pregel import pregel
 

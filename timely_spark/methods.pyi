@@ -5,6 +5,7 @@ import timely_spark.differential.broadcasts
 import timely_spark.differential.joins
 import timely_spark.differential.linear
 import timely_spark.differential.loops
+import timely_spark.differential.map_reduce
 import timely_spark.differential.outputs
 import timely_spark.differential.reductions
 import timely_spark.differential.sets
@@ -87,9 +88,11 @@ class CollectionMethods(Suggests):
     inspect = timely_spark.differential.outputs.inspect
     intersect = timely_spark.differential.sets.intersect
     iterate = timely_spark.differential.loops.iterate
+    iterate_until = timely_spark.differential.map_reduce.iterate_until
     join = timely_spark.differential.joins.join
     map = timely_spark.differential.linear.map
     map_batches = timely_spark.differential.linear.map_batches
+    map_reduce = timely_spark.differential.map_reduce.map_reduce
     max = timely_spark.differential.reductions.max
     mean = timely_spark.differential.reductions.mean
     min = timely_spark.differential.reductions.min

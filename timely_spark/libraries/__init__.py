@@ -1,8 +1,9 @@
 """Naiad's libraries (section 4): other models of computation, each a module over collections and streams.
 
+- `all_reduce`: arrays, reduced over all workers.
 - `pregel`: vertex programs in supersteps, as in Pregel, GraphX and GraphFrames.
 
-They are imported on first use, as `timely_spark.pregel`.
+They are imported on first use, as `timely_spark.pregel`. Iterative MapReduce is a method of collections.
 """
 
 from __future__ import annotations
