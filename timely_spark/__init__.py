@@ -34,6 +34,7 @@ from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Time
 if TYPE_CHECKING:
     from timely_spark.libraries.all_reduce import all_reduce
     from timely_spark.libraries.pregel import pregel
+    from timely_spark.runtime.handle.inspection import inspect
     from timely_spark.runtime.handle.query import Query
     from timely_spark.runtime.session import configure, tune
 
@@ -56,6 +57,7 @@ __all__ = [
     "all_reduce",
     "configure",
     "graphs",
+    "inspect",
     "once",
     "pregel",
     "snapshot",
@@ -79,6 +81,10 @@ def __getattr__(name: str) -> Any:
         from timely_spark.libraries.pregel import pregel
 
         return pregel
+    if name == "inspect":
+        from timely_spark.runtime.handle.inspection import inspect
+
+        return inspect
     if name in {"configure", "tune"}:
         from timely_spark.runtime import session
 

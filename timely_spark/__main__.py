@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
 
 from timely_spark import __version__
 from timely_spark.errors import TimelyError
+from timely_spark.runtime.handle.inspection import inspect
 from timely_spark.runtime.handle.status import Status
 
 #: Before each answer of `--watch` on a terminal: home, and clear to the end.
@@ -40,7 +43,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="SECONDS",
         help="look again every so many seconds (2), until interrupted",
     )
+    look = commands.add_parser(
+        "inspect",
+        help="the retained rounds of a checkpoint; with --step a step's state at one of them",
+        description="Reads a checkpoint, of a running flow or not; needs neither Spark nor the flow's code.",
+    )
+    look.add_argument("checkpoint", help="the directory (or URI) given to start()")
+    look.add_argument("--round", type=int, metavar="N", help="a micro-batch (the newest)")
+    look.add_argument("--step", metavar="NAME", help="the step whose state and records in flight are shown")
+    look.add_argument("--limit", type=int, default=20, metavar="ROWS", help="rows of a table (%(default)s)")
     given = parser.parse_args(arguments)
+    if given.command == "inspect":
+        return _shown(given, _inspected)
     if given.watch is None:
         return _status(given)
     try:
@@ -64,16 +78,44 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _inspected(given: argparse.Namespace) -> str:
+    look = inspect(given.checkpoint)
+    if given.step is None and given.round is None:
+        return f"{look}\n{_rows(look.rounds(), given.limit)}"
+    at = look.at(given.round)
+    if given.step is None:
+        tables = {"pending": at.pending(), "messages in flight": at.messages(), "state": at.sizes()}
+    else:
+        tables = {"records in flight": at.records(given.step), **at.state(given.step)}
+    shown = (
+        f"{name}  ({table.num_rows} rows)\n{_rows(table, given.limit)}" for name, table in tables.items()
+    )
+    return "\n".join([str(at), *shown])
+
+
+def _rows(table: pa.Table, limit: int) -> str:
+    return str(table.slice(max(table.num_rows - limit, 0)).to_pandas().to_string(index=False))
+
+
 def _status(given: argparse.Namespace) -> int:
+    return _shown(given, _status_of)
+
+
+def _status_of(given: argparse.Namespace) -> str:
+    found = Status.of(given.checkpoint)
+    return found.json() if given.json else str(found)
+
+
+def _shown(given: argparse.Namespace, text: Callable[[argparse.Namespace], str]) -> int:
     try:
-        found = Status.of(given.checkpoint)
+        found = text(given)
     except TimelyError as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 1
     except Exception as error:  # noqa: BLE001 - whatever half a file leads to: a command shows no traceback
         print(f"{given.checkpoint} is damaged: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
         return 1
-    print(found.json() if given.json else found)  # noqa: T201
+    print(found)  # noqa: T201
     return 0
 
 

@@ -96,6 +96,13 @@ SLIPS: dict[str, tuple[Any, str]] = {
     "a text": (lambda f, x: x.where("id > 3"), r"pc\.field.*lambda"),
     "a number": (lambda f, x: x.aggregate(a=1), "a=1"),
     "no function": (lambda f, x: x.map("id", "n long"), "not a function"),
+    "no function of batches": (lambda f, x: x.unary(None, "n long"), "unary got None, not a function"),
+    "a vertex as a function": (
+        lambda f, x: x.unary_notify(Silent(), "n long"),
+        "(?s)not a function.*flow.vertex",
+    ),
+    "no function of two": (lambda f, x: x.binary(x, 1, "n long"), "binary got 1, not a function"),
+    "no function of two times": (lambda f, x: x.binary_notify(x, 1, "n long"), "binary_notify got 1"),
     "epochs": (lambda f, x: f.input("y", "n long", epochs="manuel"), "'manuel'.*'manual'"),
     "epoch clock": (lambda f, x: f.source("y", "clock long", epoch="clock"), "another name"),
     "epoch manual": (lambda f, x: f.source("y", "manual long", epoch="manual"), "another name"),

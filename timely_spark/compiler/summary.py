@@ -32,6 +32,7 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
     return {
         "times": type(plan.times.epoch(0)).__name__,
         "steps": [[n.name, n.stage.kind.value, str(n.stage.where), n.stage.scope.depth] for n in plan.nodes],
+        "channels": [[plan.nodes[channel.target].name, channel.input] for channel in plan.channels],
         "inputs": {source.name: [source.epochs, str(source.stage.where)] for source in plan.inputs},
         "edges": None
         if own
@@ -64,6 +65,8 @@ class PlanSummary:
 
     def __init__(self, found: Mapping[str, Any]) -> None:
         self.steps: list[tuple[str, str, str, int]] = [tuple(step) for step in found["steps"]]
+        #: the step and its input to which each channel leads
+        self.channels: list[tuple[str, int]] = [(step, input_) for step, input_ in found["channels"]]
         self.inputs: Mapping[str, tuple[str, str]] = found["inputs"]
         self.times: Times | None = _TIMES[found["times"]] if found["edges"] is not None else None
         self.reach: Reachability | None = None

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from timely_spark.errors import GraphError
 from timely_spark.graph import Partition, SchemaLike, Vertex, as_schema, caller, names, operator
+from timely_spark.operators.rows import check_function
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.streams import Stream
 
@@ -74,6 +75,7 @@ def unary(
         >>> ts.testing.run(flow, {"x": [[7], [8]]})["out"].rows()
         {0: [(0, 1)], 1: [(1, 1)]}
     """
+    check_function("unary", function)
     return _custom([stream], _OnRecv(function, sides=False), [schema], [by], operator="unary", name=name)[0]
 
 
@@ -98,6 +100,7 @@ def binary(
         >>> ts.testing.run(flow, {"x": [[5]], "y": [[6]]})["out"].rows()
         {0: [(0, 5), (1, 6)]}
     """
+    check_function("binary", function)
     vertex = _OnRecv(function, sides=True)
     return _custom([stream, other], vertex, [schema], by, operator="binary", name=name)[0]
 
@@ -123,6 +126,7 @@ def unary_notify(
         >>> ts.testing.run(flow, {"x": [[7, 8], [9]]})["out"].rows()
         {0: [(2,)], 1: [(1,)]}
     """
+    check_function("unary_notify", function)
     vertex = _OnNotify(function, (stream.schema,))
     return _custom([stream], vertex, [schema], [by], operator="unary_notify", name=name)[0]
 
@@ -148,6 +152,7 @@ def binary_notify(
         >>> ts.testing.run(flow, {"x": [[5, 6], []], "y": [[1], [2]]})["out"].rows()
         {0: [(2, 1)], 1: [(0, 1)]}
     """
+    check_function("binary_notify", function)
     vertex = _OnNotify(function, (stream.schema, other.schema))
     return _custom([stream, other], vertex, [schema], by, operator="binary_notify", name=name)[0]
 

@@ -16,6 +16,7 @@ from timely_spark.graph import (
     Kind,
     SchemaLike,
     Stateless,
+    Vertex,
     as_schema,
     as_table,
     caller,
@@ -236,7 +237,10 @@ def check_function(operator: str, function: Any) -> None:
     """Check that an argument can be called."""
     if not callable(function):
         msg = f"{operator} got {function!r}, not a function"
-        raise GraphError(msg, where=caller(), hint="give a function, for example a lambda.")
+        hint = "give a function, for example a lambda."
+        if isinstance(function, Vertex):
+            hint = "add a vertex by flow.vertex(vertex, inputs, outputs)."
+        raise GraphError(msg, where=caller(), hint=hint)
 
 
 @operator(Stream, also="filter")

@@ -1,0 +1,357 @@
+"""`inspect`: the retained rounds of a checkpoint: states, messages in flight and what is pending at each."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from timely_spark.compiler.summary import PlanSummary
+from timely_spark.graph import find, locate_errors, whole
+from timely_spark.graph.schema import RESERVED
+from timely_spark.runtime.errors import OtherFlow
+from timely_spark.runtime.storage.blobs import Blobs
+from timely_spark.runtime.storage.log import FIRST, RoundLog
+from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.runtime.storage.states import States
+from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.codec import Codec, unpack_parts
+from timely_spark.state.history import EPOCH
+from timely_spark.state.keys import from_bytes
+from timely_spark.worker import wire
+from timely_spark.worker.vertex_snapshot import Invocation, VertexSnapshot, decode_chunk
+from timely_spark.worker.wire import Message
+
+_TIMES = pa.list_(pa.int64())
+_ROUNDS = {
+    "round": pa.int64(), "local_rounds": pa.int64(), "epochs": _TIMES, "released": pa.list_(pa.string()),
+    "messages": pa.int64(), "notifications": pa.int64(), "state_bytes": pa.int64(), "complete": pa.bool_(),
+}  # fmt: skip
+_PENDING = {
+    "step": pa.string(), "where": pa.string(), "time": pa.string(), "messages": pa.int64(),
+    "notifications": pa.int64(),
+}  # fmt: skip
+_MESSAGES = {
+    "worker": pa.int32(), "sender": pa.int32(), "step": pa.string(), "input": pa.int32(), "time": pa.string(),
+    "rows": pa.int64(),
+}  # fmt: skip
+_CALLS = {"time": pa.string(), "input": pa.int32(), "rows": pa.int64()}
+
+
+@locate_errors
+def inspect(checkpoint: str) -> Inspection:
+    """Look into a checkpoint, of a running flow or not: the retained rounds, and the state at any of them.
+
+    Reads files only: it needs neither Spark nor the flow's code, runs no code of the flow, and changes
+    nothing. Rounds are kept as long as Spark keeps its own log (`spark.sql.streaming.minBatchesToRetain`).
+
+    Args:
+        checkpoint: the directory (or URI) of `start(checkpoint=...)`.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> ts.inspect("/data/checkpoint").at(17).state("count")  # doctest: +SKIP
+
+    Raises:
+        OtherFlow: there is no checkpoint of a flow.
+        LogDamaged: a file is damaged or missing.
+    """
+    log = RoundLog(str(checkpoint))
+    identity = log.identity()
+    if identity is None or log.newest() is None:
+        msg = f"{log.checkpoint} holds no checkpoint of a flow."
+        raise OtherFlow(msg, hint="give the directory of start(checkpoint=...).")
+    return Inspection(log, identity["name"])
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The retained rounds of a checkpoint."""
+
+    _log: RoundLog
+    #: The flow's name.
+    flow: str
+
+    @property
+    def kept(self) -> range:
+        """The retained rounds: numbers of micro-batches, -1 for the state before the first."""
+        newest = self._log.newest()
+        assert newest is not None
+        manifest = self._log.read(newest)
+        first = newest if manifest is None else max(manifest.kept_from, FIRST)
+        while first < newest and not self._log.has(first):
+            first += 1
+        return range(first, newest + 1)
+
+    def at(self, round: int | None = None) -> Round:
+        """A retained round; None: the newest.
+
+        Raises:
+            BadArgument: `round` is no whole number.
+            UnknownName: the round is not retained.
+        """
+        kept = self.kept
+        number = kept[-1] if round is None else whole("round", round, least=FIRST)
+        found = self._log.read_whole(number) if number in kept else None
+        if found is None:
+            known = {f"{kept[0]} to {kept[-1]}": None}
+            find(known, number, kind="retained round", flow=self.flow)  # raises
+        assert found is not None
+        return Round(self.flow, self._log, *found)
+
+    def rounds(self) -> pa.Table:
+        """All retained rounds, oldest first.
+
+        **Columns:** round long (the micro-batch), local_rounds long (rounds since the checkpoint was made, of
+        which a micro-batch may have several), epochs array<long> (those in flight), released array<string>
+        (output and epoch), messages long, notifications long, state_bytes long, complete boolean.
+        """
+        rows = [self.at(number)._row() for number in self.kept]  # noqa: SLF001 - its own module
+        return pa.Table.from_pylist(rows, pa.schema(_ROUNDS))
+
+    def __repr__(self) -> str:
+        kept = self.kept
+        return f"Inspection(flow={self.flow!r}, rounds {kept[0]} to {kept[-1]}, {self._log.checkpoint})"
+
+
+@dataclass(frozen=True)
+class Round:
+    """A flow after one micro-batch."""
+
+    #: The flow's name.
+    flow: str
+    _log: RoundLog
+    _manifest: Manifest
+    _rows: pa.Table
+
+    @property
+    def round(self) -> int:
+        """The micro-batch."""
+        return self._manifest.batch
+
+    @cached_property
+    def _flow(self) -> dict[str, Any]:
+        name = f"flows/{self._manifest.plan}.json"
+        found: dict[str, Any] = self._log.files.found(name, self._log.files.json(name))
+        return found
+
+    @cached_property
+    def _summary(self) -> PlanSummary:
+        return PlanSummary(self._flow["outline"])
+
+    @property
+    def steps(self) -> list[str]:
+        """The flow's steps that are vertices, in topological order."""
+        return [name for name, *_ in self._summary.steps]
+
+    def pending(self) -> pa.Table:
+        """The pointstamps: what keeps epochs open, by time.
+
+        **Columns:** step string, where string (the user's line), time string, messages long (batches that
+        were not delivered), notifications long (that hold a capability).
+        """
+        last = max(self._manifest.coordinator["begun"], self._manifest.batch)
+        rows = [
+            {
+                "step": open_.step,
+                "where": open_.where,
+                "time": _text(open_.time),
+                "messages": open_.messages,
+                "notifications": open_.notifications,
+            }
+            for open_ in self._summary.open_pointstamps(self._manifest.coordinator, last)
+        ]
+        return pa.Table.from_pylist(rows, pa.schema(_PENDING))
+
+    def messages(self) -> pa.Table:
+        """The batches in flight: sent to another worker, or in the queue of one.
+
+        **Columns:** worker int (the receiver), sender int (null: queued there), step string, input int, time
+        string, rows long.
+        """
+        rows = [{**where, "rows": table.num_rows} for where, table in self._batches()]
+        return pa.Table.from_pylist(rows, pa.schema(_MESSAGES))
+
+    def records(self, step: str) -> pa.Table:
+        """The records in flight to a step.
+
+        **Columns:** worker int (the receiver), input int, time string, then the records'. Inputs may have
+        different columns; the missing ones are null.
+
+        Raises:
+            UnknownName: there is no such step.
+        """
+        self._check(step)
+        parts = [
+            _first(table, worker=where["worker"], input=where["input"], time=where["time"])
+            for where, table in self._batches()
+            if where["step"] == step
+        ]
+        return _concat(parts)
+
+    def state(self, step: str) -> dict[str, pa.Table]:
+        """The state of a step: one table for each attribute of its vertex, of all workers.
+
+        **Columns:** worker int, then the columns of the attribute: an arrangement or a table has its own, in
+        the trace of a collection with ``epoch``, ``iteration1``, ... and ``diff``; a mapping has ``key`` and
+        ``value``, a collection of Python ``value``, as text. A step with `logged = True` has also ``calls``:
+        the calls since its state was last written in full.
+
+        Raises:
+            UnknownName: there is no such step.
+        """
+        self._check(step)
+        found: dict[str, list[pa.Table]] = {}
+        for worker, head, parts in self._workers():
+            if step in head["vertices"]:
+                snapshot = VertexSnapshot.decode(head["vertices"][step], parts)
+                for name, table in self._attributes(snapshot):
+                    found.setdefault(name, []).append(_first(table, worker=worker))
+        return {
+            name: pa.concat_tables(tables, promote_options="permissive") for name, tables in found.items()
+        }
+
+    def sizes(self) -> pa.Table:
+        """The bytes of state by step and worker.
+
+        **Columns:** step string, worker int, bytes long.
+        """
+        rows = [
+            {"step": step, "worker": worker, "bytes": size}
+            for worker, state in States.of(self._rows).by_worker.items()
+            for step, size in state.sizes.items()
+        ]
+        return pa.Table.from_pylist(
+            rows, pa.schema({"step": pa.string(), "worker": pa.int32(), "bytes": pa.int64()})
+        )
+
+    def __repr__(self) -> str:
+        manifest = self._manifest
+        return f"Round({manifest.batch}, {manifest.rounds} rounds, epochs in flight {self._row()['epochs']})"
+
+    def _check(self, step: str) -> None:
+        find(dict.fromkeys(self.steps), step, kind="step with a vertex", flow=self.flow)
+
+    def _row(self) -> dict[str, Any]:
+        manifest, snapshot = self._manifest, self._manifest.coordinator
+        return {
+            "round": manifest.batch,
+            "local_rounds": manifest.rounds,
+            "epochs": sorted({epoch for epochs in snapshot["unreleased"].values() for epoch in epochs}),
+            "released": [f"{output}: {epoch}" for output, epoch in manifest.released],
+            "messages": wire.only(self._rows, Message).num_rows,
+            "notifications": sum(n for pending in snapshot["pending"] for _, _, n in pending),
+            "state_bytes": sum(States.of(self._rows).sizes.values()),
+            "complete": manifest.complete,
+        }
+
+    @cached_property
+    def _blobs(self) -> Blobs:
+        return Blobs(self._log.files)
+
+    def _codec(self) -> Codec:
+        times: Any = _AnyTimes()
+        return _Reader(times, self._blobs)
+
+    def _workers(self) -> Iterator[tuple[int, dict[str, Any], list[memoryview]]]:
+        for worker, state in sorted(States.of(self._rows).by_worker.items()):
+            with self._blobs.reading(state.reference):
+                head, *parts = unpack_parts(self._blobs.get(state.reference))
+                yield worker, json.loads(bytes(head)), parts
+
+    def _batches(self) -> Iterator[tuple[dict[str, Any], pa.Table]]:
+        for worker, message in wire.read(self._rows, Message):
+            step, input_ = self._summary.channels[message.channel]
+            where = {"worker": worker, "sender": message.sender, "step": step, "input": input_}
+            yield {**where, "time": _text(message.time)}, from_bytes(self._blobs.get(message.payload))
+        codec = self._codec()
+        for worker, head, parts in self._workers():
+            for (step, input_, time), encoded in zip(head["queue"], head["batches"], strict=True):
+                where = {"worker": worker, "sender": None, "step": step, "input": input_, "time": _text(time)}
+                yield where, from_bytes(codec.get(decode_chunk(encoded, parts)))
+
+    def _attributes(self, snapshot: VertexSnapshot) -> Iterator[tuple[str, pa.Table]]:
+        codec = self._codec()
+        if snapshot.full is not None:
+            state = codec.read(codec.get(snapshot.full))
+            values = state if isinstance(state, Mapping) else {"state": state}
+            yield from ((str(name), _table(value)) for name, value in values.items())
+        if snapshot.log:
+            calls: list[Invocation] = list(snapshot.invocations(codec))
+            rows = [
+                {"time": _text(call.time)}
+                | ({} if call.batch is None else {"input": call.edge, "rows": call.batch.num_rows})
+                for call in calls
+            ]
+            yield "calls", pa.Table.from_pylist(rows, pa.schema(_CALLS))
+
+
+class _AnyTimes:
+    """Times as tuples, of any kind: the code of a user's kind is not at hand."""
+
+    def epoch(self, n: int) -> tuple[int]:
+        return (n,)
+
+    def decode(self, data: Any) -> tuple[Any, ...]:
+        return tuple(data) if isinstance(data, list) else (data,)
+
+
+class _Reader(Codec):
+    """Reads states without the classes of the flow: dataclasses as mappings, pickled values not at all."""
+
+    def _decode(self, value: Any, blobs: list[memoryview]) -> Any:
+        if isinstance(value, dict) and "dataclass" in value:
+            name, fields = value["dataclass"]
+            return {"class": name} | {key: self._decode(part, blobs) for key, part in fields.items()}
+        return super()._decode(value, blobs)
+
+    def _unpickled(self, data: Any) -> Any:
+        return f"pickled, {len(data)} bytes"
+
+
+def _table(value: Any) -> pa.Table:
+    """An attribute of a vertex as a table."""
+    if isinstance(value, Arrangement):
+        value = _concat(value.batches())
+    elif isinstance(value, pd.DataFrame | pd.Series):
+        value = pa.Table.from_pandas(value.to_frame() if isinstance(value, pd.Series) else value)
+    if isinstance(value, pa.Table):
+        return value.rename_columns([_plain(name) for name in value.schema.names])
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return pa.table({"key": [str(key) for key in value], "value": [str(each) for each in value.values()]})
+    values = value if isinstance(value, list | tuple | set | frozenset | deque) else [value]
+    return pa.table({"value": pa.array(map(str, values), pa.string())})
+
+
+def _concat(tables: Sequence[pa.Table]) -> pa.Table:
+    return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
+
+
+def _plain(column: str) -> str:
+    """The name of a column of a trace: ``epoch``, ``iteration1``, ..., ``diff``."""
+    if column == EPOCH:
+        return "epoch"
+    name = column.removeprefix(RESERVED)
+    return name.replace("time", "iteration") if name.startswith("time") else name
+
+
+def _first(table: pa.Table, **values: Any) -> pa.Table:
+    """The table with further columns in front, each of one value."""
+    for at, (name, value) in enumerate(values.items()):
+        kind = pa.string() if isinstance(value, str) else pa.int32()
+        column = pa.repeat(pa.scalar(value, kind), table.num_rows)
+        table = table.add_column(at, pa.field(name, kind), column)
+    return table
+
+
+def _text(time: Any) -> str:
+    return f"({', '.join(map(str, time))})" if isinstance(time, list | tuple) else str(time)
