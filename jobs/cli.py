@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -48,6 +49,14 @@ def delivery(parser: argparse.ArgumentParser) -> None:
         "--checkpoint", required=True, metavar="DIR", help="where the job goes on after a stop"
     )
     parser.add_argument("--workers", type=positive, default=2, help="workers (default: %(default)s)")
+    progress(parser)
+
+
+def progress(parser: argparse.ArgumentParser) -> None:
+    """Add the argument of all jobs that run a query."""
+    parser.add_argument(
+        "--progress", action="store_true", help="show how far the query is: epochs, rounds, iterations"
+    )
 
 
 def table(text: str) -> str:
@@ -123,8 +132,23 @@ def run(job: Callable[[], None]) -> None:
         raise SystemExit(130) from None
 
 
-def report(query: ts.Query) -> None:
+def watch(query: ts.Query, args: argparse.Namespace) -> None:
+    """If that is asked for, show how far a query is until it ends."""
+    if args.progress:
+        query.watch()
+        if query.is_active:  # an interrupt is for the job
+            raise KeyboardInterrupt
+
+
+def watch_meanwhile(query: ts.Query, args: argparse.Namespace) -> None:
+    """If that is asked for, show how far a query is while the job goes on."""
+    if args.progress:
+        threading.Thread(target=query.watch, daemon=True).start()
+
+
+def report(query: ts.Query, args: argparse.Namespace) -> None:
     """Print a line for each epoch as it completes, until the query ends."""
+    watch(query, args)
     for done in query.epochs():
         print(f"epoch {done.epoch}: {done.rounds} rounds, {done.milliseconds} ms", flush=True)
     query.await_termination()

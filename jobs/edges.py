@@ -113,7 +113,8 @@ def deliver(answer: ts.Collection, args: argparse.Namespace, keys: str = "node")
 def run(flow: ts.Dataflow, args: argparse.Namespace, spark: SparkSession) -> None:
     """Run a flow over files, and print its epochs."""
     trigger = None if args.follow else "available_now"
-    cli.report(flow.start(spark, checkpoint=args.checkpoint, workers=args.workers, trigger=trigger))
+    query = flow.start(spark, checkpoint=args.checkpoint, workers=args.workers, trigger=trigger)
+    cli.report(query, args)
 
 
 def _columns(weight: str | None) -> dict[str, str]:

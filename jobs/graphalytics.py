@@ -232,6 +232,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=cli.positive, default=1, metavar="K", help="default: %(default)s")
     parser.add_argument("--workers", type=cli.positive, default=2, metavar="W", help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the order of the edges")
+    cli.progress(parser)
     args = parser.parse_args()
     folder = args.output.with_name(f"{args.output.name}.unfinished").resolve()
     flow = ts.Dataflow(f"graphalytics {args.algorithm}")
@@ -242,7 +243,7 @@ def main() -> None:
     query = flow.start(
         spark, checkpoint=str(folder / "checkpoint"), workers=args.workers, trigger="available_now"
     )
-    cli.report(query)
+    cli.report(query, args)
     found = ts.snapshot(query.captured("answer"))
     write(args.output, args.graph.nodes(), found, UNREACHED.get(args.algorithm))
     remove(folder)

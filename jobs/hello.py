@@ -14,6 +14,7 @@ def main() -> None:
     """Run it."""
     parser = cli.described(__doc__)
     parser.add_argument("--workers", type=int, default=2)
+    cli.progress(parser)
     args = parser.parse_args()
 
     flow = ts.Dataflow("hello")
@@ -22,6 +23,7 @@ def main() -> None:
 
     spark = cli.session("hello", delta=False, verbose=args.verbose)
     with flow.start(spark, workers=args.workers) as query:
+        cli.watch_meanwhile(query, args)
         for epoch in range(10):
             numbers.send([(epoch,)])
             numbers.advance_to(epoch + 1)

@@ -162,6 +162,7 @@ def passes(spark: SparkSession, args: argparse.Namespace) -> Iterator[dict[str, 
     """
     flow, stream = build(args)
     with flow.start(spark, checkpoint=args.checkpoint, workers=args.workers) as query:
+        cli.watch_meanwhile(query, args)
         query.wait_for()
         before = sent(spark, kept(args))
         while True:

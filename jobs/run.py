@@ -77,6 +77,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("out/imports"), help="default: %(default)s")
     parser.add_argument("--workers", type=cli.positive, default=2, help="default: %(default)s")
     parser.add_argument("--epochs", type=cli.positive, default=6, help="default: %(default)s")
+    cli.progress(parser)
     args = parser.parse_args()
     out = args.output.resolve()
     shutil.rmtree(out, ignore_errors=True)
@@ -99,6 +100,7 @@ def main() -> None:
         spark, checkpoint=str(out / "checkpoint"), workers=args.workers, trigger="available_now"
     )
 
+    cli.watch(query, args)
     print("epoch  new edges  rounds      ms  components  largest", flush=True)
     component: dict[int, int] = {}
     files = iter(sorted((out / "edges").iterdir()))

@@ -24,6 +24,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--epochs", type=cli.positive, default=1, metavar="K", help="default: %(default)s")
     parser.add_argument("--workers", type=cli.positive, default=2, help="default: %(default)s")
+    cli.progress(parser)
     return parser
 
 
@@ -57,6 +58,7 @@ def run(flow: ts.Dataflow, records: dict[str, list[list[Any]]], args: argparse.N
     spark = cli.session(flow.name, delta=False, verbose=args.verbose)
     handles = [(flow.handle(name), of) for name, of in records.items()]
     with flow.start(spark, workers=args.workers) as query:
+        cli.watch_meanwhile(query, args)
         for epoch in range(args.epochs):
             for handle, of in handles:
                 if epoch < len(of):

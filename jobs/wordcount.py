@@ -53,7 +53,8 @@ def main() -> None:
     flow = ts.Dataflow("wordcount")
     word_count(flow.source("lines", reader.load(args.input))).to_delta(args.output, name="counts")
     trigger = None if args.follow else "available_now"
-    cli.report(flow.start(spark, checkpoint=args.checkpoint, workers=args.workers, trigger=trigger))
+    query = flow.start(spark, checkpoint=args.checkpoint, workers=args.workers, trigger=trigger)
+    cli.report(query, args)
 
 
 if __name__ == "__main__":

@@ -153,8 +153,9 @@ def test_components_of_a_graph_that_grows_and_shrinks(spark: SparkSession, tmp_p
         )
     args = ["--edges", tmp_path / "in", "--output", tmp_path / "out", "--files-per-epoch", 1, "--workers", 3]
 
-    printed = here("connected_components", *args)
+    printed = here("connected_components", *args, "--progress")
 
+    assert re.search(r"^connected_components.*: ended, batch 3", printed, re.MULTILINE)
     seen = re.findall(r"^epoch (\d+): ", printed, re.MULTILINE)
     assert seen == [*"0123"]
     table = spark.read.format("delta").load(str(tmp_path / "out"))

@@ -22,6 +22,7 @@ from timely_spark.progress import Tracker
 from timely_spark.times import MutableAntichain
 from timely_spark.worker import wire
 from timely_spark.worker.columns import Refused, by_column
+from timely_spark.worker.convergence import Convergence
 from timely_spark.worker.notify import Blockers, input_frontier
 from timely_spark.worker.wire import ROWS, Failure, Header, Message, Report
 
@@ -156,7 +157,10 @@ class Coordinator:
             active = ((nodes[at // 2].stage.scope.path[1:], time) for at, time in self.tracker.active)
             self.loops.cancel(epoch, active)
         result = self._result(wire.only(rows, Message), outputs, stats, notices)
-        return replace(result, refused=self._refused_to_report(refused))
+        fed = Convergence()
+        for _, report in reports:
+            fed.merge(Convergence.decode(report.loops.fed))
+        return replace(result, refused=self._refused_to_report(refused), convergence=fed)
 
     def _add_unreleased(self, ticks: set[int], outputs: pa.Table) -> None:
         """Enter the epochs that inputs began, for all sinks, and the epochs of output records."""

@@ -131,6 +131,7 @@ def run_local_rounds(
     blobs: Blobs | None = None,
     budget: Callable[[], Budget | None] = lambda: None,
     watch: Callable[[Recorded], object] | None = None,
+    report: Callable[[RoundResult, Worker | None], object] = lambda _result, _worker: None,
 ) -> tuple[RoundResult, dict[int, Worker]]:
     """Run further rounds, which have no input, after the batch's rounds so far.
 
@@ -138,6 +139,8 @@ def run_local_rounds(
         states: the `checkpoint` of each worker that has one.
         share: the workers that this process hosts; None: all.
         watch: called after each worker's round.
+        report: called with the result so far after each round, and whenever a worker reaches another
+            iteration of a loop, with that worker; it only looks.
 
     Returns:
         The result of all rounds of the batch, and the hosted workers that ran, each with its new state. Rows
@@ -149,6 +152,7 @@ def run_local_rounds(
     def run(index: int, rows: pa.Table, *, after: RoundResult, limit: Budget) -> pa.Table:
         if index not in workers:
             workers[index] = Worker(plan, states.get(index), index, blobs)
+        workers[index].iterations.watch = partial(report, after, workers[index])
         if watch is None:
             return workers[index].step(batch, rows, after.header, limit)
         number = after.stats["rounds"]
@@ -161,4 +165,5 @@ def run_local_rounds(
         limit = replace(limit, bytes=min(limit.bytes, bound.delivered))
         written = run_workers(share.own(result.rows), partial(run, after=result, limit=limit))
         result = result.then(coordinator.apply_round(batch, share.exchange(written)))
+        report(result, None)
     return result, workers

@@ -10,6 +10,7 @@ import pyarrow as pa
 from timely_spark.coordinator.loops import Notice
 from timely_spark.worker import wire
 from timely_spark.worker.columns import Refused
+from timely_spark.worker.convergence import Convergence
 from timely_spark.worker.wire import Header, Output
 
 #: stats that describe the state after a round; the others count work, and are summed
@@ -56,6 +57,8 @@ class RoundResult:
     stats: dict[str, int]
     #: refused rows to warn the user of, by source
     refused: dict[str, Refused] = field(default_factory=dict)
+    #: the records that the feedback of loops carried
+    convergence: Convergence = field(default_factory=Convergence)
 
     def then(self, later: RoundResult) -> RoundResult:
         """The result of both rounds together; `later` is the batch's next round."""
@@ -70,6 +73,7 @@ class RoundResult:
             notices=[*self.notices, *later.notices],
             stats=counts,
             refused=self.refused,  # only the first round reads input
+            convergence=Convergence().merge(self.convergence).merge(later.convergence),
         )
 
     def encode(self) -> dict[str, Any]:
@@ -83,6 +87,7 @@ class RoundResult:
             "cut_off": self.cut_off,
             "notices": [notice.encode() for notice in self.notices],
             "stats": self.stats,
+            "convergence": self.convergence.encode(),
         }
 
     @classmethod
@@ -92,5 +97,6 @@ class RoundResult:
             "header": Header.decode(encoded["header"]),
             "released": [(sink, epoch) for sink, epoch in encoded["released"]],
             "notices": [Notice(**notice) for notice in encoded["notices"]],
+            "convergence": Convergence.decode(encoded["convergence"]),
         }
         return cls(**encoded | own, rows=rows, outputs=outputs)

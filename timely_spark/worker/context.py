@@ -92,6 +92,7 @@ class CallContext:
         batch = through(channel.through, batch)
         if not batch.num_rows:
             return
+        round_.iterations.sent(channel, arrival, batch.num_rows)
         if channel.exchange is None:
             parts = {self.worker: batch}
         elif channel.exchange.broadcast:

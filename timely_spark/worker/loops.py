@@ -6,8 +6,8 @@ A worker reads loop counters from the times of the batches that it delivers, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from timely_spark.compiler.plan import Channel, Node, Plan
 from timely_spark.errors import LimitReached, excerpt
 from timely_spark.graph import Kind, Scope
 from timely_spark.times import Times
+from timely_spark.worker.convergence import Convergence
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class LoopCounts:
     far: list[tuple[str, int, int, str]]
     #: (loop, epoch, iteration, number, sample records) of the records that limits dropped
     dropped: list[tuple[str, int, int, int, str]]
+    #: `Convergence` of the records that feedback carried, encoded
+    fed: list[list[Any]] = field(default_factory=list)
 
 
 class Iterations:
@@ -39,6 +42,9 @@ class Iterations:
         self._bounds: Mapping[str, int] = {}
         #: path summaries of channels under these bounds; None: no time gets through
         self._bounded: dict[int, Any] = {}
+        #: called when a loop reaches another iteration; it only looks
+        self.watch: Callable[[], object] | None = None
+        self._feedbacks = _feedbacks(plan) if _numbered(plan.times) else {}
 
     def begin(self, bounds: Mapping[str, int]) -> None:
         """Begin a round with these bounds."""
@@ -48,6 +54,8 @@ class Iterations:
         self.far: dict[tuple[str, int], tuple[int, str]] = {}
         #: by loop and epoch, the iteration and number of the dropped records, and sample records
         self.dropped: dict[tuple[str, int], tuple[int, int, str]] = {}
+        #: the records that feedback carried
+        self.convergence = Convergence()
         if bounds != self._bounds:
             self._bounds, self._bounded = bounds, {}
 
@@ -63,6 +71,8 @@ class Iterations:
         for loop, counter in zip(node.stage.scope.path[1:], key[2::2], strict=False):
             if counter > self.reached.get(loop.name, -1):
                 self.reached[loop.name] = counter
+                if self.watch is not None:
+                    self.watch()
             if counter >= self.every and counter // self.every > self._mark(loop, time):
                 if steps and counter % self.every == 0:
                     continues = False
@@ -83,6 +93,12 @@ class Iterations:
         summary = self._bounded[channel.index]
         return None if summary is None else summary.results_in(time)
 
+    def sent(self, channel: Channel, arrival: Any, records: int) -> None:
+        """Count records that were sent over a channel, if it is the one by which a feedback is counted."""
+        if (loop := self._feedbacks.get(channel.index)) is not None:
+            iteration = arrival.order_key()[loop.depth]
+            self.convergence.add(loop.name, arrival.epoch, iteration, records)
+
     def drop(self, node: Node, loop: Scope, time: Any, table: pa.Table) -> None:
         """Count records that a loop's limit drops."""
         if not table.num_rows:
@@ -100,7 +116,7 @@ class Iterations:
         """The round's counts for the coordinator."""
         far = [(*key, *sample) for key, sample in self.far.items()]
         dropped = [(*key, *sample) for key, sample in self.dropped.items()]
-        return LoopCounts(self.reached, far, dropped)
+        return LoopCounts(self.reached, far, dropped, self.convergence.encode())
 
 
 def _bounded_summary(plan: Plan, channel: Channel, bounds: Mapping[str, int]) -> Any | None:
@@ -121,6 +137,16 @@ def _bounded_summary(plan: Plan, channel: Channel, bounds: Mapping[str, int]) ->
 def limiting_loop(channel: Channel) -> Scope | None:
     """The loop whose feedback a channel crosses, if any."""
     return next((edge.target.scope for edge in channel.edges if edge.target.kind is Kind.FEEDBACK), None)
+
+
+def _feedbacks(plan: Plan) -> dict[int, Scope]:
+    """By channel its loop: of the channels that cross a feedback with the same records, the first."""
+    first: dict[int, tuple[int, Scope]] = {}
+    for channel in plan.channels:
+        for edge in channel.edges:
+            if edge.target.kind is Kind.FEEDBACK:
+                first.setdefault(edge.index, (channel.index, edge.target.scope))
+    return dict(first.values())
 
 
 def _counter(loop: Scope, time: Any) -> int:

@@ -21,6 +21,8 @@ from timely_spark.errors import TimelyError, with_hint
 from timely_spark.graph import caller, find
 from timely_spark.runtime.errors import EpochClosed, LostOwnership, NotComplete, QueryEnded, QueryFailed
 from timely_spark.runtime.handle.ask import Answer, Asked, how_old
+from timely_spark.runtime.handle.display import Display
+from timely_spark.runtime.handle.interrupt import only_the_wait
 from timely_spark.runtime.handle.watch import BEAT, Completed, Progress, Watch
 from timely_spark.runtime.query.rest import at_rest
 from timely_spark.runtime.query.run_context import RunContext
@@ -106,7 +108,7 @@ class Probe:
         return self.query.wait_for(self, epoch=epoch, timeout=timeout)
 
 
-class Query:
+class Query(Display):
     """A running flow.
 
     Has the methods of Spark's `StreamingQuery`, in snake_case and in camelCase, and those of a timely
@@ -211,8 +213,8 @@ class Query:
             TimelyError: the query failed.
         """
         try:
-            # Spark takes whole seconds
-            return self._query.awaitTermination(timeout if timeout is None else max(1, round(timeout)))
+            with only_the_wait():  # Spark takes whole seconds
+                return self._query.awaitTermination(timeout if timeout is None else max(1, round(timeout)))
         except Exception as error:
             raise self._own_error(error) from error
 
@@ -225,8 +227,9 @@ class Query:
         try:
             # The poll that ends the first wait may have begun before the last send. The poll that ends the
             # second wait began later.
-            self._query.processAllAvailable()
-            self._query.processAllAvailable()
+            with only_the_wait():
+                self._query.processAllAvailable()
+                self._query.processAllAvailable()
         except Exception as error:
             raise self._own_error(error) from error
 
@@ -520,8 +523,9 @@ class Query:
                 time.sleep(BEAT)
 
     def _wait(self, reached: Any, timeout: float | None) -> bool:
-        if self._watch.until(reached, lambda: self.is_active, timeout):
-            return True
+        with only_the_wait():
+            if self._watch.until(reached, lambda: self.is_active, timeout):
+                return True
         if (error := self.exception()) is not None:
             raise error
         return False

@@ -20,6 +20,7 @@ from timely_spark.runtime.query.run_context import RunContext
 from timely_spark.runtime.storage.captured import Deliveries
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.times import Antichain
+from timely_spark.worker.convergence import Convergence, Iterations
 
 #: Seconds between two looks at the log while waiting.
 BEAT = 0.01
@@ -35,6 +36,11 @@ class Progress:
     rounds: int
     #: The frontier of each output and probe; empty: complete.
     frontier: Mapping[str, list[Any]]
+    #: Records that the micro-batch delivered to steps.
+    records: int
+    #: By loop and epoch, the records that entered each iteration by feedback; of a collection these are the
+    #: changed records. The numbers of more than 128 iterations are added up.
+    iterations: tuple[Iterations, ...]
     #: Messages for the next round.
     rows_in_flight: int
     pending_notifications: int
@@ -159,6 +165,8 @@ class Watch:
             epoch=manifest.batch,
             rounds=manifest.rounds,
             frontier=manifest.frontier,
+            records=int(manifest.stats.get("records", 0)),
+            iterations=tuple(Convergence.decode(manifest.stats.get("convergence", ()))),
             rows_in_flight=int(manifest.stats.get("rows_in_flight", 0)),
             pending_notifications=int(manifest.stats.get("pending_notifications", 0)),
             late=manifest.late,

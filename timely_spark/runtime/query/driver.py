@@ -197,6 +197,11 @@ def manifest_of(rounds: Rounds, coordinator: Coordinator, result: RoundResult, s
         kept_from=coordinator.batch,
         rounds=result.stats["rounds"],
         bound=asdict(rounds.bound),
-        stats={**result.stats, "slowest": slowest, "state_bytes": dict(states.sizes)},
+        stats={
+            **result.stats,
+            "slowest": slowest,
+            "state_bytes": dict(states.sizes),
+            "convergence": result.convergence.encode(),
+        },
         **progress_of(coordinator, result),
     )

@@ -25,12 +25,13 @@ import pyarrow as pa
 from timely_spark.coordinator import OUTPUTS, Bound, Coordinator, RoundResult, Share, run_local_rounds
 from timely_spark.coordinator.round_result import as_outputs
 from timely_spark.errors import VertexError
+from timely_spark.runtime.query.live import live
 from timely_spark.runtime.query.peers import Address, PeerLost, Peers, PeersApart
 from timely_spark.runtime.query.run_context import ROWS_DDL, RunContext
 from timely_spark.runtime.session import on_one_machine, slots
 from timely_spark.runtime.storage.blobs import files_of
 from timely_spark.runtime.storage.states import States, write_state
-from timely_spark.worker import ROWS, wire
+from timely_spark.worker import ROWS, Worker, wire
 from timely_spark.worker.wire import Failure, Header, Item, Message, Output, RowKind
 
 if TYPE_CHECKING:
@@ -303,15 +304,22 @@ def _run(job: _Job, coordinator: Coordinator, share: Share) -> tuple[RoundResult
     states = {index: blobs.get(state) for index, state in job.states.items() if share.hosts(index)}
     folder = context.record
     watch = None if folder is None else lambda recorded: recorded.write(folder)
-    result, workers = run_local_rounds(
-        coordinator, start, states, job.bound, share=share, blobs=blobs, watch=watch
-    )
+    with live(context.log, job.batch, "rounds") as progress:
+        # every process knows all reports, and one writes them
+        report = progress.round if share.rank == 0 else _unseen
+        result, workers = run_local_rounds(
+            coordinator, start, states, job.bound, share=share, blobs=blobs, watch=watch, report=report
+        )
     changed = [
         (index, write_state(blobs, worker, job.batch, job.states.get(index), ms=1000 * worker.seconds))
         for index, worker in workers.items()
     ]
     result = replace(result, rows=share.own(result.rows), outputs=share.own(result.outputs))
     return result, wire.table(changed)
+
+
+def _unseen(_result: RoundResult, _worker: Worker | None) -> None:
+    pass
 
 
 def _as_rows(outputs: pa.Table) -> pa.Table:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from timely_spark.compiler.pushdown import needed
 from timely_spark.errors import VertexError
 from timely_spark.runtime.batches import numbered
 from timely_spark.runtime.errors import OtherFlow
+from timely_spark.runtime.query.live import live
 from timely_spark.runtime.query.run_context import ROWS_DDL, RunContext
 from timely_spark.runtime.session import cores, register
 from timely_spark.runtime.sources.folder import FileSource
@@ -114,12 +115,14 @@ def _work(
     reference = None if state_before is None else state_before.reference
     own = restored(context, worker, reference)
     try:
-        if context.record is None:
-            out = own.step(batch, rows, header)
-        else:
-            recorded = Recorded.of_step(own, batch, rows, header)
-            recorded.write(context.record)
-            out = recorded.out
+        with live(context.log, batch, f"worker-{worker}") as progress:
+            own.iterations.watch = partial(progress.worker, own)
+            if context.record is None:
+                out = own.step(batch, rows, header)
+            else:
+                recorded = Recorded.of_step(own, batch, rows, header)
+                recorded.write(context.record)
+                out = recorded.out
         new = write_state(context.blobs, own, batch, reference)
     except VertexError as error:
         yield wire.table([(worker, Failure.of(error))]).to_pandas()

@@ -14,6 +14,7 @@ Under `<checkpoint>/timely/`, in Arrow and JSON; nothing here is ever unpickled:
     captured/<name>/<v>.arrow deliveries of `capture` and `to_memory`
     cancels/<k>.json         canceled epochs, and the batch in which each takes effect
     peers/<t>-<N>-...json    addresses of the tasks of a parallel stage, while it runs
+    live/<t>-<process>.json  what the running micro-batch has done so far, if it takes long
     failures/<t>.json        the error that ended the run of term t
 
 The last line of each file is a checksum of its name and content; a blob has its checksum in its name.
@@ -48,7 +49,7 @@ from timely_spark.worker.wire import Header, Message
 #: The manifest that exists before any batch has run.
 FIRST = -1
 _NESTED = ("captured", "files", "inputs", "rounds")
-_FOLDERS = ("blobs", "cancels", "failures", "flows", "outputs", "peers", "terms", *_NESTED)
+_FOLDERS = ("blobs", "cancels", "failures", "flows", "live", "outputs", "peers", "terms", *_NESTED)
 
 
 class RoundLog:
@@ -344,7 +345,9 @@ class RoundLog:
         for folder in ("offsets", "commits"):  # Spark refuses to start with an unfinished offsets/0
             self._spark.tidy(folder)
         needed = self._needed()
-        for name in (name for folder in ("outputs", "blobs", "peers") for name in self.files.names(folder)):
+        for name in (
+            name for folder in ("outputs", "blobs", "live", "peers") for name in self.files.names(folder)
+        ):
             term = name.partition("/")[2].partition("-")[0]
             # files of later terms are of a newer start, if this one was suspended
             if name not in needed and term.isdecimal() and int(term) < (self.term or 0):

@@ -1,0 +1,149 @@
+"""What is seen of a running micro-batch, how often it is written, and that it disturbs nobody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from stepper import Begin
+
+import timely_spark as ts
+from timely_spark.runtime.handle.watch import Watch
+from timely_spark.runtime.query import live
+from timely_spark.runtime.query.live import EVERY, SHARE, BatchProgress, Live, LoopProgress, running_batch
+from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.testing import Simulation
+
+
+class Clock:
+    """The time, and how long a write takes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, takes: float = 0.0) -> None:
+        self.now, self.takes, self.writes = 0.0, takes, 0
+        monkeypatch.setattr(live.time, "monotonic", lambda: self.now)
+        self.fails: Exception | None = None
+
+    def write_json(self, name: str, content: object) -> None:
+        self.now += self.takes
+        self.writes += 1
+        if self.fails is not None:
+            raise self.fails
+
+
+class Log:
+    term = 0
+
+    def __init__(self, clock: Clock) -> None:
+        self.files: Any = clock
+
+
+def path(length: int) -> ts.Dataflow:
+    flow = ts.Dataflow("path")
+    edges = flow.input("edges", "src long, dst long")
+
+    def hop(near: ts.Stream) -> ts.Stream:
+        links = near.join(near.scope.enter(edges), left=["n"], right=["src"])
+        return links.select(n="dst").concat(near).distinct(name="near")
+
+    edges.select(n="src").where(lambda row: row.n == 0).loop(hop, name="hops").capture("out")
+    flow.handle("edges").send([(i, i + 1) for i in range(length)])
+    return flow
+
+
+@pytest.mark.parametrize(("takes", "most"), [(0.0, 60 / EVERY), (0.001, 60 / EVERY), (0.1, 60 * SHARE / 0.1)])
+def test_a_minute_of_rounds_writes_seldom_and_briefly(
+    monkeypatch: pytest.MonkeyPatch, takes: float, most: float
+) -> None:
+    clock = Clock(monkeypatch, takes)
+    result = Simulation(path(1)).coordinator.first()
+    progress = Live(Log(clock), batch=0, who="rounds")  # type: ignore[arg-type]
+
+    while clock.now < 60:
+        progress.round(result, None)
+        clock.now += 0.001
+
+    assert most / 2 <= clock.writes <= most + 1
+    assert clock.writes * takes <= (SHARE + 0.001) * clock.now
+
+
+def test_a_short_batch_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    progress = Live(Log(clock), batch=0, who="rounds")  # type: ignore[arg-type]
+
+    clock.now = EVERY * 0.9
+    progress.round(Simulation(path(1)).coordinator.first(), None)
+    progress.end()
+
+    assert clock.writes == 0
+
+
+def test_an_error_while_writing_is_none_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    clock.fails = OSError("no space left on device")
+    progress = Live(Log(clock), batch=0, who="rounds")  # type: ignore[arg-type]
+
+    clock.now = 10
+    progress.round(Simulation(path(1)).coordinator.first(), None)
+    progress.end()
+
+    assert clock.writes == 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_running_batch_is_seen_and_its_file_does_not_outlive_it(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    seen: list[BatchProgress | None] = []
+    write = Live._write
+
+    def and_look(self: Live, *args: Any) -> None:
+        self._due = float("-inf")
+        write(self, *args)
+        self._due = float("-inf")
+        seen.append(running_batch(self.log, self.batch - 1))
+        assert running_batch(self.log, self.batch) is None, "the manifest says more than the file"
+
+    monkeypatch.setattr(live, "EVERY", float("-inf"))
+    monkeypatch.setattr(Live, "_write", and_look)
+    process = begin(path(30), workers=workers, rounds=1000)
+    process.world.sends["edges"] = [("send", ([(i, i + 1) for i in range(30)],))]
+    while process.send():
+        pass
+    process.batches()
+
+    assert len(seen) >= 30
+    assert all(each is not None and each.epoch == 0 for each in seen)
+    iterations = [loop.iteration for each in seen if each is not None for loop in each.loops]
+    assert sorted(iterations) == iterations
+    assert {*range(1, 30)} <= {*iterations}
+    log: RoundLog = process.context.log
+    assert log.files.names("live") == []
+    last = Watch(process.context).progress(0, None)
+    assert last is not None
+    assert sum(point.records for point in last.iterations) == 31
+    assert last.records > 31
+
+
+def test_workers_of_the_first_round_are_seen_together(tmp_path: Any) -> None:
+    log = RoundLog(str(tmp_path), 0)
+    for worker, loops in enumerate([{"a": [3, 7, 2, 20]}, {"a": [3, 8, 5, 10]}, {"a": [2, 9, 1, 1]}, {}]):
+        content = {"batch": 4, "rounds": 1, "records": 10, "loops": loops}
+        log.files.write_json(f"live/0-worker-{worker}.json", content)
+    log.files.write_json("live/0-worker-9.json", {"batch": 3, "rounds": 1, "records": 99, "loops": {}})
+
+    assert running_batch(log, 3) == BatchProgress(
+        epoch=4,
+        rounds=1,
+        records=40,
+        loops=(LoopProgress(loop="a", epoch=3, iteration=8, changes=5, total=30),),
+    )
+
+
+def test_files_of_killed_processes_go_with_the_next_start(tmp_path: Any) -> None:
+    log = RoundLog(str(tmp_path), 1)
+    for name in ("live/0-rounds.json", "live/1-rounds.json"):
+        log.files.write_json(name, {})
+
+    log.sweep()
+
+    assert log.files.names("live") == ["live/1-rounds.json"]

@@ -1,0 +1,131 @@
+"""What a person sees of a query: its form in notebooks and terminals, and `watch`."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from timely_spark.runtime.handle.interrupt import only_the_wait
+from timely_spark.runtime.handle.overview import Overview, Watched
+from timely_spark.runtime.query.live import BatchProgress, running_batch
+from timely_spark.show.table import escaped, printable
+
+if TYPE_CHECKING:
+    from timely_spark.runtime.handle.watch import Watch
+    from timely_spark.runtime.query.run_context import RunContext
+
+#: Seconds between two lines where lines are not replaced, as in a log.
+_LINES = 10.0
+
+#: Shows an overview, and whether it is the last one.
+Shower: TypeAlias = Callable[[Overview, bool], None]
+
+
+class Display:
+    """The methods of `Query` that show it."""
+
+    _watch: Watch
+    _context: RunContext
+
+    @property
+    def current_progress(self) -> BatchProgress | None:
+        """The micro-batch that is running, as of the last 0.2 seconds; None if none has run for so long.
+
+        What runs its rounds replaces a small file, at most every 0.2 seconds and for at most 2 % of its time.
+
+        Example:
+            >>> query.current_progress.loops  # doctest: +SKIP
+            (LoopProgress(loop='hops', epoch=5, iteration=17, changes=1200, total=48210),)
+        """
+        if not cast("Watched", self).is_active:
+            return None
+        return running_batch(self._context.log, self._watch.newest().batch)
+
+    def watch(self, *, every: float = 0.5) -> None:
+        """Show the query's progress, until the query ends or the program is interrupted.
+
+        An interrupt (Ctrl-C, or the notebook's button) ends the display only: the query runs on, and `stop`
+        ends it. In a notebook the display is HTML that is updated; in a terminal one line; elsewhere, as in a
+        log, a line for each micro-batch, and one every 10 seconds.
+
+        Args:
+            every: seconds between two looks.
+
+        Example:
+            >>> query.watch()  # doctest: +SKIP
+            fraud: running, batch 4, 61 rounds; now batch 5, round 12, hops: iteration 40, 1,200 changes
+        """
+        query, show = cast("Watched", self), shower()
+        try:
+            with only_the_wait():
+                while query.is_active:
+                    show(self._overview(), False)  # noqa: FBT003
+                    time.sleep(every)
+        except KeyboardInterrupt:
+            show(self._overview(), True)  # noqa: FBT003
+            sys.stderr.write("no longer watched; the query runs on, until stop() or the program's end\n")
+        else:
+            show(self._overview(), True)  # noqa: FBT003
+
+    def _overview(self) -> Overview:
+        return Overview.of(cast("Watched", self), self._watch)
+
+    def __repr__(self) -> str:
+        try:
+            return f"Query({printable(self._overview().line())})"
+        except Exception as error:  # noqa: BLE001 - the checkpoint or the JVM is gone
+            return f"Query({self._context.name}: {type(error).__name__}: {printable(str(error))})"
+
+    def _repr_html_(self) -> str:
+        try:
+            return self._overview().html()
+        except Exception:  # noqa: BLE001 - see `__repr__`
+            return f"<div>{escaped(repr(self))}</div>"
+
+
+def shower() -> Shower:
+    """A function that shows overviews where this process shows things: a notebook, a terminal, or a file."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if hasattr(shell, "kernel"):  # IPython in a terminal has none
+        return _notebook()
+    return _terminal() if sys.stdout.isatty() else _lines()
+
+
+def _notebook() -> Shower:
+    display: Any = importlib.import_module("IPython.display")
+    handle: Any = None
+
+    def show(overview: Overview, last: bool) -> None:  # noqa: ARG001, FBT001 - a `Shower`
+        nonlocal handle
+        html = display.HTML(overview.html())
+        if handle is None:
+            handle = display.display(html, display_id=True)
+        else:
+            handle.update(html)
+
+    return show
+
+
+def _terminal() -> Shower:
+    def show(overview: Overview, last: bool) -> None:  # noqa: FBT001 - a `Shower`
+        width = shutil.get_terminal_size().columns - 1
+        sys.stdout.write(f"\r{printable(overview.line())[:width]}\x1b[K" + "\n" * last)
+        sys.stdout.flush()
+
+    return show
+
+
+def _lines() -> Shower:
+    shown, due = -2, 0.0
+
+    def show(overview: Overview, last: bool) -> None:  # noqa: FBT001 - a `Shower`
+        nonlocal shown, due
+        if last or overview.batch > shown or time.monotonic() >= due:
+            shown, due = overview.batch, time.monotonic() + _LINES
+            print(printable(overview.line()), flush=True)  # noqa: T201
+
+    return show

@@ -1,0 +1,156 @@
+"""`Overview`: a query at a glance, as HTML, as text, and on one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from timely_spark.coordinator import Coordinator
+from timely_spark.runtime.handle.watch import Progress, Watch
+from timely_spark.runtime.query.live import BatchProgress
+from timely_spark.show.table import Table, escaped
+
+#: The most micro-batches, epochs and times that are listed.
+_BATCHES, _EPOCHS, _TIMES = 5, 8, 3
+
+
+class Watched(Protocol):
+    """What an overview asks of a query."""
+
+    @property
+    def name(self) -> str | None: ...  # noqa: D102
+    @property
+    def is_active(self) -> bool: ...  # noqa: D102
+    @property
+    def current_progress(self) -> BatchProgress | None: ...  # noqa: D102
+    @property
+    def recent_progress(self) -> list[Progress]: ...  # noqa: D102
+    def exception(self) -> Exception | None: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """The state of a query, its epochs in flight, its steps, and its last micro-batches."""
+
+    name: str
+    #: "running", "ended", or "failed: " and the error
+    state: str
+    #: the newest micro-batch that is done; -1: none
+    batch: int
+    rounds: int
+    #: records that the recent micro-batches delivered to steps, per second; None: unknown
+    rate: float | None
+    #: epochs that have begun and are not complete, and the inputs and steps that keep the oldest open
+    epochs: Sequence[int]
+    held_back_by: Sequence[str]
+    running: BatchProgress | None
+    #: by step its frontier, and the bytes of its state
+    steps: Sequence[tuple[str, str, int | None]]
+    recent: Sequence[Progress]
+
+    @classmethod
+    def of(cls, query: Watched, watch: Watch) -> Overview:
+        """A query's overview."""
+        active = query.is_active
+        error = None if active else query.exception()
+        manifest, plan = watch.newest(), watch.context.plan
+        coordinator = Coordinator.decode(plan, manifest.coordinator)
+        recent = query.recent_progress[-_BATCHES - 1 :]
+        timed = [progress for progress in recent if progress.duration_ms]
+        seconds = sum(progress.duration_ms or 0 for progress in timed) / 1000
+        sizes = manifest.stats.get("state_bytes", {})
+        return cls(
+            name=query.name or watch.context.name,
+            state="running" if active else "ended" if error is None else f"failed: {error}",
+            batch=manifest.batch,
+            rounds=manifest.rounds,
+            rate=sum(progress.records for progress in timed) / seconds if seconds else None,
+            epochs=sorted({epoch for epochs in coordinator.unreleased.values() for epoch in epochs}),
+            held_back_by=watch.held_back_by(),
+            running=query.current_progress,
+            steps=[
+                (node.name, _times(coordinator.tracker.frontier(node.arrives)), sizes.get(node.name))
+                for node in plan.nodes
+            ],
+            recent=recent,
+        )
+
+    def line(self) -> str:
+        """The overview on one line.
+
+        >>> Overview(
+        ...     name="hello",
+        ...     state="ended",
+        ...     batch=3,
+        ...     rounds=9,
+        ...     rate=1234.5,
+        ...     epochs=[4],
+        ...     held_back_by=[],
+        ...     running=None,
+        ...     steps=[],
+        ...     recent=[],
+        ... ).line()
+        'hello: ended, batch 3, 9 rounds, 1,234 records/s, epochs in flight: 4'
+        """
+        parts = [self.state.partition("\n")[0]]
+        if self.batch >= 0:
+            parts += [f"batch {self.batch}", f"{self.rounds} rounds"]
+        if self.rate is not None:
+            parts.append(f"{self.rate:,.0f} records/s")
+        if self.epochs:
+            parts.append(f"epochs in flight: {_listed(self.epochs)}")
+        line = f"{self.name}: {', '.join(parts)}"
+        if self.running is not None:
+            line += f"; now batch {self.running.epoch}, round {self.running.rounds}"
+            for loop in self.running.loops:
+                line += f", {loop.loop}: iteration {loop.iteration}, {loop.changes:,} changes"
+        return " ".join(line.split())
+
+    def tables(self) -> Iterator[Table]:
+        """The overview as tables."""
+        open_ = [["epochs in flight", _listed(self.epochs) or "none"]]
+        if self.epochs and self.held_back_by:
+            open_.append(["held back by", ", ".join(self.held_back_by)])
+        yield Table(["", ""], open_)
+        if self.running is not None:
+            yield Table(
+                ["loop", "epoch", "iteration", "changes", "changes so far"],
+                [
+                    [loop.loop, loop.epoch, loop.iteration, loop.changes, loop.total]
+                    for loop in self.running.loops
+                ],
+                f"Running: micro-batch {self.running.epoch}, round {self.running.rounds}, "
+                f"{self.running.records:,} records",
+            )
+        yield Table(
+            ["step", "frontier", "bytes of state"],
+            [[name, frontier, "" if size is None else size] for name, frontier, size in self.steps],
+            "Steps: the least times that may still arrive",
+        )
+        if rows := list(self._batches()):
+            columns = ["micro-batch", "rounds", "records", "ms", "late rows", "cut off"]
+            yield Table(columns, rows, "Last micro-batches")
+
+    def _batches(self) -> Iterator[list[Any]]:
+        before = {progress.epoch: progress.rounds for progress in self.recent}
+        for each in self.recent[-_BATCHES:]:
+            rounds = each.rounds - before[each.epoch - 1] if each.epoch - 1 in before else None
+            late, cut_off = sum(each.late.values()), sum(each.cut_off.values())
+            yield [each.epoch, rounds, each.records, each.duration_ms, late, cut_off]
+
+    def html(self) -> str:
+        """The overview as one HTML element."""
+        tables = "".join(table.html() for table in self.tables())
+        return f"<div><div><b>Query {escaped(self.line())}</b></div>{tables}</div>"
+
+
+def _times(frontier: Any) -> str:
+    times = [f"({', '.join(map(str, time.encode()))})" for time in frontier]
+    more = f", and {len(times) - _TIMES} more" if len(times) > _TIMES else ""
+    return ", ".join(times[:_TIMES]) + more if times else "complete"
+
+
+def _listed(epochs: Sequence[int]) -> str:
+    more = f", and {len(epochs) - _EPOCHS} more" if len(epochs) > _EPOCHS else ""
+    return ", ".join(map(str, epochs[:_EPOCHS])) + more

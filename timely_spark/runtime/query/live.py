@@ -1,0 +1,146 @@
+"""`Live`: what a micro-batch has done so far, in a small file, for those who watch it.
+
+A micro-batch may run a loop for minutes before its manifest says so. The process that runs the rounds
+replaces a file from time to time. It never waits for a reader, and an error here is no error of the batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from timely_spark.coordinator import RoundResult
+from timely_spark.errors import TimelyError
+from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.worker import Worker
+from timely_spark.worker.convergence import Convergence
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two files, and before the first: a shorter batch writes none. A write takes at most this
+#: share of the time.
+EVERY, SHARE = 0.2, 0.02
+_FOLDER = "live"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopProgress:
+    """A loop in a micro-batch that is running."""
+
+    loop: str
+    #: The last epoch in the loop, and its last iteration.
+    epoch: int
+    iteration: int
+    #: The records that entered this iteration by feedback, of a collection the changed records (after many
+    #: iterations, the mean of the last ones); and those of all iterations of the epoch in this micro-batch.
+    changes: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchProgress:
+    """A micro-batch that is running."""
+
+    #: The micro-batch, which with clock epochs is the epoch of its input.
+    epoch: int
+    #: The rounds of the micro-batch so far, and the records that they delivered to steps.
+    rounds: int
+    records: int
+    loops: tuple[LoopProgress, ...]
+
+
+@dataclass
+class Live:
+    """Writes the file of one process and micro-batch. Call `round` and `worker` as often as you like."""
+
+    log: RoundLog
+    batch: int
+    #: tells apart the processes of a micro-batch
+    who: str
+    written: int = 0
+    _due: float = field(default_factory=lambda: time.monotonic() + EVERY)
+
+    def worker(self, worker: Worker, result: RoundResult | None = None) -> None:
+        """A worker has reached another iteration, in the round after the one with `result`."""
+        if time.monotonic() < self._due:
+            return
+        stats = {"rounds": 0, "records": 0} if result is None else result.stats
+        done = Convergence() if result is None else Convergence().merge(result.convergence)
+        records = stats.get("records", 0) + worker.stats["records"]
+        self._write(stats["rounds"] + 1, records, done.merge(worker.iterations.convergence))
+
+    def round(self, result: RoundResult, worker: Worker | None) -> None:
+        """A round has ended, or `worker` has reached another iteration in the next one."""
+        if worker is not None:
+            self.worker(worker, result)
+        elif time.monotonic() >= self._due:
+            self._write(result.stats["rounds"], result.stats.get("records", 0), result.convergence)
+
+    def _write(self, rounds: int, records: int, done: Convergence) -> None:
+        started = time.monotonic()
+        loops = {loop: numbers for loop, *numbers in done.latest()}
+        content = {"batch": self.batch, "rounds": rounds, "records": records, "loops": loops}
+        try:
+            self.log.files.write_json(self._name, content)
+            self.written += 1
+        except Exception as error:  # noqa: BLE001 - a full disk is the batch's business, not ours
+            _log.debug("progress of batch %d is not written: %s", self.batch, error)
+        ended = time.monotonic()
+        self._due = ended + max(EVERY, (ended - started) / SHARE)
+
+    @property
+    def _name(self) -> str:
+        return f"{_FOLDER}/{self.log.term}-{self.who}.json"
+
+    def end(self) -> None:
+        """Remove the file."""
+        if self.written:
+            with suppress(Exception):
+                self.log.files.remove(self._name)
+
+
+@contextmanager
+def live(log: RoundLog, batch: int, who: str) -> Iterator[Live]:
+    """A `Live` that ends with the body."""
+    writes = Live(log, batch, who)
+    try:
+        yield writes
+    finally:
+        writes.end()
+
+
+def running_batch(log: RoundLog, after: int) -> BatchProgress | None:
+    """The micro-batch after batch `after`, if it runs and has written what it has done so far."""
+    found: list[dict[str, Any]] = []
+    for name in log.files.names(_FOLDER):
+        with suppress(TimelyError):  # replaced meanwhile, on a file system without atomic renames
+            content = log.files.json(name)
+            if content is not None and content["batch"] > after:
+                found.append(content)
+    if not found:
+        return None
+    batch = max(content["batch"] for content in found)
+    found = [content for content in found if content["batch"] == batch]
+    loops: dict[str, list[int]] = {}
+    for content in found:
+        for loop, (epoch, iteration, changes, total) in content["loops"].items():
+            last = loops.setdefault(loop, [epoch, 0, 0, 0])
+            if [epoch, iteration] > last[:2]:
+                last[2] = 0
+                last[3] = last[3] if epoch == last[0] else 0
+                last[:2] = epoch, iteration
+            last[2] += changes if [epoch, iteration] == last[:2] else 0
+            last[3] += total if epoch == last[0] else 0
+    return BatchProgress(
+        epoch=batch,
+        rounds=max(content["rounds"] for content in found),
+        records=sum(content["records"] for content in found),
+        loops=tuple(
+            LoopProgress(loop=loop, epoch=epoch, iteration=iteration, changes=changes, total=total)
+            for loop, (epoch, iteration, changes, total) in sorted(loops.items())
+        ),
+    )
