@@ -14,6 +14,7 @@ import timely_spark.operators.custom
 import timely_spark.operators.expire
 import timely_spark.operators.group_map
 import timely_spark.operators.join
+import timely_spark.operators.lattice
 import timely_spark.operators.loop
 import timely_spark.operators.monotone
 import timely_spark.operators.outputs
@@ -35,6 +36,7 @@ class StreamMethods(Suggests):
     capture = timely_spark.operators.outputs.capture
     collection = timely_spark.differential.linear.collection
     concat = timely_spark.operators.route.concat
+    count_distinct = timely_spark.operators.lattice.count_distinct
     delay = timely_spark.operators.route.delay
     distinct = timely_spark.operators.monotone.distinct
     enter = timely_spark.operators.loop.enter
@@ -52,6 +54,7 @@ class StreamMethods(Suggests):
     map = timely_spark.operators.rows.map
     map_batches = timely_spark.operators.rows.map_batches
     max = timely_spark.operators.monotone.max
+    merge = timely_spark.operators.lattice.merge
     min = timely_spark.operators.monotone.min
     probe = timely_spark.operators.outputs.probe
     running_max_by = timely_spark.operators.running_max_by.running_max_by
@@ -69,6 +72,7 @@ class StreamMethods(Suggests):
     unary = timely_spark.operators.custom.unary
     unary_notify = timely_spark.operators.custom.unary_notify
     union = timely_spark.operators.sets.union
+    when = timely_spark.operators.lattice.when
     where = timely_spark.operators.rows.where
 
 class CollectionMethods(Suggests):

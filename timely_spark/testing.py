@@ -43,6 +43,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -53,8 +54,8 @@ from timely_spark.coordinator.local_rounds import run_local_rounds, run_workers
 from timely_spark.coordinator.loops import notices_to_log, with_warn_after
 from timely_spark.crashes import Batch, Crash, Crashes
 from timely_spark.dataflow import Dataflow
-from timely_spark.errors import TimelyError
-from timely_spark.graph import Kind, as_table, caller, whole
+from timely_spark.errors import BadArgument, TimelyError
+from timely_spark.graph import Kind, as_table, caller, refuse, whole
 from timely_spark.graph.arguments import check_schedule, most_epochs
 from timely_spark.state.codec import Blobs, unpack_parts
 from timely_spark.state.keys import from_bytes
@@ -518,13 +519,77 @@ def run(
 
 
 __all__ = [
+    "BrokenLaw",
     "Captured",
     "Diverged",
     "LoopWarning",
     "Recorded",
     "Result",
     "Simulation",
+    "check_lattice",
     "recorded",
     "run",
     "sorted_rows",
 ]
+
+
+class BrokenLaw(TimelyError, AssertionError):
+    """A function breaks a law on which an operator relies.
+
+    >>> issubclass(BrokenLaw, AssertionError)
+    True
+    """
+
+
+def check_lattice(merge: Any, samples: Any) -> None:
+    """Check that a function is the merge of a lattice: associative, commutative and idempotent.
+
+    All triples of the samples are tried. `Stream.merge` relies on these laws: without them its results depend
+    on the order in which records arrive.
+
+    Args:
+        merge: a function of two Arrow arrays, as for `Stream.merge`.
+        samples: values: an Arrow array, or a list; at most 100.
+
+    Raises:
+        BrokenLaw: a law is broken; the message shows the values.
+        BadArgument: `merge` is no function, or there are no samples, or too many.
+
+    Example:
+        >>> import pyarrow.compute as pc
+        >>> check_lattice(pc.max_element_wise, [1, 5, 3])
+        >>> check_lattice(pc.add, [0, 1])
+        Traceback (most recent call last):
+        timely_spark.testing.BrokenLaw: merge is not idempotent: merge(1, 1) is 2, not 1 (...)
+        Hint: ...
+    """
+    if not callable(merge):
+        hint = "give a function of two arrays, such as pyarrow.compute.max_element_wise."
+        refuse(merge, what="merge", expected="a function", hint=hint)
+    try:
+        values = pa.array(samples) if not isinstance(samples, pa.Array) else samples
+    except (TypeError, ValueError) as error:  # also Arrow's errors
+        msg = f"samples={samples!r}: {error}"
+        raise BadArgument(msg, where=caller(), hint="give a list of values of one type.") from error
+    if not 1 <= len(values) <= 100 or values.null_count:
+        expected = "between 1 and 100 values, none of them null,"
+        refuse(samples, what="samples", expected=expected, hint="give typical values, and the extreme ones.")
+    n = len(values)
+    a, b, c = (values.take(pa.array(one.ravel())) for one in np.indices((n, n, n)))
+    laws = {
+        "idempotent": ("merge({a}, {a})", merge(a, a), a),
+        "commutative": ("merge({a}, {b})", merge(a, b), merge(b, a)),
+        "associative": ("merge(merge({a}, {b}), {c})", merge(merge(a, b), c), merge(a, merge(b, c))),
+    }
+    for law, (text, left, right) in laws.items():
+        for at, (one, other) in enumerate(zip(_listed(left), _listed(right), strict=True)):
+            if one != other and not (one != one and other != other):  # noqa: PLR0124 - NaN
+                shown = text.format(a=a[at], b=b[at], c=c[at])
+                msg = f"merge is not {law}: {shown} is {one!r}, not {other!r}"
+                hint = "let it return the least value that is at least as great as both."
+                raise BrokenLaw(msg, where=caller(), hint=hint)
+
+
+def _listed(values: Any) -> list[Any]:
+    listed: list[Any] = values.to_pylist() if hasattr(values, "to_pylist") else list(values)
+    return listed

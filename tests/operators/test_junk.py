@@ -105,6 +105,8 @@ def _fitting(parameter: inspect.Parameter, of: Any) -> Any:
         "others": of,
         "iteration": "n",
         "mapper": lambda row: [row],
+        "merge": pc.max_element_wise,
+        "reached": lambda row: True,
         "reducer": lambda key, rows: [1],
         "mapped": "n long, s string",
         "reduced": "m long",

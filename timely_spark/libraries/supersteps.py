@@ -115,6 +115,9 @@ class Supersteps:
             msg = f"pregel: {both} are columns of the messages, and of the nodes or aggregators"
             raise SchemaError(msg, where=caller(), hint="rename one.")
         batch = pa.schema([*(field for field in seen.schema if field.name != HALTED), *received])
+        if self.halt is not None and not isinstance(self.halt, pc.Expression):
+            msg = f"pregel: halt={self.halt!r} is no expression"
+            raise SchemaError(msg, where=caller(), hint="write pc.scalar(True), or a condition.")
         if self.halt is not None and checked("halt", {HALTED: self.halt}, batch).types != [pa.bool_()]:
             msg = f"pregel: halt={self.halt} is no condition"
             raise SchemaError(msg, where=caller(), hint="compare with something, as pc.field('msg') > 1.")

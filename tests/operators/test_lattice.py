@@ -1,0 +1,226 @@
+"""Merges of lattices, counts and thresholds: exact for all schedules, and without waiting inside loops."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import networkx as nx
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import timely_spark as ts
+from timely_spark.errors import BadArgument, GraphError, SchemaError, TimelyError
+from timely_spark.testing import BrokenLaw, check_lattice, run
+
+TRIED = {
+    "merge": lambda x, _: x.merge("v", pc.max_element_wise, keys="k", name="it"),
+    "when": lambda x, _: x.when(pc.field("v") > 1, keys="k", name="it"),
+    "count_distinct": lambda x, _: x.count_distinct("n", keys="k", name="it"),
+}
+RECORDS = st.lists(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 15)), max_size=6), min_size=3, max_size=3
+)
+HOW = st.fixed_dictionaries(
+    {
+        "workers": st.sampled_from([1, 2, 3, 8]),
+        "seed": st.sampled_from([None, 1, 2]),
+        "together": st.booleans(),
+    }
+)
+
+
+def gcd(left: pa.Array, right: pa.Array) -> Any:
+    """The lattice of divisors, upside down."""
+    from math import gcd as of
+
+    return pa.array([of(a, b) for a, b in zip(left.to_pylist(), right.to_pylist(), strict=True)], pa.int64())
+
+
+@given(epochs=RECORDS, how=HOW, kind=st.sampled_from(["or", "gcd"]))
+def test_a_key_has_the_merge_of_its_values_at_each_epoch(epochs, how, kind) -> None:
+    flow = ts.Dataflow("merged")
+    x = flow.input("x", "k long, v long", epochs="manual")
+    x.merge("v", pc.bit_wise_or if kind == "or" else gcd, keys="k").capture("out")
+
+    rows = run(flow, {"x": epochs}, **how)["out"].rows()
+
+    there: dict[int, int] = {}
+    for epoch, of in enumerate(epochs):
+        before = dict(there)
+        for k, v in of:
+            merged = there.get(k, 0) | v
+            if kind == "gcd":
+                from math import gcd as exact
+
+                merged = exact(there[k], v) if k in there else v
+            there[k] = merged
+        assert rows.get(epoch, []) == sorted((k, v) for k, v in there.items() if before.get(k) != v)
+
+
+@given(epochs=RECORDS, how=HOW, up_to=st.sampled_from([None, 1, 2, 3]))
+def test_counts_and_thresholds_at_each_epoch(epochs, how, up_to) -> None:
+    flow = ts.Dataflow("counted")
+    counts = flow.input("x", "k long, v long", epochs="manual").count_distinct("n", keys="k", up_to=up_to)
+    counts.capture("counts")
+    counts.when(pc.field("n") >= 2, keys="k").capture("two")
+
+    out = run(flow, {"x": epochs}, **how)
+
+    there: dict[int, set[int]] = defaultdict(set)
+    for epoch, of in enumerate(epochs):
+        before = {k: min(len(v), up_to or 99) for k, v in there.items()}
+        for k, v in of:
+            there[k].add(v)
+        after = {k: min(len(v), up_to or 99) for k, v in there.items()}
+        assert out["counts"].rows().get(epoch, []) == sorted(
+            (k, n) for k, n in after.items() if before.get(k) != n
+        )
+        passed = sorted((k,) for k, n in after.items() if n >= 2 > before.get(k, 0))
+        assert out["two"].rows().get(epoch, []) == passed
+
+
+EDGES = st.lists(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=7), min_size=2, max_size=2
+)
+
+
+@given(epochs=EDGES, how=HOW)
+def test_a_loop_of_merges_ends_exactly(epochs, how) -> None:
+    """Each node gets the set of the nodes that reach it, as bits."""
+    flow = ts.Dataflow("ancestors")
+    edges = flow.input("edges", "src long, dst long", epochs="manual")
+    one = pc.shift_left(pc.scalar(1), pc.field("src"))
+    start = edges.select(node="dst", bits=one)
+
+    def step(known: ts.Stream) -> Any:
+        links = known.scope.enter(edges)
+        seen = known.merge("bits", pc.bit_wise_or, keys="node")
+        further = seen.join(links, left="node", right="src").select(node="dst", bits="bits")
+        return further.concat(seen).merge("bits", pc.bit_wise_or, keys="node")
+
+    start.loop(step).merge("bits", pc.bit_wise_or, keys="node").capture("out")
+
+    rows = run(flow, {"edges": epochs}, **how)["out"].rows()
+
+    found: dict[int, int] = {}
+    graph = nx.DiGraph()
+    for epoch, of in enumerate(epochs):
+        graph.add_edges_from(of)
+        found |= dict(rows.get(epoch, ()))
+        expected = {}
+        for node in graph:
+            above = nx.ancestors(graph, node) | (
+                {node} if any(node in c for c in nx.simple_cycles(graph)) else set()
+            )
+            if above:
+                expected[node] = sum(1 << one for one in above)
+        assert found == expected
+
+
+@given(epochs=EDGES, how=HOW)
+def test_thresholds_in_a_loop(epochs, how) -> None:
+    """Bloom's quorums: a node is on when two of its neighbours are, which may turn on others."""
+    flow = ts.Dataflow("quorum")
+    edges = flow.input("edges", "src long, dst long", epochs="manual")
+    first = edges.where(pc.field("src") < 2).select(node="src").distinct()
+
+    def step(on: ts.Stream) -> ts.Stream:
+        votes = on.join(on.scope.enter(edges), left="node", right="src").select("dst", "node")
+        more = votes.count_distinct("n", keys="dst", up_to=2).when(pc.field("n") >= 2, keys="dst")
+        return more.select(node="dst").concat(on).distinct()
+
+    first.loop(step).distinct().capture("out")
+
+    rows = run(flow, {"edges": epochs}, **how)["out"].rows()
+
+    found, links = set[int](), set[tuple[int, int]]()
+    for epoch, of in enumerate(epochs):
+        links |= set(of)
+        found |= {node for (node,) in rows.get(epoch, ())}
+        on = {a for a, _ in links if a < 2}
+        while more := {b for _, b in links if len({a for a, c in links if c == b and a in on}) >= 2} - on:
+            on |= more
+        assert found == on
+
+
+def test_crashes_change_nothing() -> None:
+    flow = ts.Dataflow("crashes")
+    x = flow.input("x", "k long, v long")
+    x.merge("v", pc.bit_wise_or, keys="k").capture("out")
+    x.count_distinct("n", keys="k", up_to=4).capture("counts")
+    epochs = {"x": [[(n % 3, n) for n in range(9)], [(1, 64), (2, 1)], [(0, 9)]]}
+
+    alone, crashed = run(flow, epochs), run(flow, epochs, workers=3, seed=2, crashes=0.3)
+
+    assert alone["out"].rows() == crashed["out"].rows()
+    assert alone["counts"].rows() == crashed["counts"].rows()
+
+
+def test_nulls_and_nan_are_ignored() -> None:
+    flow = ts.Dataflow("nulls")
+    flow.input("x", "k long, v double").merge("v", pc.max_element_wise, keys="k").capture("out")
+
+    rows = run(flow, {"x": [[(1, None), (1, 2.0), (2, float("nan")), (None, 1.0)]]}, workers=2)["out"].rows()
+
+    assert sorted(rows[0], key=str) == [(1, 2.0), (None, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda x: x.merge("v", 3, keys="k"), GraphError),
+        (lambda x: x.merge("v", pc.or_, keys="v"), SchemaError),
+        (lambda x: x.merge("w", pc.or_, keys="k"), SchemaError),
+        (lambda x: x.merge("a", pc.or_, keys="k"), SchemaError),
+        (lambda x: x.when(pc.field("w") > 1, keys="k"), SchemaError),
+        (lambda x: x.when(pc.field("v") > 1, keys="w"), SchemaError),
+        (lambda x: x.count_distinct("k", keys="k"), SchemaError),
+        (lambda x: x.count_distinct("n", keys="k"), SchemaError),
+        (lambda x: x.select("k").count_distinct("n", keys="k", up_to=0), BadArgument),
+    ],
+)
+def test_wrong_arguments_are_refused(call: Any, error: type[TimelyError]) -> None:
+    x = ts.Dataflow("refused").input("x", "k long, v long, a array<long>")
+
+    with pytest.raises(error, match=r"(?s)test_lattice.*Hint"):
+        call(x)
+
+
+def test_a_merge_that_returns_other_rows_is_an_error() -> None:
+    flow = ts.Dataflow("fewer")
+    flow.input("x", "k long, v long").merge("v", lambda a, b: a[:0], keys="k").capture("out")
+
+    with pytest.raises(TimelyError, match=r"(?s)returned 0 values.*for 1 pairs.*Hint"):
+        run(flow, {"x": [[(1, 2), (1, 3)]]})
+
+
+@pytest.mark.parametrize(
+    "merge", [pc.max_element_wise, pc.min_element_wise, pc.bit_wise_or, pc.bit_wise_and, gcd]
+)
+def test_lattices_keep_the_laws(merge: Any) -> None:
+    check_lattice(merge, [1, 2, 6, 4, 12])
+
+
+@pytest.mark.parametrize(
+    ("merge", "law"),
+    [
+        (pc.add, "idempotent"),
+        (lambda a, b: a, "commutative"),
+        (lambda a, b: pc.shift_right(pc.add(a, b), 1), "associative"),
+    ],
+)
+def test_a_broken_law_is_named(merge: Any, law: str) -> None:
+    with pytest.raises(BrokenLaw, match=rf"(?s)merge is not {law}.*test_lattice.*Hint"):
+        check_lattice(merge, [1, 2, 5])
+
+
+@pytest.mark.parametrize(
+    "wrong", [(3, [1]), (pc.add, []), (pc.add, [1, None]), (pc.add, [1, "a"]), (pc.add, 5)]
+)
+def test_samples_are_checked(wrong: Any) -> None:
+    with pytest.raises(BadArgument, match=r"(?s)test_lattice.*Hint"):
+        check_lattice(*wrong)

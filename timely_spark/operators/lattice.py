@@ -1,0 +1,390 @@
+"""Asynchronous aggregates in the manner of Bloom: merges of a lattice, counts and thresholds.
+
+Their values only grow, so they are sent at once, and no iteration waits for others (Naiad section 4.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.errors import SchemaError
+from timely_spark.graph import (
+    Monotone,
+    Partition,
+    Stateless,
+    Vertex,
+    caller,
+    check_columns,
+    composed,
+    describe,
+    names,
+    operator,
+    whole,
+)
+from timely_spark.operators.rows import Expression, check_function, map_records, project
+from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.buffering import BufferingVertex
+from timely_spark.state.history import RowTimes, compaction, stamped
+from timely_spark.state.keys import Groups, Indices, flat, group
+from timely_spark.state.partitioning import repartition
+from timely_spark.streams import Stream
+
+Merge = Callable[[pa.Array, pa.Array], Any]
+"""The join of a lattice: associative, commutative and idempotent, element by element."""
+
+
+class Growing(Vertex):
+    """Send per key a value of all records of earlier or equal times, whenever it grows.
+
+    A record also counts at later times at which others came before it: at the joins of their times.
+    """
+
+    reads_time = False
+    repartition = repartition
+
+    def __init__(self, keys: Sequence[str], value: str) -> None:
+        self.keys, self.value = tuple(keys), value
+        #: the records that made a value grow, with their times
+        self.state = Arrangement(keys)
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Send the values that grow, and store the records that make them grow."""
+        batch = self.combine(edge, batch)
+        if not batch.num_rows:
+            return
+        at, kind = self.coarse(time), self._context.times
+        groups = group(batch, self.keys)
+        named = batch.select(list(self.keys)).take(pa.array(groups.firsts))
+        of = np.empty(batch.num_rows, np.int64)
+        of[groups.order] = groups.ids
+        probe, stored = self.state.lookup(named, self.keys)
+        times, rows = RowTimes.of(stored, kind) if len(probe) else (None, batch.slice(0, 0))
+        moments: dict[Any, Indices] = {at: np.arange(named.num_rows)}
+        if times is not None:
+            for moment, part in times.joins(at, pa.table({"key": probe})):
+                moments.setdefault(moment, np.unique(flat(part.column("key")).to_numpy()))
+        grown = np.zeros(0, np.bool_)
+        for moment, which in moments.items():
+            earlier = times.less_equal(moment) if times is not None else np.zeros(0, np.bool_)
+            before = rows.filter(pa.array(earlier, pa.bool_()))
+            old = self.values(before, probe[earlier], named.num_rows)
+            both = pa.concat_tables([before.select(batch.schema.names), batch])
+            new = self.values(both, np.concatenate([probe[earlier], of]), named.num_rows)
+            grows = ~pc.fill_null(pc.equal(new, old), fill_value=False).to_numpy(zero_copy_only=False)
+            if moment == at:
+                grown = grows
+            if len(rising := which[grows[which]]):
+                sent = named.append_column(self.value, new).take(pa.array(rising))
+                self.send_by(0, time if moment == at else time.join(moment), sent)
+        compact = compaction(self._context.since(), kind, batch.schema.names, _firsts)
+        self.state.insert(stamped(batch.filter(pa.array(grown[of])), at), compact=compact)
+
+    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
+        """Combine the records of each key, before the exchange too."""
+        raise NotImplementedError
+
+    def values(self, rows: pa.Table, of: Indices, keys: int) -> pa.Array:
+        """The value of each of some keys, given all their records; null without records. `of`: the keys."""
+        raise NotImplementedError
+
+    def coarse(self, time: Any) -> Any:
+        """The time with the counters of loops that run to a fixed point set to 0."""
+        return self._context.coarse(time)
+
+
+class Merged(Growing):
+    """The merge of the values of a lattice."""
+
+    def __init__(self, keys: Sequence[str], value: str, merge: Merge) -> None:
+        super().__init__(keys, value)
+        self.merge = merge
+
+    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
+        """Merge the values of each key; null and NaN values are dropped."""
+        column = batch.column(self.value)
+        batch = batch.filter(pc.is_valid(column) if column.null_count else pc.equal(column, column))
+        groups = group(batch, self.keys)
+        of = np.empty(batch.num_rows, np.int64)
+        of[groups.order] = groups.ids
+        rows = batch.take(pa.array(groups.firsts))
+        values = self.values(batch, of, rows.num_rows)
+        return rows.set_column(rows.schema.get_field_index(self.value), self.value, values)
+
+    def values(self, rows: pa.Table, of: Indices, keys: int) -> pa.Array:
+        """Merge neighbours of one key, until each key has one value."""
+        order = np.argsort(of, kind="stable")
+        values, of = flat(rows.column(self.value)).take(pa.array(order)), of[order]
+        while (of[1:] == of[:-1]).any():
+            starts = np.flatnonzero(np.concatenate([[True], of[1:] != of[:-1]]))
+            place = np.arange(len(of)) - np.repeat(starts, np.diff(starts, append=len(of)))
+            left = np.flatnonzero(place % 2 == 0)
+            paired = np.append(of[1:] == of[:-1], [False])[left]
+            pairs = left[paired]
+            merged = _merge(self.merge, values.take(pa.array(pairs)), values.take(pa.array(pairs + 1)))
+            at = left.copy()
+            at[paired] = len(values) + np.arange(len(pairs))
+            values, of = pa.concat_arrays([values, merged]).take(pa.array(at)), of[left]
+        at = np.searchsorted(of, np.arange(keys))
+        none = np.isin(np.arange(keys), of, invert=True)
+        return values.take(pa.array(at, mask=none))
+
+
+class MergedPerTime(BufferingVertex, Merged):
+    """When a time is complete, send each key's merge, if it has grown."""
+
+    def __init__(self, keys: Sequence[str], value: str, merge: Merge) -> None:
+        BufferingVertex.__init__(self)
+        Merged.__init__(self, keys, value, merge)
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Buffer the merges."""
+        super().on_recv(edge, time, self.combine(edge, batch))
+
+    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+        """Send the merges that have grown."""
+        if batches[0]:
+            Merged.on_recv(self, 0, time, pa.concat_tables(batches[0]))
+
+
+class Counted(Growing):
+    """The number of different records, up to a bound."""
+
+    def __init__(self, keys: Sequence[str], value: str, up_to: int | None) -> None:
+        super().__init__(keys, value)
+        self.up_to = up_to
+
+    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
+        """Keep one of equal records."""
+        return batch.take(pa.array(group(batch, batch.schema.names).firsts))
+
+    def values(self, rows: pa.Table, of: Indices, keys: int) -> pa.Array:
+        """Count the different records."""
+        counts = np.bincount(of[group(rows, rows.schema.names).firsts], minlength=keys)
+        if self.up_to is not None:
+            counts = np.minimum(counts, self.up_to)
+        return pa.array(counts.astype(np.int64), mask=counts == 0)
+
+
+def _firsts(table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
+    return groups.firsts, table.take(pa.array(groups.firsts))
+
+
+class Reached(Stateless):
+    """Send the keys of the records that pass a threshold, which better records pass too."""
+
+    improves = True
+
+    def __init__(self, reached: Expression | Callable[[Any], bool], keys: Sequence[str]) -> None:
+        self.reached, self.keys = reached, tuple(keys)
+
+    def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        """The keys."""
+        if isinstance(self.reached, pc.Expression):
+            passes = project(batch, {"passes": self.reached}).column("passes")
+        else:
+            reached = self.reached
+            passes = pa.array(map_records(lambda row: bool(reached(row)), batch), pa.bool_())
+        return (batch.filter(passes).select(list(self.keys)),)
+
+
+def _check_threshold(stream: Stream, reached: Any) -> None:
+    """Evaluate the expression on no records."""
+    hint = "write pc.field('n') >= 3 (pyarrow.compute as pc), or lambda row: row.n >= 3."
+    if not isinstance(reached, pc.Expression):
+        msg = f"when: {reached!r} is neither an expression nor a function"
+        raise SchemaError(msg, where=caller(), hint=hint)
+    try:
+        kind = project(stream.schema.empty_table(), {"passes": reached}).schema.field(0).type
+    except pa.ArrowException as error:
+        msg = f"when: {error}; the input has ({describe(stream.schema)})"
+        raise SchemaError(msg, where=caller(), hint=hint) from error
+    if not pa.types.is_boolean(kind):
+        msg = f"when: the expression gives {kind}, not boolean"
+        raise SchemaError(msg, where=caller(), hint="compare with something.")
+
+
+def _merge(merge: Merge, left: Any, right: Any) -> pa.Array:
+    """The user's merge, checked."""
+    left, right = flat(left), flat(right)
+    made = merge(left, right)
+    made = flat(made) if isinstance(made, pa.ChunkedArray) else pa.array(made)
+    if len(made) != len(left) or made.null_count:
+        msg = f"merge returned {len(made)} values, {made.null_count} of them null, for {len(left)} pairs"
+        raise SchemaError(
+            msg, hint="return an array with a value for each pair, as pc.max_element_wise does."
+        )
+    return made if made.type == left.type else made.cast(left.type)
+
+
+@operator(Stream)
+@composed
+def merge(
+    stream: Stream, value: str, merge: Merge, *, keys: str | Sequence[str], name: str | None = None
+) -> Stream:
+    """Per key the merge of all values so far, in a lattice of the user's: sent again when it grows.
+
+    In a loop a value is sent as soon as it grows, without a notification, whatever the iteration it comes
+    from: no worker waits for another. What leaves the loop are lower bounds; merge them once more outside.
+    Outside loops the values of an epoch are sent when the epoch is complete, exact: one record for
+    each key and epoch in which the key's value has grown.
+
+    The law: ``merge`` is associative, commutative and idempotent, so the result depends neither on the order
+    of arrival nor on repetitions; `testing.check_lattice` checks samples. A loop ends if its values can grow
+    only finitely often. There is one exchange; values of a key are merged before it.
+
+    Args:
+        value: the column of the lattice's values.
+        merge: a function of two Arrow arrays: the least upper bound, element by element. Those of
+            `pyarrow.compute` are `max_element_wise`, `min_element_wise`, `or_`, `and_`, and for sets of small
+            numbers `bit_wise_or`. (`distinct` is the lattice of sets of records.)
+        keys: the key columns.
+
+    **Columns:** in: `keys` and `value`, none nested, others are dropped; null and NaN values are
+    ignored. Out:
+    `keys`, `value`.
+
+    Example:
+        Who knows what, by messages that may come in any order, and twice:
+
+        >>> import pyarrow.compute as pc, timely_spark as ts
+        >>> flow = ts.Dataflow("gossip")
+        >>> knows = flow.input("knows", "who string, facts long")
+        >>> _ = knows.merge("facts", pc.bit_wise_or, keys="who").capture("out")
+        >>> ts.testing.run(flow, {"knows": [[("Ann", 1), ("Ann", 4), ("Bo", 2)], [("Ann", 4), ("Bo", 3)]]})[
+        ...     "out"
+        ... ].rows()
+        {0: [('Ann', 5), ('Bo', 2)], 1: [('Bo', 3)]}
+
+    Raises:
+        GraphError: `merge` cannot be called.
+        SchemaError: a column is missing or nested, or `value` is a key.
+        VertexError: at run time: `merge` returns nulls, or another number of values.
+
+    Source: Naiad section 4.2; Conway et al., Logic and lattices for distributed programming, SoCC 2012.
+    """
+    check_function("merge", merge)
+    keys = names("merge", keys)
+    columns = [*keys, value]
+    check_columns("merge", stream.schema, columns, keys=True)
+    if value in keys:
+        msg = f"merge: {value!r} is a key and the value"
+        raise SchemaError(msg, where=caller(), hint="take it out of keys.")
+    made = MergedPerTime if stream.stage.scope.parent is None else Merged
+    return stream.select(*columns).then(
+        "merge",
+        [pa.schema([stream.schema.field(column) for column in columns])],
+        name=name,
+        vertex=made(keys, value, merge),
+        requires=[Partition(keys)],
+        guarantees=keys,
+        detail=value,
+        parameters={"value": value},
+    )[0]
+
+
+@operator(Stream)
+@composed
+def when(
+    stream: Stream,
+    reached: Expression | Callable[[Any], bool],
+    *,
+    keys: str | Sequence[str],
+    name: str | None = None,
+) -> Stream:
+    """Each key once, as soon as one of its records passes a threshold (Bloom's monotone tests).
+
+    Exact at the end of each epoch without waiting, if the records of a key only grow and the threshold, once
+    passed, stays passed: ``pc.field("count") >= 3`` of a count. Nothing is taken back.
+
+    Args:
+        reached: the threshold: an expression, or a function of one record.
+        keys: the key columns.
+
+    **Columns:** out: `keys`, none nested.
+
+    Example:
+        >>> import pyarrow.compute as pc, timely_spark as ts
+        >>> flow = ts.Dataflow("votes")
+        >>> votes = flow.input("votes", "motion string, by string")
+        >>> counts = votes.count_distinct("n", keys="motion")
+        >>> _ = counts.when(pc.field("n") >= 2, keys="motion").capture("out")
+        >>> ts.testing.run(flow, {"votes": [[("a", "Ann"), ("a", "Ann"), ("b", "Bo")], [("a", "Bo")]]})[
+        ...     "out"
+        ... ].rows()
+        {0: [], 1: [('a',)]}
+
+    Raises:
+        SchemaError: a column is missing or nested, or the expression does not fit.
+    """
+    keys = names("when", keys)
+    check_columns("when", stream.schema, keys, keys=True)
+    threshold = Reached(reached, keys)
+    if not callable(reached):
+        _check_threshold(stream, reached)
+    schema = pa.schema([stream.schema.field(key) for key in keys])
+    passed = stream.then("threshold", [schema], vertex=threshold, keeps={key: key for key in keys})
+    return passed[0].distinct(name=name)
+
+
+@operator(Stream)
+@composed
+def count_distinct(
+    stream: Stream,
+    column: str = "count",
+    *,
+    keys: str | Sequence[str],
+    up_to: int | None = None,
+    name: str | None = None,
+) -> Stream:
+    """Per key the number of different records so far, sent again as it grows: a counter that only counts up.
+
+    As `max`, it needs no notification: in a loop counts are sent at once, and outputs, and vertices that wait
+    for the epoch, get only the last one, exact. A record costs the records of its key so far, at most
+    `up_to`.
+
+    Args:
+        column: the name of the count.
+        keys: the key columns.
+        up_to: a bound: a key that has reached it keeps no further records.
+
+    **Columns:** in: none nested; all columns distinguish records. Out: `keys`, then `column` long.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("visitors")
+        >>> visits = flow.input("visits", "page string, who string")
+        >>> _ = visits.count_distinct("visitors", keys="page", up_to=2).capture("out")
+        >>> ts.testing.run(flow, {"visits": [[("a", "Ann"), ("a", "Ann")], [("a", "Bo")], [("a", "Cy")]]})[
+        ...     "out"
+        ... ].rows()
+        {0: [('a', 1)], 1: [('a', 2)], 2: []}
+
+    Raises:
+        SchemaError: a column is missing or nested, or `column` is a key.
+        BadArgument: `up_to` is no whole number of at least 1.
+    """
+    keys = names("count_distinct", keys)
+    check_columns("count_distinct", stream.schema, [*keys, *stream.schema.names], keys=True)
+    if column in keys or not isinstance(column, str):
+        msg = f"count_distinct: {column!r} is {'a key' if column in keys else 'no name'}"
+        raise SchemaError(msg, where=caller(), hint="give the count another name.")
+    if up_to is not None:
+        up_to = whole("up_to", up_to)
+    monotone = Monotone(keys, column, greatest=True)
+    schema = pa.schema([*(stream.schema.field(key) for key in keys), pa.field(column, pa.int64())])
+    return stream.then(
+        "count_distinct",
+        [schema],
+        name=name,
+        vertex=Counted(keys, column, up_to),
+        requires=[Partition(keys)],
+        guarantees=keys,
+        monotone=monotone,
+        detail=column,
+        parameters={"column": column, "up_to": up_to},
+    )[0]
