@@ -136,6 +136,8 @@ COLLECTIONS: dict[str, Build] = {
     "consolidate": lambda x, _: x.consolidate(name="it"),
     "join": lambda x, y: x.arrange("k", name="x-by-k").join(y.arrange("k", name="y-by-k"), on="k", name="it"),
     "join how": lambda x, y: x.join(y, on="k", how="outer", name="it"),
+    "window": lambda x, _: x.window("v", ts.every(2), name="it"),
+    "window of sessions": lambda x, _: x.window("v", ts.sessions(2), keys="k", name="it"),
     "union": lambda x, y: x.union(y.select("k", v="w", name="same"), name="it"),
     "intersect": lambda x, y: x.intersect(y.select("k", v="w", name="same"), name="it"),
     "subtract": lambda x, y: x.subtract(y.select("k", v="w", name="same"), all=True, name="it"),
@@ -394,8 +396,8 @@ def test_a_flow_whose_steps_are_named_goes_on_with_more_steps_and_outputs(case: 
     assert {**old.captured["out"].rows(), **new.captured["out"].rows()} == kept.captured["out"].rows()
 
 
-#: whose answer is another with another number of workers: each has a copy
-COPIES = {"Stream.broadcast", "all_reduce"}
+#: whose answer is another with another number of workers: each has a copy; or where copies are in flight
+COPIES = {"Stream.broadcast", "Stream.window", "Stream.window of sessions", "all_reduce"}
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from timely_spark.dataflow import Dataflow, Input
 from timely_spark.differential import Collection, snapshot
 from timely_spark.errors import TimelyError
 from timely_spark.graph import Vertex
+from timely_spark.operators.event_time import every, sessions
 from timely_spark.operators.exactly_once import once
 from timely_spark.operators.outputs import Probe
 from timely_spark.streams import Scope, Stream, Variable
@@ -56,10 +57,12 @@ __all__ = [
     "Vertex",
     "all_reduce",
     "configure",
+    "every",
     "graphs",
     "inspect",
     "once",
     "pregel",
+    "sessions",
     "snapshot",
     "testing",
     "tune",

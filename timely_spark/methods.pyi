@@ -9,6 +9,7 @@ import timely_spark.differential.map_reduce
 import timely_spark.differential.outputs
 import timely_spark.differential.reductions
 import timely_spark.differential.sets
+import timely_spark.differential.windows
 import timely_spark.operators.aggregate
 import timely_spark.operators.custom
 import timely_spark.operators.expire
@@ -23,6 +24,7 @@ import timely_spark.operators.rows
 import timely_spark.operators.running_max_by
 import timely_spark.operators.sets
 import timely_spark.operators.top_k
+import timely_spark.operators.windows
 from timely_spark.dataflow import Dataflow as Dataflow
 from timely_spark.graph import Suggests
 
@@ -74,6 +76,7 @@ class StreamMethods(Suggests):
     union = timely_spark.operators.sets.union
     when = timely_spark.operators.lattice.when
     where = timely_spark.operators.rows.where
+    window = timely_spark.operators.windows.window
 
 class CollectionMethods(Suggests):
     __slots__ = ()
@@ -116,3 +119,4 @@ class CollectionMethods(Suggests):
     top_k = timely_spark.differential.reductions.top_k
     union = timely_spark.differential.sets.union
     where = timely_spark.differential.linear.where
+    window = timely_spark.differential.windows.window

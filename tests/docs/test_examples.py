@@ -32,7 +32,9 @@ def _program(markdown: str) -> str:
 
 @pytest.mark.spark
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("document", ["README.md", "docs/graphs.md", "docs/from-graphx.md", "docs/loops.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/graphs.md", "docs/from-graphx.md", "docs/loops.md", "docs/event-time.md"]
+)
 def test_the_blocks_of_a_document_run(document: str, tmp_path: Path) -> None:
     program = _program((ROOT / document).read_text(encoding="utf-8"))
     script = tmp_path / f"{Path(document).name}.py"

@@ -34,6 +34,9 @@ class Context(Protocol):
     def output(self, time: Timestamp, batch: pa.Table) -> None:
         """Hand a batch to the driver."""
 
+    def late(self, rows: int) -> None:
+        """Count late records, under the step's name."""
+
     def feeds(self, edge: int) -> Vertex | None:
         """The vertex on this worker whose output is input `edge`, unchanged and not exchanged; else None.
 

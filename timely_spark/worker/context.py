@@ -135,6 +135,10 @@ class CallContext:
         """Give the driver a batch of an output."""
         self.round.outputs[self.node.index, time].append(batch)
 
+    def late(self, rows: int) -> None:
+        """Count late records, as those of a source with an epoch column are."""
+        self.round.received.late[self.node.name] += rows
+
     def feeds(self, edge: int) -> Vertex | None:
         """This worker's vertex whose output is an input's only source, unchanged; None: there is no such."""
         plan = self.round.plan
@@ -186,6 +190,9 @@ class ReplayContext(CallContext):
 
     def notify(self, time: Any, capability: Any | None) -> None:
         """Do nothing: the notification was requested before."""
+
+    def late(self, rows: int) -> None:
+        """Do nothing: the records were counted before."""
 
     def output(self, time: Any, batch: pa.Table) -> None:
         """Do nothing: the batch was output before."""

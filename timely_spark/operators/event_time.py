@@ -1,0 +1,278 @@
+"""Event time: lengths of time, windows of one length and sessions, and which windows a record is in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.errors import SchemaError
+from timely_spark.graph import (
+    Stateless,
+    caller,
+    check_columns,
+    names,
+)
+from timely_spark.state.keys import flat
+
+Duration: TypeAlias = str | timedelta | int
+"""A length of event time: ``"90 seconds"``, a `timedelta`, or for a column of whole numbers a number."""
+
+Times: TypeAlias = npt.NDArray[np.int64]
+
+START, END = "window_start", "window_end"
+FAR = 1 << 62
+"""Event times from here on have no window: its end might not be a 64-bit number."""
+
+_NANOSECONDS = {
+    name: n
+    for names_, n in (
+        ("nanosecond ns", 1),
+        ("microsecond us", 10**3),
+        ("millisecond ms", 10**6),
+        ("second sec s", 10**9),
+        ("minute min", 60 * 10**9),
+        ("hour h", 3600 * 10**9),
+        ("day d", 86_400 * 10**9),
+        ("week w", 7 * 86_400 * 10**9),
+    )
+    for name in names_.split()
+}
+_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """Windows of one length that begin at regular times; made by `every`."""
+
+    step: Duration
+    size: Duration | None = None
+    offset: Duration = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsOf:
+    """Windows that end when nothing comes for a while; made by `sessions`."""
+
+    gap: Duration
+
+
+Windowing: TypeAlias = Every | SessionsOf
+
+
+def every(step: Duration, size: Duration | None = None, *, offset: Duration = 0) -> Every:
+    """Windows of event time that begin every `step`: tumbling, or with a greater `size` sliding.
+
+    A window has the times from `window_start` to before `window_end`. Windows begin at multiples of `step`
+    since 1970-01-01 00:00 UTC (or since 0), as Spark's. With a `size` a record is in several windows.
+
+    Args:
+        step: "1 hour", "90 seconds", "1 day", ...; a `timedelta`; or a whole number for a column of numbers.
+        size: the length of a window, at least `step`, which it is by default.
+        offset: a shift of all windows.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("hourly")
+        >>> clicks = flow.input("clicks", "at long, page string").collection()
+        >>> hourly = clicks.window("at", ts.every(60)).count(keys=["window_start", "page"])
+        >>> _ = hourly.changes().capture("out")
+        >>> ts.testing.run(flow, {"clicks": [[(5, "a"), (59, "a"), (60, "a")]]})["out"].rows()
+        {0: [(0, 'a', 2, 1), (60, 'a', 1, 1)]}
+
+    Raises:
+        SchemaError: a length is not of these forms, or `step` or `size` is too small.
+    """
+    return Every(step, size, offset)
+
+
+def sessions(gap: Duration) -> SessionsOf:
+    """Windows of event time that end when a key has no record for `gap`, as Spark's `session_window`.
+
+    Records belong to one session while each comes less than `gap` after the one before. A session begins
+    with its first record, and its `window_end` is `gap` after its last one.
+
+    Args:
+        gap: as a step of `every`.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("visits")
+        >>> clicks = flow.input("clicks", "at long, who string").collection()
+        >>> visits = clicks.window("at", ts.sessions(30), keys="who")
+        >>> _ = visits.count(keys=["who", "window_start", "window_end"]).changes().capture("out")
+        >>> ts.testing.run(flow, {"clicks": [[(5, "a"), (50, "a")], [(30, "a")]]})["out"].rows()
+        {0: [('a', 5, 35, 1, 1), ('a', 50, 80, 1, 1)],
+         1: [('a', 5, 35, 1, -1), ('a', 5, 80, 3, 1), ('a', 50, 80, 1, -1)]}
+
+    Raises:
+        SchemaError: `gap` is not of these forms, or too small.
+    """
+    return SessionsOf(gap)
+
+
+# -- lengths -------------------------------------------------------------------------------------------------
+
+
+def length(operator: str, what: str, value: Any, kind: pa.DataType, *, least: int = 0) -> int:
+    """A length of event time in the unit of a time column of type `kind`."""
+    msg = f"{operator}: {what}={value!r} for a time of type {kind}"
+    if pa.types.is_integer(kind):
+        if isinstance(value, bool | str | timedelta) or not hasattr(value, "__index__"):
+            raise SchemaError(msg, where=caller(), hint="give a whole number: the column's unit is yours.")
+        found = int(value)
+    else:
+        unit = 86_400 * 10**9 if pa.types.is_date(kind) else _UNITS[kind.unit]
+        total = 0 if type(value) is int and value == 0 else _nanoseconds(value)
+        if total is None:
+            hint = "'1 hour', '90 seconds', '2 days', or a timedelta; months and years differ in length."
+            raise SchemaError(msg, where=caller(), hint=hint)
+        found, rest = divmod(total, unit)
+        if rest:
+            raise SchemaError(
+                msg, where=caller(), hint="it is no multiple of the type's unit: cast the column."
+            )
+    if not least <= found < FAR:
+        raise SchemaError(msg, where=caller(), hint=f"it must be at least {least}.")
+    return found
+
+
+def _nanoseconds(value: Any) -> int | None:
+    if isinstance(value, timedelta):
+        return (value.days * 86_400 + value.seconds) * 10**9 + value.microseconds * 1000
+    match = re.fullmatch(r"\s*(\d+)\s*([a-z]+)\s*", value.lower()) if isinstance(value, str) else None
+    unit = match and (_NANOSECONDS.get(match[2]) or _NANOSECONDS.get(match[2].removesuffix("s")))
+    return int(match[1]) * unit if match and unit else None
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """A `Windowing` in the unit of a time column; of sessions `step` is 0 and `size` the gap."""
+
+    on: str
+    step: int
+    size: int
+    offset: int
+    #: the type of window_start and window_end
+    kind: pa.DataType
+
+    @classmethod
+    def of(cls, operator: str, schema: pa.Schema, on: Any, by: Any) -> Lengths:
+        """The checked lengths of a windowing of records of a schema."""
+        check_columns(operator, schema, names(operator, on))
+        if not isinstance(on, str) or not isinstance(by, Every | SessionsOf):
+            msg = f"{operator}: on={on!r}, by={by!r}"
+            raise SchemaError(msg, where=caller(), hint='for example window("time", ts.every("1 hour")).')
+        kind = schema.field(on).type
+        if not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)):
+            msg = f"{operator}: time column {on!r} is {kind}"
+            raise SchemaError(msg, where=caller(), hint="use a timestamp, a date or a whole number.")
+        if both := [column for column in (START, END) if column in schema.names]:
+            msg = f"{operator}: the input has {both} already"
+            raise SchemaError(msg, where=caller(), hint="rename them with select(new='old').")
+        out = pa.int64() if pa.types.is_integer(kind) else kind
+        if isinstance(by, SessionsOf):
+            return cls(on, 0, length(operator, "gap", by.gap, kind, least=1), 0, out)
+        step = length(operator, "step", by.step, kind, least=1)
+        size = step if by.size is None else length(operator, "size", by.size, kind, least=step)
+        return cls(on, step, size, length(operator, "offset", by.offset, kind), out)
+
+    def fields(self) -> list[pa.Field]:
+        """The columns of windows."""
+        return [pa.field(START, self.kind), pa.field(END, self.kind)]
+
+    def described(self) -> list[int]:
+        """The lengths, for a plan's identity."""
+        return [self.step, self.size, self.offset]
+
+    def assigned(self, batch: pa.Table) -> pa.Table:
+        """The rows with their windows, once for each; a row without a usable time has none (null).
+
+        A session's window is that of the record alone.
+        """
+        times, usable = numbers_of_time(batch.column(self.on))
+        if not self.step:
+            return self.with_windows(batch, times, times + self.size, usable)
+        first = (times - self.offset) // self.step * self.step + self.offset
+        shifts = np.arange(-(-self.size // self.step)) * self.step
+        starts = first[:, None] - shifts
+        inside = (starts + self.size > times[:, None]) & usable[:, None]
+        inside[~usable, 0] = True
+        rows, column = np.nonzero(inside)
+        batch = batch if len(shifts) == 1 else batch.take(pa.array(rows))
+        starts = starts[rows, column]
+        return self.with_windows(batch, starts, starts + self.size, usable[rows])
+
+    def with_windows(self, batch: pa.Table, starts: Times, ends: Times, usable: Any) -> pa.Table:
+        """The rows with columns of windows."""
+        for field, values in zip(self.fields(), (starts, ends), strict=True):
+            column = pa.array(values, mask=~usable)
+            column = column.cast(pa.int32()) if pa.types.is_date32(self.kind) else column
+            batch = batch.append_column(field, column.cast(self.kind))
+        return batch
+
+
+def numbers_of_time(column: pa.ChunkedArray) -> tuple[Times, Any]:
+    """Event times as whole numbers, 0 where there is none; and whether there is one that can be used."""
+    values = flat(column)
+    if pa.types.is_date32(values.type):
+        values = values.cast(pa.int32())
+    valid = values.is_valid().to_numpy(zero_copy_only=False)
+    if pa.types.is_uint64(values.type):
+        far = pc.fill_null(pc.less(values, pa.scalar(FAR, pa.uint64())), fill_value=False)
+        valid, values = far.to_numpy(zero_copy_only=False), pc.if_else(far, values, 0)
+    numbers = values.cast(pa.int64()).fill_null(0).to_numpy()
+    usable = valid & (numbers < FAR) & (numbers > -FAR)
+    return np.where(usable, numbers, 0), usable
+
+
+def check_session_keys(by: Windowing, keys: Sequence[str]) -> None:
+    """Check that sessions have keys, and other windows none."""
+    if bool(keys) != isinstance(by, SessionsOf):
+        msg = f"window: keys={list(keys)} with {by!r}"
+        hint = (
+            "group the windows by them: windows are the same for all keys."
+            if keys
+            else "sessions are those of a key: keys='user'."
+        )
+        raise SchemaError(msg, where=caller(), hint=hint)
+
+
+class Assign(Stateless):
+    """Append the columns of windows."""
+
+    reads_time = False
+
+    def __init__(self, lengths: Lengths) -> None:
+        self.lengths = lengths
+
+    def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        """The rows with their windows."""
+        return (self.lengths.assigned(batch),)
+
+
+def merged(keys: Times, times: Times, gap: int) -> tuple[Times, Times]:
+    """For each record the start and end of its session.
+
+    >>> merged(np.array([0, 0, 1, 0]), np.array([5, 30, 7, 12]), 10)
+    (array([ 5, 30,  7,  5]), array([22, 40, 17, 22]))
+    """
+    if not len(times):
+        return times, times
+    order = np.lexsort((times, keys))
+    k, t = keys[order], times[order]
+    new = np.ones(len(t), np.bool_)
+    new[1:] = (k[1:] != k[:-1]) | (t[1:] - t[:-1] >= gap)
+    which = np.cumsum(new) - 1
+    first = np.flatnonzero(new)
+    last = np.append(first[1:], len(t)) - 1
+    starts, ends = np.empty_like(times), np.empty_like(times)
+    starts[order], ends[order] = t[first][which], t[last][which] + gap
+    return starts, ends

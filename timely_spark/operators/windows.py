@@ -1,0 +1,281 @@
+"""Windows of event time on streams, which close, and send late records to an output of their own.
+
+Event time is a column; epochs say in which order the flow learned of the records. When an epoch is complete,
+event time has come to the greatest time in it and all epochs before, less the allowed lateness. That closes
+the windows which end by then, and records of later epochs for them are late. So what closes when, and what is
+late, depends on the records of each epoch alone: not on clocks, the number of workers or schedules.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.errors import GraphError
+from timely_spark.graph import (
+    Partition,
+    Partitioner,
+    States,
+    caller,
+    check_columns,
+    composed,
+    names,
+    operator,
+)
+from timely_spark.operators.event_time import (
+    END,
+    FAR,
+    START,
+    Assign,
+    Duration,
+    Lengths,
+    SessionsOf,
+    Times,
+    Windowing,
+    check_session_keys,
+    length,
+    merged,
+    numbers_of_time,
+)
+from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.buffering import BufferingVertex
+from timely_spark.state.history import EPOCH
+from timely_spark.state.keys import group
+from timely_spark.state.partitioning import repartition
+from timely_spark.streams import Stream
+from timely_spark.times import EPOCHS, only_epochs
+
+_HIGH = "high"
+_LAST = EPOCHS // 2
+"""The epoch at which the windows close that are open when all inputs are closed."""
+_END = (1 << 63) - 1
+
+
+class CloseWindows(BufferingVertex):
+    """Keep the records of open windows; send those of a window when event time has passed its end.
+
+    Input 0 has the records with their windows, input 1 the greatest event time so far.
+    """
+
+    def __init__(self, lateness: int) -> None:
+        super().__init__()
+        self.lateness = lateness
+        #: by time that is not complete, the greatest event time up to it
+        self.highs: dict[Any, int] = {}
+        #: windows that end by this time are closed; None: no record has come yet
+        self.closed: int | None = None
+        #: the ends of open windows
+        self.ends: list[int] = []
+        #: the records of open windows, by the end of the window
+        self.state = Arrangement((EPOCH,))
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Wait until the time is complete."""
+        if edge == 0:
+            super().on_recv(edge, time, batch)
+        else:
+            self.highs[time] = int(numbers_of_time(batch.column(_HIGH))[0].max())
+            self.notify_at(time)
+
+    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+        """Sort out late records, store the others, and close windows."""
+        if batches[0]:
+            self._arrived(time, pa.concat_tables(batches[0]))
+        if time.epoch < _LAST:
+            self.notify_at(self._context.times.epoch(_LAST))
+        to = self.highs.pop(time, None)
+        if time.epoch == _LAST:
+            self.close(time, _END)
+        elif to is not None and (self.closed is None or to - self.lateness > self.closed):
+            self.close(time, to - self.lateness)
+
+    def _arrived(self, time: Any, batch: pa.Table) -> None:
+        ends, usable = numbers_of_time(batch.column(END))
+        late = ~usable if self.closed is None else ~usable | (ends <= self.closed)
+        if late.any():
+            self._context.late(int(late.sum()))
+            self.send_by(1, time, batch.filter(pa.array(late)))
+            batch, ends = batch.filter(pa.array(~late)), ends[~late]
+        if batch.num_rows:
+            self.store(batch, ends)
+
+    def store(self, batch: pa.Table, ends: Times) -> None:
+        """Store records of open windows."""
+        self.state.insert(batch.append_column(EPOCH, pa.array(ends)))
+        self.ends = sorted({*self.ends, *np.unique(ends).tolist()})
+
+    def close(self, time: Any, to: int) -> None:
+        """Send the records of the windows that end by `to`, and forget them."""
+        self.closed = to
+        due = [end for end in self.ends if end <= to]
+        if not due:
+            return
+        self.ends = self.ends[len(due) :]
+        _, rows = self.state.lookup(pa.table({EPOCH: pa.array(due, pa.int64())}), [EPOCH])
+        self.state.expire(due[-1] + 1)
+        if rows.num_rows:
+            self.send_by(0, time, rows.drop_columns([EPOCH]))
+
+    def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
+        """Continue from the least time up to which a worker has closed its windows.
+
+        Every worker is notified again of the times that one of them has not processed. The records of windows
+        that a worker has closed may still be in its arrangement: they are dropped.
+        """
+        kept = []
+        for state in states:
+            one = {name: state[name] for name in ("buffered", "open") if name in state}
+            if "state" in state:
+                later = pc.field(EPOCH) > (-FAR if state.get("closed") is None else state["closed"])
+                one["state"] = Arrangement(
+                    (EPOCH,), [table.filter(later) for table in state["state"].batches()]
+                )
+            kept.append(one)
+        whole = {
+            "closed": min(
+                (state["closed"] for state in states if state.get("closed") is not None), default=None
+            ),
+            "ends": sorted({end for state in states for end in state.get("ends", ())}),
+            "highs": {time: high for state in states for time, high in state.get("highs", {}).items()},
+        }
+        return [{**part, **copy.deepcopy(whole)} for part in repartition(self, kept, workers, partition)]
+
+
+class CloseSessions(CloseWindows):
+    """Keep the records of open sessions. An epoch that closes windows costs the records of all of them."""
+
+    def __init__(self, lateness: int, keys: Sequence[str], lengths: Lengths) -> None:
+        super().__init__(lateness)
+        self.keys, self.lengths = tuple(keys), lengths
+        #: the records of open sessions
+        self.open: list[pa.Table] = []
+
+    def store(self, batch: pa.Table, ends: Times) -> None:
+        """Store records of open sessions."""
+        self.open = [*self.open, batch]
+
+    def close(self, time: Any, to: int) -> None:
+        """Send the sessions that end by `to`."""
+        self.closed = to
+        if not self.open:
+            return
+        rows = pa.concat_tables(self.open)
+        of = group(rows, self.keys)
+        keys = np.empty(rows.num_rows, np.int64)
+        keys[of.order] = of.ids
+        times, _ = numbers_of_time(rows.column(self.lengths.on))
+        starts, ends = merged(keys, times, self.lengths.size)
+        due = ends <= to
+        rows = rows.drop_columns([START, END])
+        closed = rows.filter(pa.array(due))
+        self.open = []
+        if not due.all():
+            left, own = rows.filter(pa.array(~due)), times[~due]
+            every_one = np.ones(len(own), np.bool_)
+            self.open = [self.lengths.with_windows(left, own, own + self.lengths.size, every_one)]
+        every_one = np.ones(closed.num_rows, np.bool_)
+        self.send_by(0, time, self.lengths.with_windows(closed, starts[due], ends[due], every_one))
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The records of windows that have closed, and those that came too late for theirs."""
+
+    closed: Stream
+    late: Stream
+
+
+@operator(Stream)
+@composed
+def window(
+    stream: Stream,
+    on: str,
+    by: Windowing,
+    *,
+    keys: str | Sequence[str] | None = None,
+    lateness: Duration = 0,
+    name: str | None = None,
+) -> Windows:
+    """Windows of event time, each sent as a whole when it closes; late records go out beside them.
+
+    When an epoch is complete, event time has come to the greatest value of `on` in it and in all epochs
+    before it, less `lateness`. The windows that end by then close: all their records go out in this epoch,
+    once. Records of later epochs for a closed window are late: they go to `late`, and are counted, in
+    `Query.status` under the step's name. A record without a time (null) is late, too. A record in an epoch is
+    not late because of others in the same epoch. When all inputs are closed, the windows that are still open
+    close in a last epoch, 2**61.
+
+    Aggregate the closed windows with ``per="time"``: a window's records have one time. For results that are
+    there at once, and are corrected by late records, use `Collection.window`.
+
+    An epoch costs its records, the records of the windows that it closes, and one exchange for event time;
+    of sessions, all records of open sessions whenever event time advances.
+
+    Args:
+        stream: any outside loops.
+        on: the column of event time: a timestamp, a date or a whole number.
+        by: `every` or `sessions`.
+        keys: for sessions, and only for them: the columns of which each value has sessions of its own.
+        lateness: for how long after its end a window stays open.
+
+    **Columns:** out: both the stream's, then `window_start` and `window_end` of the type of `on` (whole
+    numbers as long); a record in several windows goes out once for each.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("counts")
+        >>> clicks = flow.input("clicks", "at long, page string", epochs="manual")
+        >>> windows = clicks.window("at", ts.every(60), lateness=10)
+        >>> counts = windows.closed.group_by("window_start", "page").count(per="time")
+        >>> _ = counts.capture("counts"), windows.late.select("at").capture("late")
+        >>> epochs = [[(5, "a"), (65, "a")], [(9, "a"), (70, "a")], [(8, "a")]]
+        >>> made = ts.testing.run(flow, {"clicks": epochs})
+        >>> [rows for rows in made["counts"].rows().values() if rows]
+        [[(0, 'a', 2)], [(60, 'a', 2)]]
+        >>> made["late"].rows()[2]
+        [(8,)]
+
+    Raises:
+        GraphError: the stream is in a loop, or the flow has times of its own kind.
+        SchemaError: `on` is missing or of another type; a length does not fit it; a key is missing or nested,
+            not given for sessions, or given for others; or the stream has columns of these names.
+    """
+    lengths = Lengths.of("window", stream.schema, on, by)
+    listed = names("window", keys)
+    check_columns("window", stream.schema, listed, keys=True)
+    check_session_keys(by, listed)
+    if stream.stage.scope.parent is not None or not only_epochs(stream.flow.graph.times):
+        msg = f"window: {stream.name!r} is in a loop, or its flow has times of its own kind"
+        raise GraphError(
+            msg, where=caller(), hint="use windows outside loops, with Dataflow's default times."
+        )
+    late = length("window", "lateness", lateness, stream.schema.field(on).type)
+    schema = pa.schema([*stream.schema, *lengths.fields()])
+    assigned = stream.then(
+        "windows", [schema], vertex=Assign(lengths), keeps={c: c for c in stream.schema.names}
+    )[0]
+    usable = assigned.where(pc.is_valid(pc.field(START)))
+    high = usable.select({_HIGH: on}).aggregate({_HIGH: ("max", _HIGH)}).broadcast()
+    session = isinstance(by, SessionsOf)
+    vertex = CloseSessions(late, listed, lengths) if session else CloseWindows(late)
+    closed, too_late = assigned.then(
+        "window",
+        [schema, schema],
+        others=[high],
+        name=name,
+        vertex=vertex,
+        requires=[Partition(listed or (on,)), None],
+        detail=on,
+        parameters={
+            "by": lengths.described(),
+            "lateness": late,
+            "keys": list(listed),
+        },
+    )
+    return Windows(closed, too_late)
