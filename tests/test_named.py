@@ -137,6 +137,7 @@ COLLECTIONS: dict[str, Build] = {
     "join": lambda x, y: x.arrange("k", name="x-by-k").join(y.arrange("k", name="y-by-k"), on="k", name="it"),
     "join how": lambda x, y: x.join(y, on="k", how="outer", name="it"),
     "window": lambda x, _: x.window("v", ts.every(2), name="it"),
+    "asof_join": lambda x, y: x.asof_join(y.select("k", v="w", u="w", name="times"), "v", by="k", name="it"),
     "window of sessions": lambda x, _: x.window("v", ts.sessions(2), keys="k", name="it"),
     "union": lambda x, y: x.union(y.select("k", v="w", name="same"), name="it"),
     "intersect": lambda x, y: x.intersect(y.select("k", v="w", name="same"), name="it"),

@@ -1,6 +1,7 @@
 # Written by `make methods`. Operators add themselves to streams and collections, but type checkers
 # do not see it: they read this file. Only here a name may come from a layer above.
 import timely_spark.differential.arranged
+import timely_spark.differential.asof
 import timely_spark.differential.broadcasts
 import timely_spark.differential.joins
 import timely_spark.differential.linear
@@ -82,6 +83,7 @@ class CollectionMethods(Suggests):
     __slots__ = ()
     antijoin = timely_spark.differential.joins.antijoin
     arrange = timely_spark.differential.arranged.arrange
+    asof_join = timely_spark.differential.asof.asof_join
     broadcast_join = timely_spark.differential.broadcasts.broadcast_join
     capture = timely_spark.differential.outputs.capture
     concat = timely_spark.differential.linear.concat

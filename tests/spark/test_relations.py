@@ -25,7 +25,6 @@ def relations() -> ts.Dataflow:
     left, right = (flow.input(name, "k long, v long", epochs="manual") for name in ("left", "right"))
     left.join(right.select("k", w="v"), on="k", how="outer", per="time").capture("each")
     left.subtract(right, all=True).capture("less")
-    left.top_k(1, "v", keys="k").capture("top")
     left.stateful_map(last, "total long", keys="k", state="total long").capture("totals")
     windows = left.window("v", ts.every(10, size=20), lateness=2, name="windows")
     windows.closed.capture("closed")

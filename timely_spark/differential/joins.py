@@ -132,15 +132,15 @@ def join(
     pairs, alone = _join("join", collection, other, keys, extra=extra, name=None), []
     if how in {"left", "outer"}:
         ours = _antijoin("join", collection, other, keys, unique=False, name=None)
-        alone.append(_padded(ours, {column: column for column in collection.schema.names}, pairs.schema))
+        alone.append(padded(ours, {column: column for column in collection.schema.names}, pairs.schema))
     if how in {"right", "outer"}:
         theirs = _antijoin("join", other, collection, (keys[1], keys[0]), unique=False, name=None)
         columns = {column: column for column in extra} | dict(zip(*keys, strict=True))
-        alone.append(_padded(theirs, columns, pairs.schema))
+        alone.append(padded(theirs, columns, pairs.schema))
     return pairs.concat(*alone, name=name)
 
 
-def _padded(collection: Collection, columns: Mapping[str, str], schema: pa.Schema) -> Collection:
+def padded(collection: Collection, columns: Mapping[str, str], schema: pa.Schema) -> Collection:
     """The records with the columns of `schema`; those that are not in `columns` (new: old) are null."""
     null = {one.name: pc.scalar(pa.scalar(None, one.type)) for one in schema if one.name not in columns}
     every = {column: null.get(column, columns.get(column)) for column in schema.names}

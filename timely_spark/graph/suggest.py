@@ -27,6 +27,7 @@ _SUGGESTIONS = {
         "subtract(all=True)": "exceptall",
         "intersect(all=True)": "intersectall",
         "join(how='left'), 'right' or 'outer'": "leftjoin rightjoin outerjoin fullouterjoin leftouterjoin",
+        "asof_join of a collection": "asof mergeasof joinasof",
         "join(how='semi')": "semijoin leftsemijoin",
         "join(how='anti')": "antijoin leftantijoin",
         "distinct": "dropduplicates unique",

@@ -118,6 +118,15 @@ def sessions(gap: Duration) -> SessionsOf:
     return SessionsOf(gap)
 
 
+def time_type(operator: str, schema: pa.Schema, on: str) -> pa.DataType:
+    """The checked type of a column of event time."""
+    kind = schema.field(on).type
+    if not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)):
+        msg = f"{operator}: time column {on!r} is {kind}"
+        raise SchemaError(msg, where=caller(), hint="use a timestamp, a date or a whole number.")
+    return kind
+
+
 # -- lengths -------------------------------------------------------------------------------------------------
 
 
@@ -170,10 +179,7 @@ class Lengths:
         if not isinstance(on, str) or not isinstance(by, Every | SessionsOf):
             msg = f"{operator}: on={on!r}, by={by!r}"
             raise SchemaError(msg, where=caller(), hint='for example window("time", ts.every("1 hour")).')
-        kind = schema.field(on).type
-        if not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)):
-            msg = f"{operator}: time column {on!r} is {kind}"
-            raise SchemaError(msg, where=caller(), hint="use a timestamp, a date or a whole number.")
+        kind = time_type(operator, schema, on)
         if both := [column for column in (START, END) if column in schema.names]:
             msg = f"{operator}: the input has {both} already"
             raise SchemaError(msg, where=caller(), hint="rename them with select(new='old').")
