@@ -436,6 +436,11 @@ class Dataflow:
     ) -> Query:
         """Run on Spark, as one streaming query that continues from its checkpoint.
 
+        An interrupt (Ctrl-C, or a notebook's button) during `start` leaves no query behind. While the program
+        waits, by `Query.watch`, `wait_for`, `step` or `await_termination`, it ends the wait, and the query
+        runs on until `Query.stop` or the end of the program. A notebook cell that is run twice is harmless:
+        the second `start` is refused and the first query runs on; or, with `replace`, it takes its place.
+
         Args:
             session: the session, by default the active one.
             checkpoint: a directory that driver and executors can reach; without one, state is lost at the

@@ -63,6 +63,11 @@ def test_parallel_tasks_take_the_rounds_of_local_ones(
     assert peers(checkpoint) == []
     jobs = spark.sparkContext.statusTracker().getJobIdsForGroup(query.run_id)
     assert len(jobs) == 2, "the micro-batch, and one stage of parallel tasks"
+    store = spark.sparkContext._jsc.sc().statusStore()  # what Spark's pages show
+    first, second = (store.job(job).description().get() for job in sorted(jobs))
+    assert second.startswith("paths: batch 0, rounds after the first 1 in ")
+    assert "parallel tasks, loop hops after iteration" in second
+    assert "batch = 0" in first, "Spark's own words"
 
     monkeypatch.setattr(rounds, "SMALL", Bound())
     local = finished(sent(paths()), spark, str(tmp_path / "local"))

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from timely_spark.runtime.errors import CheckpointInUse, NameTaken
 from timely_spark.runtime.query import live
 
 Flow = Callable[..., ts.Dataflow]
@@ -57,3 +58,27 @@ def test_a_query_is_watched_and_an_interrupt_leaves_it_running(
     query.stop()
     assert "ended, batch 1" in repr(query)
     ET.fromstring(query._repr_html_())
+
+
+def test_a_notebook_cell_that_runs_twice_is_harmless(spark: SparkSession, checkpoint: str) -> None:
+    def cell(*, replace: bool = False, **options: Any) -> tuple[ts.Query, Any]:
+        flow = ts.Dataflow("cell")
+        numbers = flow.input("numbers", "n long")
+        numbers.distinct().capture("seen")
+        query = flow.start(spark, checkpoint=checkpoint, workers=1, replace=replace, **options)
+        return query, numbers
+
+    query, numbers = cell()
+    numbers.send([1])
+    with pytest.raises(NameTaken, match=r"(?s)Hint: .*replace=True"):
+        cell()
+    with pytest.raises(CheckpointInUse):
+        cell(name="another")
+    numbers.send([2])
+    assert query.wait_for(timeout=60)
+    again, numbers = cell(replace=True)
+    assert (query.is_active, again.is_active) == (False, True)
+    numbers.send([2, 3])
+    assert again.wait_for(timeout=60)
+    assert sorted(again.captured("seen").table()["n"].to_pylist()) == [1, 2, 3]
+    again.stop()

@@ -78,6 +78,14 @@ class Convergence:
         if len(self._counts) > PAIRS:
             del self._counts[min(self._counts)]
 
+    @classmethod
+    def of(cls, counts: Iterable[Iterations]) -> Convergence:
+        """The counts that iterating over another gave."""
+        made = cls()
+        for loop, epoch, first, width, records in counts:
+            made._add(loop, epoch, width, first + width - 1, {first: records})
+        return made
+
     def encode(self) -> list[list[Any]]:
         """The counts as plain JSON."""
         return [

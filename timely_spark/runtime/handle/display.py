@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from timely_spark.runtime.handle.interrupt import only_the_wait
 from timely_spark.runtime.handle.overview import Overview, Watched
+from timely_spark.runtime.handle.plot import plot
 from timely_spark.runtime.query.live import BatchProgress, running_batch
 from timely_spark.show.table import escaped, printable
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from timely_spark.runtime.handle.watch import Watch
     from timely_spark.runtime.query.run_context import RunContext
 
@@ -70,6 +73,32 @@ class Display:
             sys.stderr.write("no longer watched; the query runs on, until stop() or the program's end\n")
         else:
             show(self._overview(), True)  # noqa: FBT003
+
+    def plot(self) -> Figure:
+        """Draw the last micro-batches: how each loop converges, latencies of epochs, and states of steps.
+
+        For each loop the records that changed, by iteration, one line an epoch (the last 8); the milliseconds
+        until each epoch was complete at all outputs; the bytes of the 8 largest states. The history is what
+        Spark retains of this run, by default 100 micro-batches, and 128 numbers of a loop in an epoch.
+
+        Returns:
+            A `matplotlib.figure.Figure`, which a notebook shows; ``savefig`` writes it to a file.
+
+        Raises:
+            TimelyError: matplotlib is not installed.
+
+        Example:
+            >>> query.plot().savefig("fraud.png")  # doctest: +SKIP
+        """
+        query = cast("Watched", self)
+        recent = query.recent_progress
+        latencies: dict[int, int] = {}
+        durations = {progress.epoch: progress.duration_ms for progress in recent}
+        for progress in recent:
+            for done in self._watch.completed(progress.epoch, durations):
+                if done.milliseconds is not None:
+                    latencies[done.epoch] = max(done.milliseconds, latencies.get(done.epoch, 0))
+        return plot(query.name or self._context.name, recent, latencies)
 
     def _overview(self) -> Overview:
         return Overview.of(cast("Watched", self), self._watch)

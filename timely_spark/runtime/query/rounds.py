@@ -114,7 +114,8 @@ class Rounds:
                 last, rows = _run(job, coordinator, Share())
             else:
                 job, attempt = replace(job, coordinator=coordinator.encode()), attempt + 1
-                answer = self._on_spark(session, job, again=attempt <= ATTEMPTS)
+                with _described(session, _description(job)):
+                    answer = self._on_spark(session, job, again=attempt <= ATTEMPTS)
                 if answer is None:
                     continue
                 coordinator, last = _decoded(job, answer)
@@ -178,6 +179,35 @@ def _reason(error: Exception) -> str:
     """The line of a long error that says most."""
     lines = str(error).splitlines() or [repr(error)]
     return next((line for line in lines if PeerLost.__name__ in line), lines[0])
+
+
+def _description(job: _Job) -> str:
+    """What Spark's pages say of the job."""
+    result = job.result
+    loops = [
+        f", loop {loop} after iteration {iteration} of epoch {epoch}"
+        for loop, epoch, iteration, *_ in result.convergence.latest()
+    ]
+    parallel = f" in {job.tasks} parallel tasks" * (job.tasks > 1)
+    rounds = f"rounds after the first {result.stats['rounds']}{parallel}"
+    return f"{job.context.name}: batch {job.batch}, {rounds}{''.join(loops)}"
+
+
+@contextmanager
+def _described(session: SparkSession, text: str) -> Iterator[None]:
+    """Describe the body's Spark jobs; Spark Connect has no such descriptions."""
+    try:
+        spark = session.sparkContext
+        before = spark.getLocalProperty("spark.job.description")
+        spark.setJobDescription(text)
+    except Exception:  # noqa: BLE001 - a description is no reason to fail
+        yield
+        return
+    try:
+        yield
+    finally:
+        with suppress(Exception):
+            spark.setJobDescription(before)  # type: ignore[arg-type] # null removes it
 
 
 def _references(states: States) -> dict[int, bytes]:
