@@ -175,9 +175,10 @@ def test_the_status_names_what_holds_an_epoch_back(
         while not Status.of(checkpoint).epochs:
             assert time.monotonic() < until
             time.sleep(0.1)
-        del query
         assert main(["status", checkpoint]) == 0
         printed = capsys.readouterr().out
+        assert str(query.why()) in printed
+        assert list(query.why(1).inputs) == ["right"]
     assert "epochs in flight  0" in printed
     assert "epoch 0 is held back by\n  input right (" in printed
     assert f"{Path(__file__).name}:" in printed
@@ -187,8 +188,8 @@ def test_the_status_names_what_holds_an_epoch_back(
     assert main(["status", checkpoint, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["running"] is False
-    assert found["held_by_inputs"] == ["right"]
-    assert [held["step"] for held in found["held"]] == ["counts"]
+    assert list(found["why"]["inputs"]) == ["right"]
+    assert [held["step"] for held in found["why"]["pointstamps"]] == ["counts"]
     assert found["frontier"]["counts"] == [[0]]
     assert main(["status", checkpoint + "-not"]) == 1
     assert "Hint" in capsys.readouterr().err

@@ -75,6 +75,13 @@ class PlanSummary:
             edges = [Edge(a, b, kind.summary(*map(tuple, s)), exchange=x) for a, b, x, s in found["edges"]]
             self.reach = Reachability(2 * len(self.steps), edges)
 
+    @classmethod
+    def of(cls, plan: Plan) -> PlanSummary:
+        """The summary of a plan at hand, which also knows times of the user's own."""
+        summary = cls(plan_summary(plan) | {"edges": None})
+        summary.times, summary.reach = plan.times, plan.reach
+        return summary
+
     def frontier(self, snapshot: Mapping[str, Any]) -> dict[str, list[Any]]:
         """The frontier of each step; empty with user-defined times."""
         if self.reach is None or self.times is None:
@@ -86,14 +93,14 @@ class PlanSummary:
         }
 
     def open_pointstamps(self, snapshot: Mapping[str, Any], epoch: int) -> list[OpenPointstamp]:
-        """The pointstamps up to an epoch, by time; with user-defined times, all pointstamps."""
-        found: dict[tuple[str, int], list[int]] = {}
+        """The pointstamps up to an epoch, by time; all of them where times of a user's kind are unknown."""
+        times, found = self.times, dict[tuple[str, int], list[int]]()
         for location, time, n in snapshot["tracker"]["counts"]:
-            if self.times is None or time[0] <= epoch:
+            if times is None or times.decode(time).epoch <= epoch:
                 found.setdefault((json.dumps(time), location // 2), [0, 0])[location % 2] += n
         counts = [(json.loads(time), index, *numbers) for (time, index), numbers in found.items()]
-        if self.times is not None:
-            counts.sort()
+        if times is not None:
+            counts.sort(key=lambda count: (times.decode(count[0]).order_key(), count[1]))
         return [
             OpenPointstamp(
                 time, self.steps[index][0], self.steps[index][2], messages, waits, self._path(index)

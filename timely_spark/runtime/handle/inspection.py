@@ -17,6 +17,7 @@ from timely_spark.compiler.summary import PlanSummary
 from timely_spark.graph import find, locate_errors, whole
 from timely_spark.graph.schema import RESERVED
 from timely_spark.runtime.errors import OtherFlow
+from timely_spark.runtime.handle.why import as_text
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
@@ -162,7 +163,7 @@ class Round:
             {
                 "step": open_.step,
                 "where": open_.where,
-                "time": _text(open_.time),
+                "time": as_text(open_.time),
                 "messages": open_.messages,
                 "notifications": open_.notifications,
             }
@@ -270,11 +271,17 @@ class Round:
         for worker, message in wire.read(self._rows, Message):
             step, input_ = self._summary.channels[message.channel]
             where = {"worker": worker, "sender": message.sender, "step": step, "input": input_}
-            yield {**where, "time": _text(message.time)}, from_bytes(self._blobs.get(message.payload))
+            yield {**where, "time": as_text(message.time)}, from_bytes(self._blobs.get(message.payload))
         codec = self._codec()
         for worker, head, parts in self._workers():
             for (step, input_, time), encoded in zip(head["queue"], head["batches"], strict=True):
-                where = {"worker": worker, "sender": None, "step": step, "input": input_, "time": _text(time)}
+                where = {
+                    "worker": worker,
+                    "sender": None,
+                    "step": step,
+                    "input": input_,
+                    "time": as_text(time),
+                }
                 yield where, from_bytes(codec.get(decode_chunk(encoded, parts)))
 
     def _attributes(self, snapshot: VertexSnapshot) -> Iterator[tuple[str, pa.Table]]:
@@ -286,7 +293,7 @@ class Round:
         if snapshot.log:
             calls: list[Invocation] = list(snapshot.invocations(codec))
             rows = [
-                {"time": _text(call.time)}
+                {"time": as_text(call.time)}
                 | ({} if call.batch is None else {"input": call.edge, "rows": call.batch.num_rows})
                 for call in calls
             ]
@@ -351,7 +358,3 @@ def _first(table: pa.Table, **values: Any) -> pa.Table:
         column = pa.repeat(pa.scalar(value, kind), table.num_rows)
         table = table.add_column(at, pa.field(name, kind), column)
     return table
-
-
-def _text(time: Any) -> str:
-    return f"({', '.join(map(str, time))})" if isinstance(time, list | tuple) else str(time)

@@ -7,15 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from timely_spark.compiler.summary import OpenPointstamp, PlanSummary
+from timely_spark.compiler.summary import PlanSummary
 from timely_spark.runtime.errors import OtherFlow
+from timely_spark.runtime.handle.why import Why, as_text
 from timely_spark.runtime.storage.blobs import size_of
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.worker import wire
 from timely_spark.worker.wire import Message
-
-_MOST = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +53,8 @@ class Status:
     left: list[int]
     late: Mapping[str, int]
     state_bytes: Mapping[str, int]
-    #: the pointstamps that keep the oldest epoch open
-    held: list[OpenPointstamp]
-    #: the inputs that keep the oldest epoch open
-    held_by_inputs: list[str]
+    #: what keeps the oldest epoch open; None: no epoch is in flight
+    why: Why | None
 
     @classmethod
     def of(cls, checkpoint: str) -> Status:
@@ -75,12 +72,6 @@ class Status:
         epochs = sorted({epoch for epochs in snapshot["unreleased"].values() for epoch in epochs})
         messages = wire.only(rows, Message).column("payload").to_pylist()
         inputs = snapshot["inputs"]
-        oldest = epochs[0] if epochs else None
-        held_by_inputs = [
-            name
-            for name, at in inputs.items()
-            if oldest is not None and at is not None and at <= oldest and summary.inputs[name][0] != "clock"
-        ]
         return cls(
             checkpoint=log.checkpoint,
             flow=identity["name"],
@@ -99,8 +90,7 @@ class Status:
             left=snapshot["left"],
             late=manifest.late,
             state_bytes=manifest.stats.get("state_bytes", {}),
-            held=[] if oldest is None else summary.open_pointstamps(snapshot, oldest),
-            held_by_inputs=held_by_inputs,
+            why=Why.of(log, manifest, rows, summary, epochs[0]) if epochs else None,
         )
 
     def json(self) -> str:
@@ -127,20 +117,9 @@ class Status:
         width = max(map(len, self.frontier), default=0)
         for name, times in self.frontier.items():
             size = f"   {self.state_bytes[name]:,} bytes of state" if name in self.state_bytes else ""
-            yield f"  {name:{width}}  {_listed(map(_time, times))}{size}"
-        if self.epochs:
-            yield f"epoch {self.epochs[0]} is held back by"
-        for name in self.held_by_inputs:
-            at, where = self.inputs[name]
-            yield f"  input {name} ({where}) at epoch {at}: advance or close it"
-        for open_ in self.held[:_MOST]:
-            kinds = [(open_.messages, "messages"), (open_.notifications, "notifications")]
-            contents = " and ".join(f"{n} {kind}" for n, kind in kinds if n)
-            yield f"  {contents} at {_time(open_.time)}, step {open_.step} ({open_.where})"
-            if len(open_.path) > 1:
-                yield f"    before {' -> '.join(open_.path[1:])}"
-        if len(self.held) > _MOST:
-            yield f"  and {len(self.held) - _MOST} more"
+            yield f"  {name:{width}}  {_listed(map(as_text, times))}{size}"
+        if self.why is not None:
+            yield str(self.why)
 
 
 def _listed(parts: Iterator[str] | map[str]) -> str:
@@ -149,7 +128,3 @@ def _listed(parts: Iterator[str] | map[str]) -> str:
 
 def _at(epoch: int | None) -> str:
     return "closed" if epoch is None else f"epoch {epoch}"
-
-
-def _time(time: list[int]) -> str:
-    return f"({', '.join(map(str, time))})"

@@ -1,0 +1,138 @@
+"""`Why`: the inputs, messages and notifications that keep an epoch from being complete."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from timely_spark.compiler.summary import OpenPointstamp, PlanSummary
+from timely_spark.runtime.storage.blobs import Blobs
+from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.state.keys import from_bytes
+from timely_spark.worker import wire
+from timely_spark.worker.wire import Message
+
+_MOST = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moving(OpenPointstamp):
+    """A pointstamp that keeps an epoch open, and how much moves there."""
+
+    #: records in flight to the step at that time, from other workers
+    records: int
+    #: the first micro-batch since which the pointstamp has been there, of those retained
+    since: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Why:
+    """Why an epoch is not complete, as of the newest micro-batch; as text, one line for each reason.
+
+    Example:
+        >>> print(Why(epoch=3, batch=7, begun=True, inputs={"edges": (2, "job.py:4")}, pointstamps=[]))
+        epoch 3 is held back by
+          input edges (job.py:4) at epoch 2: advance or close it
+    """
+
+    epoch: int
+    #: the newest micro-batch
+    batch: int
+    #: whether any input has reached the epoch
+    begun: bool
+    #: by input that may still send at the epoch, its epoch and the user's line
+    inputs: dict[str, tuple[int, str]]
+    #: messages and notifications at times up to the epoch, by time
+    pointstamps: list[Moving]
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing keeps the epoch open."""
+        return self.begun and not self.inputs and not self.pointstamps
+
+    @classmethod
+    def of(cls, log: RoundLog, manifest: Manifest, rows: pa.Table, summary: PlanSummary, epoch: int) -> Why:
+        """The reasons in a manifest; `rows` are its rows."""
+        snapshot = manifest.coordinator
+        clocked = all(epochs == "clock" for epochs, _ in summary.inputs.values())
+        inputs = {
+            name: (at, summary.inputs[name][1])
+            for name, at in snapshot["inputs"].items()
+            if at is not None and at <= epoch and summary.inputs[name][0] != "clock"
+        }
+        found = summary.open_pointstamps(snapshot, epoch)
+        moving = _records(log, rows, summary) if found else Counter()
+        since = _since(log, manifest, found, summary, epoch)
+        return cls(
+            epoch=epoch,
+            batch=manifest.batch,
+            begun=epoch <= max(snapshot["begun"], manifest.batch if clocked else -1),
+            inputs=inputs,
+            pointstamps=[
+                Moving(**asdict(each), records=moving[_key(each)], since=since[_key(each)]) for each in found
+            ],
+        )
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        if self.complete:
+            yield f"epoch {self.epoch} is complete"
+            return
+        if not self.begun and not self.inputs:
+            yield f"epoch {self.epoch} has not begun: no input was read for it"
+            return
+        yield f"epoch {self.epoch} is held back by"
+        for name, (at, where) in self.inputs.items():
+            yield f"  input {name} ({where}) at epoch {at}: advance or close it"
+        for each in self.pointstamps[:_MOST]:
+            kinds = [(each.messages, "messages"), (each.notifications, "notifications")]
+            contents = " and ".join(f"{n} {kind}" for n, kind in kinds if n)
+            records = f", {each.records} records" if each.records else ""
+            since = f", since micro-batch {each.since}" if each.since < self.batch else ""
+            yield f"  {contents} at {as_text(each.time)}, step {each.step} ({each.where}){records}{since}"
+            if len(each.path) > 1:
+                yield f"    before {' -> '.join(each.path[1:])}"
+        if len(self.pointstamps) > _MOST:
+            yield f"  and {len(self.pointstamps) - _MOST} more"
+
+
+def _key(pointstamp: OpenPointstamp) -> tuple[str, str]:
+    return pointstamp.step, str(pointstamp.time)
+
+
+def _records(log: RoundLog, rows: pa.Table, summary: PlanSummary) -> Counter[tuple[str, str]]:
+    """The records of the messages in flight, by step and time."""
+    blobs, records = Blobs(log.files), Counter[tuple[str, str]]()
+    for _, message in wire.read(rows, Message):
+        records[summary.channels[message.channel][0], str(message.time)] += from_bytes(
+            blobs.get(message.payload)
+        ).num_rows
+    return records
+
+
+def _since(
+    log: RoundLog, manifest: Manifest, found: list[OpenPointstamp], summary: PlanSummary, epoch: int
+) -> dict[tuple[str, str], int]:
+    """By pointstamp the first retained micro-batch since which it has been there."""
+    since = {_key(each): manifest.batch for each in found}
+    still = set(since)
+    batch = manifest.batch - 1
+    while still and batch >= manifest.kept_from and (before := log.read(batch)) is not None:
+        if before.plan != manifest.plan:
+            break
+        still &= {_key(each) for each in summary.open_pointstamps(before.coordinator, epoch)}
+        since.update(dict.fromkeys(still, batch))
+        batch -= 1
+    return since
+
+
+def as_text(time: Iterable[Any]) -> str:
+    """A time as text."""
+    return f"({', '.join(map(str, time))})"
