@@ -24,12 +24,13 @@ from timely_spark.runtime.errors import EpochClosed, LostOwnership, NotComplete,
 from timely_spark.runtime.handle.ask import Answer, Asked, how_old
 from timely_spark.runtime.handle.display import Display
 from timely_spark.runtime.handle.interrupt import only_the_wait
+from timely_spark.runtime.handle.sent import Sent
 from timely_spark.runtime.handle.watch import BEAT, Completed, Progress, Watch
 from timely_spark.runtime.handle.why import Why
 from timely_spark.runtime.query.rest import at_rest
 from timely_spark.runtime.query.run_context import RunContext
 from timely_spark.runtime.storage.cancel import ask
-from timely_spark.runtime.storage.entries import Journal, Position, close_source
+from timely_spark.runtime.storage.entries import Journal, close_source
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.times import Antichain, as_epoch
 from timely_spark.worker.columns import by_column
@@ -144,6 +145,7 @@ class Query(Display):
         closing: Mapping[str, Callable[[], bool]] = MappingProxyType({}),
     ) -> None:
         self._query, self._context, self._watch, self._lock = query, context, Watch(context), lock
+        self._sent = Sent(context.plan, self._watch, inputs)
         self._asked = Asked(self._watch.schemas(), self._watch.complete, self._watch.released)
         #: The session that runs the query.
         self.session = session
@@ -379,26 +381,11 @@ class Query(Display):
             find(outputs, each, kind="captured output", flow=self._context.name)
         age = how_old(fresh=fresh, within=within)
         if age is not None:
-            covers, complete = self._covers(age), partial(self._watch.complete, names)
+            covers, complete = self._sent.covers(age), partial(self._watch.complete, names)
             if not self._wait(lambda: covers(complete()), timeout):
                 raise NotComplete.at(names, complete(), timeout, where=caller())
         columns = (keys,) if isinstance(keys, str) else keys
         return self._asked.answer(names, question, columns, diff=diff)
-
-    def _covers(self, age: float) -> Callable[[int], bool]:
-        """A function of an epoch: whether it and earlier ones have all that was sent until some time ago."""
-        positions = {journal.name: journal.as_of(age) for journal in self._inputs}
-        clocked = all(source.epochs == "clock" for source in self._context.plan.inputs)
-        if not clocked:
-            until = self._sent_by(positions)()
-            return lambda epoch: epoch >= until
-
-        def covers(epoch: int) -> bool:
-            offset = self._context.log.spark_offset(epoch)
-            taken = {} if offset is None else offset[1]
-            return all(taken.get(name, -1) + 1 >= position.sent for name, position in positions.items())
-
-        return covers
 
     def wait_for(self, target: Any = None, *, epoch: int | None = None, timeout: float | None = None) -> bool:
         """Wait until an epoch is complete at a probe or output.
@@ -425,7 +412,7 @@ class Query(Display):
             self._watch.frontier(name)  # an unknown name is an error
         if epoch is None and not self.is_active and (error := self.exception()) is not None:
             raise error  # records sent since then wait for another start
-        wanted = (lambda: epoch) if epoch is not None else self._sent_by(self._positions())
+        wanted = (lambda: epoch) if epoch is not None else self._sent.epoch()
 
         def reached() -> bool:
             until = wanted()
@@ -559,31 +546,6 @@ class Query(Display):
         if (error := self.exception()) is not None:
             raise error
         return False
-
-    def _positions(self) -> dict[str, Position]:
-        return {journal.name: journal.position for journal in self._inputs}
-
-    def _sent_by(self, positions: Mapping[str, Position]) -> Any:
-        """A function that returns the epoch of the last entry before positions, or None: not known yet."""
-        manual = [positions[journal.name] for journal in self._inputs if journal.epochs == "manual"]
-        if manual:
-            first_open = min((position.epoch for position in manual if not position.closed), default=None)
-            last = max(position.epoch for position in manual) if first_open is None else first_open - 1
-            return lambda: last
-        if any(by_column(source.epochs) for source in self._context.plan.inputs):
-            now = self._watch.newest().coordinator
-            open_ = [at for at in now["inputs"].values() if at is not None]
-            closed = min(open_) - 1 if open_ else now["begun"]
-            return lambda: closed
-
-        def epoch() -> int | None:
-            offset = self._watch.taken()
-            if offset is None:
-                return None if any(p.sent for p in positions.values()) else self._watch.newest().batch
-            batch, taken = offset
-            return batch if all(taken.get(n, -1) + 1 >= p.sent for n, p in positions.items()) else None
-
-        return epoch
 
     def _own_error(self, error: Exception) -> TimelyError:
         if isinstance(error, TimelyError):
