@@ -474,6 +474,15 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         [("np.maximum.reduceat(counts, starts)", "np.minimum.reduceat(counts, starts)")],
     ),
     (
+        "differential/prefixes.py",
+        ["tests/differential/test_wcoj.py"],
+        [
+            ("<= time.epoch - probe.before", "<= time.epoch"),
+            ("fewer = found < numbers(rows, FEWEST)", "fewer = found > numbers(rows, FEWEST)"),
+            ("consolidation(since - 1)", "consolidation(since)"),
+        ],
+    ),
+    (
         "graphs/cores.py",
         ["tests/graphs/test_cores.py"],
         [("np.minimum(values, total - before)", "np.minimum(values, total)")],

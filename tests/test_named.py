@@ -206,6 +206,9 @@ GRAPHS: dict[str, Build] = {
     "label_propagation": lambda x, y: ts.graphs.label_propagation(
         x, y, iterations=3, src="k", dst="v", node="w", label="k", name="it"
     ),
+    "motifs": lambda x, y: ts.graphs.motifs(
+        x, "a->b, b->c, !c->a", nodes=y, src="k", dst="v", node="w", name="it"
+    ),
     "k_core": lambda x, _: ts.graphs.k_core(x, 2, src="k", dst="v", name="it"),
     "core_numbers": lambda x, _: ts.graphs.core_numbers(x, src="k", dst="v", name="it"),
     "maximal_independent_set": lambda x, y: ts.graphs.maximal_independent_set(
@@ -228,6 +231,10 @@ OTHERS: dict[str, Build] = {
     "all_reduce": lambda x, _: ts.all_reduce(
         x.map(lambda row: ([row.k, row.v],), "a array<long>", name="arrays"), "a", parts=3, name="it"
     ).map(lambda row: row.a[0], "n long", name="first"),
+    "wcoj": lambda x, y: ts.wcoj(
+        [(x.collection(name="xs"), {"k": "a", "v": "b"}), (y.collection(name="ys"), {"k": "b", "v": "c"})],
+        name="it",
+    ).stream,
     "Grouped.aggregate": lambda x, _: x.group_by().aggregate(t=("sum", "v"), name="it"),
     "Grouped.reduce": lambda x, _: x.group_by("k").reduce(lambda _, rows: [len(rows)], "n long", name="it"),
     "Grouped.reduce_batches": lambda x, _: x.group_by().reduce_batches(

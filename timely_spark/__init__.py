@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from timely_spark import graphs, testing
 from timely_spark.dataflow import Dataflow, Input
-from timely_spark.differential import Collection, snapshot
+from timely_spark.differential import Collection, snapshot, wcoj
 from timely_spark.errors import TimelyError
 from timely_spark.graph import Vertex
 from timely_spark.operators.event_time import every, sessions
@@ -66,6 +66,7 @@ __all__ = [
     "snapshot",
     "testing",
     "tune",
+    "wcoj",
 ]
 
 

@@ -149,7 +149,7 @@ def of_graph(name: str) -> Callable[[ts.Dataflow], tuple[Any, dict[str, Any]]]:
         function = getattr(ts.graphs, name)
         edges = flow.input("edges", "src long, dst long, weight long").collection()
         nodes = flow.input("nodes", "node long").collection()
-        both = {"edges": edges, "roots": nodes}
+        both = {"edges": edges, "roots": nodes, "labels": nodes, "pattern": "(a)-[e]->(b)"}
         return function, {key: both[key] for key in inspect.signature(function).parameters if key in both}
 
     return made
@@ -205,6 +205,7 @@ CALLS = {
     **{name: of_graph(name) for name in ts.graphs.__all__},
     "pregel": of_pregel,
     "all_reduce": lambda flow: (ts.all_reduce, {"stream": flow.input("a", "v array<long>"), "value": "v"}),
+    "wcoj": lambda flow: (ts.wcoj, {"relations": [collection(flow)]}),
     "snapshot": lambda flow: (ts.snapshot, {"changes": captured()}),
     "once": lambda flow: (ts.once, {"connect": list, "name": "n", "function": list}),
     "run": of_run(ts.testing.run, inputs={"x": [[(1, "a")]]}),

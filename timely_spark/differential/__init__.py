@@ -8,6 +8,7 @@ found and imported here.
 - `joins`, `reductions`, `reducers`: operators that keep a trace of changes at partially ordered times.
 - `arranged`: shared arrangements.
 - `loops`: iteration.
+- `delta_queries`, `prefixes`: `wcoj`, joins of many relations at once.
 - `outputs`: how changes leave the flow.
 - `snapshots`: a collection at an epoch, from its changes.
 - `trace`: changes and traces as columns.
@@ -16,11 +17,12 @@ found and imported here.
 from __future__ import annotations
 
 from timely_spark.differential.collections import Collection, CollectionVariable
+from timely_spark.differential.delta_queries import wcoj
 from timely_spark.differential.linear import collection
 from timely_spark.differential.snapshots import snapshot
 from timely_spark.differential.trace import DIFF, consolidate
 from timely_spark.graph import load_operators
 
-__all__ = ["DIFF", "Collection", "CollectionVariable", "collection", "consolidate", "snapshot"]
+__all__ = ["DIFF", "Collection", "CollectionVariable", "collection", "consolidate", "snapshot", "wcoj"]
 
 load_operators(__name__, __path__)

@@ -5,6 +5,7 @@
 - `bfs`: for each node the number of edges from the nearest root.
 - `sssp`: for each node the least sum of weights from a root.
 - `pagerank`: the PageRank of each node.
+- `motifs`: each match of a pattern of nodes and edges.
 - `triangles`: each three nodes with an edge between every two.
 - `lcc`: for each node the density of edges among its neighbours (its local clustering coefficient).
 - `cdlp`: for each node the label of its community, by label propagation.
@@ -36,6 +37,7 @@ from timely_spark.graphs.cores import core_numbers, k_core
 from timely_spark.graphs.greedy import colouring, maximal_independent_set
 from timely_spark.graphs.labels import cdlp, label_propagation
 from timely_spark.graphs.paths import bfs, sssp
+from timely_spark.graphs.patterns import motifs
 from timely_spark.graphs.ranks import pagerank
 from timely_spark.graphs.triangles import triangles
 
@@ -49,6 +51,7 @@ __all__ = [
     "label_propagation",
     "lcc",
     "maximal_independent_set",
+    "motifs",
     "pagerank",
     "sssp",
     "strongly_connected_components",

@@ -194,7 +194,7 @@ class Arrangement:
     ) -> tuple[Indices, pa.Table]:
         """As `lookup`, in an arbitrary order, in which rows of one key are in the order of insertion."""
         keys = (*self.keys, *self.within)[: len(on)]
-        rest = _REST if self.within and len(on) == len(self.keys) else _U(0)
+        rest = self._rest(on)
         h = (self._hashes(probe, on) if hashed is None else hashed) & ~rest
         # searching in sorted order walks each batch once, from end to end
         by_hash = in_order(h)
@@ -217,6 +217,23 @@ class Arrangement:
         if len(found) <= 1:
             return found[0] if found else (np.zeros(0, np.int64), empty)
         return np.concatenate([at for at, _ in found]), _concat(rows for _, rows in found)
+
+    def at_most(self, probe: pa.Table, on: Sequence[str], hashed: Hashes | None = None) -> Indices:
+        """For each probe row at least as many as the rows that `lookup` finds; these are not read.
+
+        Rows that are not merged yet, or that have equal hashes, count too.
+        """
+        rest = self._rest(on)
+        h = (self._hashes(probe, on) if hashed is None else hashed) & ~rest
+        found = np.zeros(probe.num_rows, np.int64)
+        for part in self.parts:
+            found += np.searchsorted(part.hashes, h | rest, "right")
+            found -= np.searchsorted(part.hashes, h, "left")
+        return found
+
+    def _rest(self, on: Sequence[str]) -> np.uint64:
+        """The bits of a hash in which the rows of one key may differ."""
+        return _REST if self.within and len(on) == len(self.keys) else _U(0)
 
 
 def _runs(part: Batch, ordered: Hashes, by_hash: Indices, rest: np.uint64) -> tuple[Indices, Indices]:

@@ -1,0 +1,215 @@
+"""Prefixes of a join's records, extended through indexes: the vertices of `wcoj`.
+
+A prefix is a record with some of the attributes, on its way from index to index. Between two of them it is
+partitioned by `AT`, H of the key by which it is looked up next, so that prefixes with different next indexes
+are in one stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from timely_spark.differential.trace import DIFF, check_since, consolidate, consolidation, numbers, replaced
+from timely_spark.errors import StateError
+from timely_spark.graph import Partitioner, Stateless, States, Vertex
+from timely_spark.state.arrangement import Arrangement, paired
+from timely_spark.state.buffering import BufferingVertex
+from timely_spark.state.history import epochs_of, stamped
+from timely_spark.state.keys import Hashes, hashes
+from timely_spark.state.partitioning import repartition as repartitioned
+
+AT = "__timely_at"
+"""The column with H of the key of the next look-up."""
+
+BEST = "__timely_best"
+"""The column with the number of the index that has the fewest records for the prefix."""
+
+FEWEST = "__timely_fewest"
+"""The column with the number of those records."""
+
+_ROW = "__timely_row"
+
+
+def located(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """The rows with `AT`, H of `keys`."""
+    return rows.append_column(AT, pa.array(hashes(rows, keys).view(np.int64)))
+
+
+def _hashed(rows: pa.Table) -> Hashes:
+    return numbers(rows, AT).view(np.uint64)
+
+
+class Locate(Stateless):
+    """Add `AT`."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self.keys = tuple(keys)
+
+    def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        """The records with H of the keys."""
+        return (located(batch, self.keys),)
+
+
+class Index(Vertex):
+    """Keep the trace of a relation, by key and within a key by further columns, and forward each change.
+
+    Readers on the same worker read the trace itself. They look up what came up to an epoch, or before it: so
+    compaction leaves the last epoch that a reader may ask for apart.
+    """
+
+    needs_frontier = True
+
+    def __init__(self, keys: Sequence[str], within: Sequence[str]) -> None:
+        self.state = Arrangement(keys, within=within)
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Insert the changes into the trace, and forward them."""
+        since = self._context.since_here(downstream=True)
+        check_since(time, since)
+        rows = batch.drop_columns([AT])
+        within = self.state.within
+        hashed = paired(_hashed(batch), hashes(rows, within)) if within else _hashed(batch)
+        self.state.insert(stamped(rows, time), hashed, consolidation(since - 1))
+        self.send_by(0, time, batch)
+
+    def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
+        """The trace has no `AT`: compute it."""
+
+        def parted(edge: int, table: pa.Table) -> Any:
+            return [part.drop_columns([AT]) for part in partition(edge, located(table, self.state.keys))]
+
+        return repartitioned(self, states, workers, parted)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """How prefixes are looked up in the index of a relation.
+
+    `keys` and `within` are attributes of the join, in the order of the index's columns.
+    """
+
+    #: whether changes of the prefix's own epoch are left out
+    before: bool
+    #: the attributes by which the index is partitioned
+    keys: tuple[str, ...]
+    #: the attributes by which records are found within a key
+    within: tuple[str, ...]
+    #: attributes that only this relation has, each with its column
+    others: tuple[tuple[str, str], ...] = ()
+    #: whether prefixes stay that find nothing
+    negated: bool = False
+
+
+class _Lookup(BufferingVertex):
+    """Look prefixes up when their epoch is complete, also in the indexes, which are inputs 1, 2, ..."""
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Buffer prefixes; the changes of an index are in its trace already."""
+        if edge == 0:
+            super().on_recv(edge, time, batch)
+
+    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+        """Send the prefixes that were looked up."""
+        for rows in self.looked_up(time, pa.concat_tables(batches[0])) if batches[0] else ():
+            self.send_by(0, time, rows)
+
+    def looked_up(self, time: Any, rows: pa.Table) -> Iterator[pa.Table]:
+        raise NotImplementedError
+
+    def index(self, number: int) -> Arrangement:
+        """The trace of the index that is read by input `number`."""
+        index = self._context.feeds(number)
+        if not isinstance(index, Index):
+            msg = f"input {number} was built to read an index, and reads {type(index).__name__}"
+            raise StateError(msg, hint="this is a defect of timely_spark: please report it, with the flow")
+        return index.state
+
+
+class Count(_Lookup):
+    """Count the records that an index has for each prefix; note in `BEST` where they are fewest.
+
+    Args:
+        number: the number of the index among those that are counted.
+        keys: the key's attributes for each of those indexes.
+    """
+
+    def __init__(self, number: int, keys: Sequence[tuple[str, ...]]) -> None:
+        super().__init__()
+        self.number, self.keys = number, tuple(keys)
+
+    def looked_up(self, time: Any, rows: pa.Table) -> Iterator[pa.Table]:
+        """The prefixes that can be extended."""
+        found = self.index(1).at_most(rows, self.keys[self.number], _hashed(rows))
+        rows, found = rows.drop_columns([AT]).filter(pa.array(found > 0)), found[found > 0]
+        if self.number == 0:
+            rows = rows.append_column(FEWEST, pa.array(found))
+            rows = rows.append_column(BEST, pa.array(np.zeros(len(found), np.int64)))
+        else:
+            fewer = found < numbers(rows, FEWEST)
+            rows = replaced(rows, BEST, np.where(fewer, self.number, numbers(rows, BEST)))
+            rows = replaced(rows, FEWEST, np.where(fewer, found, numbers(rows, FEWEST)))
+        if self.number + 1 < len(self.keys):
+            yield located(rows, self.keys[self.number + 1])
+            return
+        best = numbers(rows, BEST)
+        for number, keys in enumerate(self.keys):
+            yield located(rows.filter(pa.array(best == number)), keys)
+
+
+class Match(_Lookup):
+    """Match each prefix with the records of an index: of its `BEST` one, or `turn` after that.
+
+    In turn 0 the key is known, and the records found extend the prefix. Then these attributes are known, too.
+
+    Args:
+        schema: that of the output.
+        probes: how each index is looked up. If there is only one, rows have no `BEST`.
+        then: the key's attributes for the look-up after the last turn; empty: there is none.
+    """
+
+    def __init__(self, schema: pa.Schema, probes: Sequence[Probe], turn: int, then: tuple[str, ...]) -> None:
+        super().__init__()
+        self.schema, self.probes, self.turn, self.then = schema, tuple(probes), turn, then
+
+    def looked_up(self, time: Any, rows: pa.Table) -> Iterator[pa.Table]:
+        """The extended prefixes."""
+        many = len(self.probes)
+        best = numbers(rows, BEST) if many > 1 else np.zeros(rows.num_rows, np.int64)
+        for first in range(many):
+            number = (first + self.turn) % many
+            made = self._matched(time, number, rows if many == 1 else rows.filter(pa.array(best == first)))
+            last = self.turn == many - 1
+            keys = self.then if last else self.probes[(number + 1) % many].keys
+            if made.num_rows:
+                yield (located(made, keys) if keys else made).select(self.schema.names)
+
+    def _matched(self, time: Any, number: int, rows: pa.Table) -> pa.Table:
+        """Prefixes with the records of one index, without `AT`."""
+        probe, index = self.probes[number], self.index(1 + number)
+        within = [attribute for attribute in probe.within if attribute in rows.schema.names]
+        hashed = paired(_hashed(rows), hashes(rows, within)) if within else _hashed(rows)
+        which, found = index.matches(rows, [*probe.keys, *within], hashed)
+        new = dict(probe.others) | (dict(zip(probe.within, index.within, strict=True)) if not within else {})
+        if not len(which):
+            return rows.drop_columns([AT]) if probe.negated else rows.slice(0, 0)
+        up_to = epochs_of(found) <= time.epoch - probe.before
+        extensions = {attribute: found.column(column) for attribute, column in new.items()}
+        matches = pa.table({_ROW: pa.array(which), **extensions, DIFF: found.column(DIFF)})
+        matches = consolidate(matches.filter(pa.array(up_to)))
+        which = numbers(matches, _ROW)
+        if probe.negated:
+            unmatched = np.ones(rows.num_rows, np.bool_)
+            unmatched[which] = False
+            return rows.drop_columns([AT]).filter(pa.array(unmatched))
+        taken = rows.take(pa.array(which))
+        parts = {name: taken.column(name) for name in taken.schema.names}
+        parts |= {to: matches.column(to) for to in new}
+        parts[DIFF] = pa.array(numbers(taken, DIFF) * numbers(matches, DIFF))
+        # what only the other indexes of this step have is not known yet
+        absent = {field.name: pa.nulls(len(which), field.type) for field in self.schema}
+        return pa.table({name: (absent | parts)[name] for name in self.schema.names if name != AT})
