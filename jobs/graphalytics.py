@@ -3,8 +3,9 @@
     python jobs/graphalytics.py --graph PREFIX --algorithm BFS|WCC|SSSP|PR|CDLP|LCC --output FILE
                                 [--epochs K] [--workers W] [--seed N]
 
-Input: PREFIX.v with a node a line, PREFIX.e with `source target weight...` a line (an edge of an undirected
-graph once), and PREFIX.properties with the algorithms' parameters. Ids are whole numbers below 2^63.
+Input: PREFIX.properties with the algorithms' parameters, and the files that it names as vertex-file and
+edge-file, in its own folder (by default PREFIX.v and PREFIX.e): with a node a line, and with
+`source target weight...` a line (an edge of an undirected graph once). Ids are whole numbers below 2^63.
 Output: FILE, `node value` a line, in the order of PREFIX.v. Nodes that are not reached have the distance
 9223372036854775807 (BFS) or infinity (SSSP); a component (WCC) is called by its least node.
 With --epochs K the edges come in random order, in K epochs; a tenth of them come, go, and come again. The
@@ -34,6 +35,7 @@ import pyarrow.parquet as pq
 import timely_spark as ts
 
 UNREACHED = {"BFS": 2**63 - 1, "SSSP": np.inf}
+_FILES = ("vertex", "edge")
 SCHEMA = pa.schema([("src", pa.int64()), ("dst", pa.int64()), ("weight", pa.float64()), ("diff", pa.int64())])
 
 
@@ -49,9 +51,27 @@ class Graph:
         """Whether the edges are directed."""
         return self.said("directed").lower() == "true"
 
-    def said(self, name: str) -> str:
+    @property
+    def files(self) -> list[Path]:
+        """The files of the nodes, of the edges, and of the properties, which name the others."""
+        properties = Path(f"{self.prefix}.properties")
+        nodes, edges = (self.said(f"{kind}-file", Path(f"{self.prefix}.{kind[0]}").name) for kind in _FILES)
+        return [properties.parent / nodes, properties.parent / edges, properties]
+
+    def root(self, algorithm: str) -> int:
+        """The source vertex, which must be a node."""
+        name = f"{algorithm.lower()}.source-vertex"
+        root: int = self.number(name)
+        if root not in self.nodes():
+            message = f"{self.prefix}.properties: {name} is {root}, which is no node in {self.files[0]}"
+            raise ts.TimelyError(message, hint="name one of the nodes: no other is reached from it.")
+        return root
+
+    def said(self, name: str, default: str | None = None) -> str:
         """A property: `graph.NAME.<name>`."""
         found = [value for key, value in self.properties.items() if key.endswith(f".{name}")]
+        if not found and default is not None:
+            return default
         if not found:
             message = f"{self.prefix}.properties has no graph.NAME.{name}"
             raise ts.TimelyError(message, hint="the algorithm needs it: add the line.")
@@ -68,7 +88,7 @@ class Graph:
 
     def nodes(self) -> npt.NDArray[np.int64]:
         """The nodes, in the order of the file."""
-        return self._columns("v", {0: "int64"})[0].to_numpy()
+        return self._columns(self.files[0], {0: "int64"})[0].to_numpy()
 
     def edges(self, *, weighted: bool) -> pd.DataFrame:
         """The edges: src, dst, and their weight if asked for."""
@@ -80,11 +100,10 @@ class Graph:
                 message = f"{self.prefix}.properties: the edges have {names}, no {wanted!r}"
                 raise ts.TimelyError(message, hint="name one of them as sssp.weight-property.")
             kinds[2 + names.index(wanted)] = "float64"
-        edges = self._columns("e", kinds)
+        edges = self._columns(self.files[1], kinds)
         return edges.set_axis(["src", "dst", "weight"][: len(kinds)], axis=1)
 
-    def _columns(self, kind: str, kinds: dict[int, str]) -> pd.DataFrame:
-        path = f"{self.prefix}.{kind}"
+    def _columns(self, path: Path, kinds: dict[int, str]) -> pd.DataFrame:
         hint = "a line is `node`, or `source target weight...`; nodes are whole numbers below 2^63."
         options: dict[str, Any] = {"sep": r"\s+", "header": None, "comment": "#"}
         try:
@@ -104,13 +123,20 @@ class Graph:
 
 def graph(prefix: str) -> Graph:
     """The graph of these files."""
-    for kind in ("v", "e", "properties"):
-        if not Path(f"{prefix}.{kind}").is_file():
-            message = f"there is no file {prefix}.{kind}"
-            raise argparse.ArgumentTypeError(message)
-    lines = Path(f"{prefix}.properties").read_text(encoding="utf-8").splitlines()
+    properties = Path(f"{prefix}.properties")
+    _check_file(properties)
+    lines = properties.read_text(encoding="utf-8").splitlines()
     pairs = (line.partition("=") for line in lines if not line.lstrip().startswith(("#", "!")))
-    return Graph(prefix, {key.strip(): value.strip() for key, _, value in pairs if value})
+    of = Graph(prefix, {key.strip(): value.strip() for key, _, value in pairs if value})
+    for file in of.files:
+        _check_file(file)
+    return of
+
+
+def _check_file(file: Path) -> None:
+    if not file.is_file():
+        message = f"there is no file {file}"
+        raise argparse.ArgumentTypeError(message)
 
 
 def answer(algorithm: str, of: Graph, rows: ts.Collection) -> ts.Collection:
@@ -125,7 +151,7 @@ def answer(algorithm: str, of: Graph, rows: ts.Collection) -> ts.Collection:
     )
     match algorithm:
         case "BFS" | "SSSP":
-            root = nodes.where(pc.field("node") == pc.scalar(of.number(f"{algorithm.lower()}.source-vertex")))
+            root = nodes.where(pc.field("node") == pc.scalar(of.root(algorithm)))
             paths = ts.graphs.bfs if algorithm == "BFS" else ts.graphs.sssp
             found = paths(both, root)
         case "WCC":
@@ -173,7 +199,7 @@ def changes(nodes: npt.NDArray[np.int64], edges: pd.DataFrame, epochs: int, seed
 
 def staged(folder: Path, args: argparse.Namespace) -> None:
     """The epochs as files in a folder, unless an earlier run of the same job has written them."""
-    files = [Path(f"{args.graph.prefix}.{kind}") for kind in ("v", "e", "properties")]
+    files = args.graph.files
     said: dict[str, Any] = {name: getattr(args, name) for name in ("algorithm", "epochs", "seed")}
     said["graph"] = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
     job = folder / "job.json"

@@ -209,6 +209,13 @@ GRAPHS: dict[str, Build] = {
     "motifs": lambda x, y: ts.graphs.motifs(
         x, "a->b, b->c, !c->a", nodes=y, src="k", dst="v", node="w", name="it"
     ),
+    "landmarks": lambda x, y: ts.graphs.landmarks(x, y, weight="v", src="k", dst="v", node="w", name="it"),
+    "distance_bounds": lambda x, y: ts.graphs.distance_bounds(
+        x.select(node="k", landmark="v", distance="v", name="near"), y, src="k", dst="w", name="it"
+    ),
+    "stable_matching": lambda x, _: ts.graphs.stable_matching(
+        x.select(src="k", dst="v", src_rank="v", dst_rank="k", name="pairs"), name="it"
+    ),
     "k_core": lambda x, _: ts.graphs.k_core(x, 2, src="k", dst="v", name="it"),
     "core_numbers": lambda x, _: ts.graphs.core_numbers(x, src="k", dst="v", name="it"),
     "maximal_independent_set": lambda x, y: ts.graphs.maximal_independent_set(

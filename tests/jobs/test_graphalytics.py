@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import signal
@@ -199,6 +200,41 @@ def test_what_is_wrong_with_the_files_is_said(written, file, text, says) -> None
 
     with pytest.raises(ts.TimelyError, match=says):
         graphalytics.graph(prefix).edges(weighted=True)
+
+
+def test_the_properties_name_the_files(written, tmp_path) -> None:
+    import graphalytics
+
+    prefix, nodes, edges = written(directed=True, seed=0)
+    properties = Path(f"{prefix}.properties")
+    text = properties.read_text().replace(".vertex-file = random-graph.v", ".vertex-file = nodes.txt")
+    properties.write_text(f"{text}graph.x.edge-file = edges.txt\n")
+    with pytest.raises(argparse.ArgumentTypeError, match=r"there is no file .*nodes\.txt"):
+        graphalytics.graph(prefix)
+    Path(f"{prefix}.v").rename(tmp_path / "nodes.txt")
+    with pytest.raises(argparse.ArgumentTypeError, match=r"there is no file .*edges\.txt"):
+        graphalytics.graph(prefix)
+    Path(f"{prefix}.e").rename(tmp_path / "edges.txt")
+
+    of = graphalytics.graph(prefix)
+
+    assert of.nodes().tolist() == nodes
+    assert [*of.edges(weighted=True).itertuples(index=False, name=None)] == edges
+
+
+@pytest.mark.parametrize("algorithm", ["BFS", "SSSP"])
+def test_a_source_vertex_must_be_a_node(written, algorithm) -> None:
+    import graphalytics
+
+    prefix, _, _ = written(directed=True, seed=0)
+    properties = Path(f"{prefix}.properties")
+    lines = [line for line in properties.read_text().splitlines() if "source-vertex" not in line]
+    name = f"graph.x.{algorithm.lower()}.source-vertex"
+    properties.write_text("\n".join([*lines, f"{name} = 999999999"]))
+    rows = ts.Dataflow("x").input("graph", graphalytics.SCHEMA).collection(diff="diff")
+
+    with pytest.raises(ts.TimelyError, match=r"(?s)source-vertex is 999999999, which is no node.*Hint"):
+        graphalytics.answer(algorithm, graphalytics.graph(prefix), rows)
 
 
 @pytest.mark.slow

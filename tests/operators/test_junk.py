@@ -149,7 +149,15 @@ def of_graph(name: str) -> Callable[[ts.Dataflow], tuple[Any, dict[str, Any]]]:
         function = getattr(ts.graphs, name)
         edges = flow.input("edges", "src long, dst long, weight long").collection()
         nodes = flow.input("nodes", "node long").collection()
-        both = {"edges": edges, "roots": nodes, "labels": nodes, "pattern": "(a)-[e]->(b)"}
+        both = {
+            "edges": edges,
+            "roots": nodes,
+            "labels": nodes,
+            "pattern": "(a)-[e]->(b)",
+            "nodes": nodes,
+            "distances": edges,
+            "pairs": edges,
+        }
         return function, {key: both[key] for key in inspect.signature(function).parameters if key in both}
 
     return made

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
@@ -39,6 +40,10 @@ ALL: dict[str, dict[str, Build]] = {
         "numbers": ts.graphs.core_numbers,
         "set": ts.graphs.maximal_independent_set,
         "colours": ts.graphs.colouring,
+        "landmarks": lambda edges: ts.graphs.landmarks(edges, edges.where(pc.field("src") < 2), node="src"),
+        "matching": lambda edges: ts.graphs.stable_matching(
+            edges.select("src", "dst", src_rank="dst", dst_rank="src")
+        ),
         "labels": lambda edges: ts.graphs.label_propagation(
             edges, edges.select("src", label="dst"), node="src", iterations=2
         ),

@@ -6,6 +6,8 @@
 - `sssp`: for each node the least sum of weights from a root.
 - `pagerank`: the PageRank of each node.
 - `motifs`: each match of a pattern of nodes and edges.
+- `landmarks`: for each node the distances to few nodes; `distance_bounds`: and what follows for others.
+- `stable_matching`: pairs of two sides, of which no two nodes prefer each other to their partners.
 - `triangles`: each three nodes with an edge between every two.
 - `lcc`: for each node the density of edges among its neighbours (its local clustering coefficient).
 - `cdlp`: for each node the label of its community, by label propagation.
@@ -36,6 +38,8 @@ from timely_spark.graphs.components import connected_components, strongly_connec
 from timely_spark.graphs.cores import core_numbers, k_core
 from timely_spark.graphs.greedy import colouring, maximal_independent_set
 from timely_spark.graphs.labels import cdlp, label_propagation
+from timely_spark.graphs.landmarks import distance_bounds, landmarks
+from timely_spark.graphs.matching import stable_matching
 from timely_spark.graphs.paths import bfs, sssp
 from timely_spark.graphs.patterns import motifs
 from timely_spark.graphs.ranks import pagerank
@@ -47,13 +51,16 @@ __all__ = [
     "colouring",
     "connected_components",
     "core_numbers",
+    "distance_bounds",
     "k_core",
     "label_propagation",
+    "landmarks",
     "lcc",
     "maximal_independent_set",
     "motifs",
     "pagerank",
     "sssp",
+    "stable_matching",
     "strongly_connected_components",
     "triangles",
 ]

@@ -96,16 +96,25 @@ def sssp(
         SchemaError: a column is missing, ends and roots are not of one flat type, or weights no numbers.
         VertexError: when it runs: a weight is null, negative or not finite; a distance is too large.
     """
-    graph = edges_of("sssp", edges, src, dst, weight)
+    graph = weighed("sssp", edges, src, dst, weight)
     start = nodes_of("sssp", roots, node, graph.schema.field("src").type)
+    return _nearest("sssp", graph, start, name)
+
+
+def weighed(algorithm: str, edges: Collection, src: str, dst: str, weight: str | None) -> Collection:
+    """The edges with weights as long or double, which are checked at run time; by default each has 1."""
+    graph = edges_of(algorithm, edges, src, dst, weight)
+    if weight is None:
+        return graph.select("src", "dst", weight=pc.scalar(1))
     kind = graph.schema.field("weight").type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        msg = f"sssp: weight={weight!r} is {kind}"
+        msg = f"{algorithm}: weight={weight!r} is {kind}"
         hint = "give whole numbers or doubles; cast with select(weight=pc.field('weight').cast('double'))."
         raise SchemaError(msg, where=caller(), hint=hint)
     wide = pa.int64() if pa.types.is_integer(kind) else pa.float64()
-    weighed = graph.select("src", "dst", weight=pc.field("weight").cast(wide))
-    return _nearest("sssp", weighed.map_batches(_checked, weighed.schema), start, name)
+    cast = graph.select("src", "dst", weight=pc.field("weight").cast(wide))
+    checked: Collection = cast.map_batches(_checked, cast.schema)
+    return checked
 
 
 def _nearest(algorithm: str, edges: Collection, roots: Collection, name: str | None) -> Collection:

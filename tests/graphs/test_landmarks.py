@@ -1,0 +1,97 @@
+"""Distances to landmarks of graphs that change, and their bounds, against networkx."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import networkx as nx
+import pytest
+
+import timely_spark as ts
+from timely_spark.errors import GraphError, SchemaError
+from timely_spark.graphs import distance_bounds, landmarks
+
+LONGS = "src long, dst long"
+NODES = [[(0, 1), (3, 1), (77, 1)], [], [(0, -1)], [(5, 2)]]
+PAIRS = [[(0, 1, 1), (2, 3, 1), (4, 4, 1), (6, 1, 1)], [(4, 6, 1), (2, 3, -1)]]
+
+
+def graph_of(edges: list[Any]) -> nx.Graph:
+    graph = nx.Graph()
+    for a, b, *weight in edges:
+        length = weight[0] if weight else 1
+        graph.add_edge(a, b, weight=min(length, graph.get_edge_data(a, b, {"weight": length})["weight"]))
+    return graph
+
+
+def distances(edges: list[Any], nodes: list[Any]) -> Iterable[tuple[Any, ...]]:
+    graph = graph_of(edges)
+    for (landmark,) in {*nodes}:
+        graph.add_node(landmark)
+        for node, distance in nx.single_source_dijkstra_path_length(graph, landmark).items():
+            yield node, landmark, distance
+
+
+def bounds(edges: list[Any], nodes: list[Any], pairs: list[Any]) -> Iterable[tuple[Any, ...]]:
+    near: dict[Any, dict[Any, Any]] = {}
+    for node, landmark, distance in distances(edges, nodes):
+        near.setdefault(node, {})[landmark] = distance
+    graph = graph_of(edges)
+    for a, b in {*pairs}:
+        both = [(near[a][one], near[b][one]) for one in near.get(a, {}) if one in near.get(b, {})]
+        if both:
+            lower, upper = max(abs(x - y) for x, y in both), min(x + y for x, y in both)
+            if a in graph and b in graph:
+                assert lower <= nx.dijkstra_path_length(graph, a, b) <= upper
+            yield a, b, lower, upper
+
+
+WAYS = [
+    {"workers": 1},
+    {"workers": 3, "seed": 1},
+    pytest.param({"workers": 2, "together": True}, marks=pytest.mark.slow),
+    pytest.param({"workers": 8, "crashes": 0.05, "seed": 2}, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("weights", [(), (1, 2, 5), (0.5, 0.25, 4.0)])
+def test_edges_and_landmarks_come_and_go(follows, changing, weights, how) -> None:
+    kind = f", weight {'double' if 0.5 in weights else 'long'}" if weights else ""
+    given = {
+        "edges": (LONGS + kind, changing(8, 10, 5, seed=2, weights=weights)),
+        "nodes": ("node long", NODES),
+    }
+    algorithm = partial(landmarks, weight="weight") if weights else landmarks
+
+    rows = follows(algorithm, distances, given, **how)
+
+    assert sum(map(len, rows.values())) > 12
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_bounds_hold(follows, changing, how) -> None:
+    given = {
+        "edges": (LONGS, changing(8, 10, 5, seed=3)),
+        "nodes": ("node long", NODES),
+        "pairs": (LONGS, PAIRS),
+    }
+
+    follows(lambda edges, nodes, pairs: distance_bounds(landmarks(edges, nodes), pairs), bounds, given, **how)
+
+
+def test_invalid_arguments_are_refused() -> None:
+    edges = ts.Dataflow("refused").input("edges", f"{LONGS}, name string").collection()
+
+    with pytest.raises(SchemaError, match=r"(?s)weight='name' is string.*test_landmarks.*Hint"):
+        landmarks(edges, edges, weight="name", node="src")
+    with pytest.raises(SchemaError, match=r"(?s)node='name' is string.*test_landmarks.*Hint"):
+        landmarks(edges, edges, node="name")
+    with pytest.raises(SchemaError, match=r"(?s)asks for columns \['node', 'landmark'.*Hint"):
+        distance_bounds(edges, edges)
+    with pytest.raises(SchemaError, match=r"(?s)src and dst are both.*test_landmarks.*Hint"):
+        distance_bounds(landmarks(edges, edges, node="src"), edges, dst="src")
+    with pytest.raises(GraphError, match=r"(?s)test_landmarks.*Hint"):
+        landmarks(edges, [1])
