@@ -88,9 +88,20 @@ EDGES = st.lists(
 )
 
 
-@given(epochs=EDGES, how=HOW)
-def test_a_loop_of_merges_ends_exactly(epochs, how) -> None:
-    """Each node gets the set of the nodes that reach it, as bits."""
+def _read_by_a_vertex(found: ts.Stream) -> ts.Stream:
+    return found.select(bits="bits", node="node").unary_notify(
+        lambda _, batch: batch.select(["node", "bits"]), "node long, bits long"
+    )
+
+
+READ = st.sampled_from(
+    [lambda found: found, lambda found: found.merge("bits", pc.bit_wise_or, keys="node"), _read_by_a_vertex]
+)
+
+
+@given(epochs=EDGES, how=HOW, read=READ)
+def test_a_loop_of_merges_ends_exactly(epochs, how, read) -> None:
+    """Each node gets the set of the nodes that reach it, as bits: once, when it is final, for any reader."""
     flow = ts.Dataflow("ancestors")
     edges = flow.input("edges", "src long, dst long", epochs="manual")
     one = pc.shift_left(pc.scalar(1), pc.field("src"))
@@ -102,7 +113,7 @@ def test_a_loop_of_merges_ends_exactly(epochs, how) -> None:
         further = seen.join(links, left="node", right="src").select(node="dst", bits="bits")
         return further.concat(seen).merge("bits", pc.bit_wise_or, keys="node")
 
-    start.loop(step).merge("bits", pc.bit_wise_or, keys="node").capture("out")
+    read(start.loop(step)).capture("out")
 
     rows = run(flow, {"edges": epochs}, **how)["out"].rows()
 
@@ -110,7 +121,9 @@ def test_a_loop_of_merges_ends_exactly(epochs, how) -> None:
     graph = nx.DiGraph()
     for epoch, of in enumerate(epochs):
         graph.add_edges_from(of)
-        found |= dict(rows.get(epoch, ()))
+        changed = rows.get(epoch, [])
+        assert len(dict(changed)) == len(changed)
+        found |= dict(changed)
         expected = {}
         for node in graph:
             above = nx.ancestors(graph, node) | (
@@ -119,6 +132,19 @@ def test_a_loop_of_merges_ends_exactly(epochs, how) -> None:
             if above:
                 expected[node] = sum(1 << one for one in above)
         assert found == expected
+
+
+def test_what_is_derived_from_a_merge_does_not_leave_its_loop() -> None:
+    flow = ts.Dataflow("derived")
+    start = flow.input("x", "k long, v long")
+
+    def step(known: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
+        merged = known.merge("v", pc.bit_wise_or, keys="k")
+        return merged, merged.select(k="k", w=pc.field("v") + 1)
+
+    start.loop(step).capture("out")
+    with pytest.raises(GraphError, match=r"(?s)not final when they leave their loop.*Hint"):
+        run(flow, {"x": [[(1, 1)]]})
 
 
 @given(epochs=EDGES, how=HOW)

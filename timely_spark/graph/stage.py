@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -89,6 +89,8 @@ class Monotone:
     #: None: the keys are the whole record, and a repeated record changes nothing
     value: str | None = None
     greatest: bool = False
+    #: of a user's lattice: the least upper bound of two arrays of values, which is the better value
+    merge: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

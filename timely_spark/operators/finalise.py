@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from typing import Any
 
 from timely_spark.errors import GraphError
-from timely_spark.graph import Edge, Graph, Kind, Monotone, Partition, Stage
+from timely_spark.graph import Edge, Graph, Kind, Monotone, Partition, Stage, Vertex
 from timely_spark.operators.aggregate import Aggregate
 from timely_spark.operators.expire import Expire, Sessions
+from timely_spark.operators.lattice import MergedPerTime
 from timely_spark.operators.monotone import Finalise
 from timely_spark.operators.output_vertex import MonotoneOutput, Output
 from timely_spark.times import only_epochs
@@ -57,7 +59,7 @@ def finalise_graph(graph: Graph) -> Graph:
                     f"flow {graph.name!r} has times of its own kind, {type(graph.times).__name__}"
                 )
                 raise GraphError(msg, hint="leave diff out.")
-        if isinstance(kind, Monotone) and by_epochs:
+        if isinstance(kind, Monotone) and kind.merge is None and by_epochs:
             copies[stage] = copy.stages[stage.index] = replace(
                 copies[stage],
                 vertex=MonotoneOutput(stage.vertex.schema, stage.vertex.diff, kind),
@@ -65,8 +67,9 @@ def finalise_graph(graph: Graph) -> Graph:
             )
     for edge in graph.edges:
         kind = within_epoch[edge.source, edge.port]
-        # an output finalises by itself only where an epoch is one time
-        waits = _needs_final(edge.target) or (isinstance(edge.target.vertex, Output) and not by_epochs)
+        # an output finalises by itself only where an epoch is one time, and the best value one that was sent
+        helped = not by_epochs or (isinstance(kind, Monotone) and kind.merge is not None)
+        waits = _needs_final(edge.target) or (isinstance(edge.target.vertex, Output) and helped)
         leaves = edge.target.kind is Kind.LEAVE and edge.target.scope.depth == 0 and isinstance(kind, Derived)
         if kind is None or not (leaves or waits or _loses(edge.target, kind)):
             copy.connect(copies[edge.source], edge.port, copies[edge.target], edge.input)
@@ -91,7 +94,10 @@ def finalise_graph(graph: Graph) -> Graph:
 
 
 def _insert(graph: Graph, source: Stage, edge: Edge, monotone: Monotone) -> Stage:
-    """Add a `Finalise` vertex behind an output of `source`."""
+    """Add a vertex that makes records final behind an output of `source`."""
+    vertex: Vertex = Finalise(monotone)
+    if monotone.merge is not None and monotone.value is not None:
+        vertex = MergedPerTime(monotone.keys, monotone.value, monotone.merge)
     stage = Stage(
         index=len(graph.stages),
         title=graph.names.part(source.title, f"settled_{edge.port}" if edge.port else "settled"),
@@ -101,7 +107,7 @@ def _insert(graph: Graph, source: Stage, edge: Edge, monotone: Monotone) -> Stag
         where=source.where,
         summary=graph.times.identity(source.scope.depth),
         outputs=(edge.schema,),
-        vertex=Finalise(monotone),
+        vertex=vertex,
         requires=(Partition(monotone.keys),),
         guarantees=monotone.keys,
     )
@@ -202,7 +208,12 @@ def _absorbs(monotone: Monotone, kind: Monotone | Derived) -> bool:
     is monotone, each result of a worse value is improved in turn. A `distinct` would keep the worse result.
     """
     before = kind.monotone if isinstance(kind, Derived) else kind
-    return before.value is None or (monotone.value is not None and monotone.greatest == before.greatest)
+    return before.value is None or (monotone.value is not None and _sense(monotone) == _sense(before))
+
+
+def _sense(monotone: Monotone) -> tuple[Any, ...]:
+    """Which of two values is the better one."""
+    return monotone.greatest, monotone.merge
 
 
 def _loses(stage: Stage, kind: NotFinal) -> bool:
@@ -213,7 +224,7 @@ def _loses(stage: Stage, kind: NotFinal) -> bool:
     if stage.scope.depth > 0 or not isinstance(kind, Monotone):
         return False
     if stage.monotone is not None:
-        same = (stage.monotone.value, stage.monotone.greatest) == (kind.value, kind.greatest)
+        same = (stage.monotone.value, *_sense(stage.monotone)) == (kind.value, *_sense(kind))
         return kind.value is not None and not same
     return stage.kind is Kind.SELECT and _carried(stage, kind) is None
 
@@ -225,9 +236,8 @@ def _carried(stage: Stage, kind: Monotone) -> Monotone | None:
     # a filter may drop a key's best record and let the second best pass
     whole = kind.value is None or stage.kind is Kind.SELECT
     if all(column in keeps for column in needed) and whole:
-        return Monotone(
-            tuple(keeps[key] for key in kind.keys), keeps[kind.value] if kind.value else None, kind.greatest
-        )
+        value = keeps[kind.value] if kind.value else None
+        return replace(kind, keys=tuple(keeps[key] for key in kind.keys), value=value)
     return None
 
 

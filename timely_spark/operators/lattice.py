@@ -137,6 +137,8 @@ class Merged(Growing):
 class MergedPerTime(BufferingVertex, Merged):
     """When a time is complete, send each key's merge, if it has grown."""
 
+    improves = True
+
     def __init__(self, keys: Sequence[str], value: str, merge: Merge) -> None:
         BufferingVertex.__init__(self)
         Merged.__init__(self, keys, value, merge)
@@ -229,9 +231,9 @@ def merge(
     """Per key the merge of all values so far, in a lattice of the user's: sent again when it grows.
 
     In a loop a value is sent as soon as it grows, without a notification, whatever the iteration it comes
-    from: no worker waits for another. What leaves the loop are lower bounds; merge them once more outside.
-    Outside loops the values of an epoch are sent when the epoch is complete, exact: one record for
-    each key and epoch in which the key's value has grown.
+    from: no worker waits for another. What leaves the loop, or is read outside loops, is exact: the values of
+    an epoch are merged once more, and sent when the epoch is complete, one record for each key whose value
+    has grown in it.
 
     The law: ``merge`` is associative, commutative and idempotent, so the result depends neither on the order
     of arrival nor on repetitions; `testing.check_lattice` checks samples. A loop ends if its values can grow
@@ -274,12 +276,13 @@ def merge(
     if value in keys:
         msg = f"merge: {value!r} is a key and the value"
         raise SchemaError(msg, where=caller(), hint="take it out of keys.")
-    made = MergedPerTime if stream.stage.scope.parent is None else Merged
+    outside = stream.stage.scope.parent is None
     return stream.select(*columns).then(
         "merge",
         [pa.schema([stream.schema.field(column) for column in columns])],
         name=name,
-        vertex=made(keys, value, merge),
+        vertex=(MergedPerTime if outside else Merged)(keys, value, merge),
+        monotone=None if outside else Monotone(keys, value, merge=merge),
         requires=[Partition(keys)],
         guarantees=keys,
         detail=value,
