@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run check test lint methods campaign mutate simulate chaos bench bench-quick clean check-tools
+.PHONY: help install run check test lint methods campaign mutate simulate chaos bench bench-quick docs clean check-tools
 
 # The Python that .venv is made from; another one: make install PYTHON=/path/to/python3.12
 PYTHON ?= python3
@@ -56,6 +56,10 @@ bench: install .venv/.bench ## measure against baselines, into benchmarks/result
 bench-quick: install .venv/.bench ## a part of it in three minutes, for a first impression
 	@$(PY) -m benchmarks --quick $(ARGS)
 
+docs: install .venv/.docs ## build the documentation site into build/site, with all links and references checked
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
+	@echo "build/site/index.html"
+
 clean: ## remove caches and what runs leave behind (.venv stays: rm -rf .venv to start over)
 	@rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
 	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
@@ -78,6 +82,11 @@ check-tools:
 
 .venv/.jars: .venv/.installed conf/prepare.py
 	@$(PY) conf/prepare.py $(ARCHIVE)
+	@touch $@
+
+# Only what builds the site needs this.
+.venv/.docs: .venv/.installed
+	@$(PY) -m pip install --quiet --group docs
 	@touch $@
 
 # Only what measures needs this.

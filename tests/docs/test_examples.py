@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+DOCUMENTS = [str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/**/*.md")))]
 FENCE = re.compile(r"^ {0,3}```")
 
 
@@ -30,13 +31,14 @@ def _program(markdown: str) -> str:
     return "\n".join(lines)
 
 
+SHOWN = {document: _program((ROOT / document).read_text(encoding="utf-8")) for document in DOCUMENTS}
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    "document", ["README.md", "docs/graphs.md", "docs/from-graphx.md", "docs/loops.md", "docs/event-time.md"]
-)
+@pytest.mark.parametrize("document", [document for document, program in SHOWN.items() if program.strip()])
 def test_the_blocks_of_a_document_run(document: str, tmp_path: Path) -> None:
-    program = _program((ROOT / document).read_text(encoding="utf-8"))
+    program = SHOWN[document]
     script = tmp_path / f"{Path(document).name}.py"
     script.write_text(program, encoding="utf-8")
 
@@ -55,13 +57,13 @@ def test_the_blocks_of_a_document_run(document: str, tmp_path: Path) -> None:
 
 
 def test_the_readme_shows_python() -> None:
-    assert _program((ROOT / "README.md").read_text(encoding="utf-8")).strip()
+    assert SHOWN["README.md"].strip()
 
 
-@pytest.mark.parametrize("document", sorted(path.name for path in ROOT.glob("*.md")))
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_no_python_block_is_exempt(document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
 
-    opened = re.findall(r"^\s*(```+\s*(?:python|py)\b.*)$", text, flags=re.MULTILINE | re.IGNORECASE)
+    opened = re.findall(r"^[ \t]*(```+[ \t]*(?:python|py)\b.*)$", text, flags=re.MULTILINE | re.IGNORECASE)
 
     assert [fence for fence in opened if fence.rstrip() != "```python"] == []

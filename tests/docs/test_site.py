@@ -1,0 +1,90 @@
+"""The site: its navigation has every page, links lead somewhere, its reference has every public name."""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import timely_spark as ts
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+FENCED = re.compile(r"^ {0,3}```.*?^ {0,3}```", re.MULTILINE | re.DOTALL)
+INSERTED = re.compile(r"^::: (\S+)$", re.MULTILINE)
+
+
+def prose(path: Path) -> str:
+    return FENCED.sub("", path.read_text(encoding="utf-8"))
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of the headings, as Markdown makes them of their text."""
+    headings = re.findall(r"^#+ (.*)$", prose(path), flags=re.MULTILINE)
+    plain = [re.sub(r"[^\w\s-]", "", re.sub(r"\]\([^)]*\)", "", text)).strip().lower() for text in headings]
+    return {re.sub(r"[-\s]+", "-", text) for text in plain}
+
+
+def is_public(name: str) -> bool:
+    """Whether a dotted name, such as timely_spark.Query.ask, exists."""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return name.startswith("timely_spark.")
+
+
+def test_the_navigation_has_every_page_and_no_other() -> None:
+    nav = re.findall(
+        r"^ +- .*: (\S+\.md)\b|^ +- (\S+\.md)$",
+        (ROOT / "mkdocs.yml").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    listed = sorted("".join(pair) for pair in nav)
+
+    assert listed == [str(page.relative_to(DOCS)) for page in PAGES], "add the page to nav in mkdocs.yml"
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name
+)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for link in LINK.findall(prose(page)):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+
+        assert target.is_file(), f"{page.name}: {link}"
+        assert target.is_relative_to(DOCS) or not page.is_relative_to(DOCS), f"{link} is not in the site"
+        if anchor.startswith("timely_spark."):
+            assert target.parent.name == "api", f"{page.name}: {link}"
+            assert is_public(anchor), f"{page.name}: {link}"
+        elif anchor:
+            assert anchor in anchors(target), f"{page.name}: {link}"
+
+
+def test_the_reference_has_every_public_name() -> None:
+    inserted = {
+        name
+        for page in DOCS.joinpath("api").glob("*.md")
+        for name in INSERTED.findall(page.read_text(encoding="utf-8"))
+    }
+
+    public = {*ts.__all__, *(f"testing.{name}" for name in ts.testing.__all__)} - {"testing"}
+    missing = {f"timely_spark.{name}" for name in public} - inserted
+
+    assert missing == set(), "add a line `::: timely_spark.name` to a page in docs/api"
+    assert [name for name in inserted if not is_public(name)] == []
+
+
+def test_a_graph_algorithm_in_a_module_of_its_name_has_a_line_of_its_own() -> None:
+    """The line of the package has all algorithms, but takes such a name for that of the module."""
+    text = (DOCS / "api" / "graphs.md").read_text(encoding="utf-8")
+    hidden = {module.name for module in pkgutil.iter_modules(ts.graphs.__path__)} & {*ts.graphs.__all__}
+
+    assert {name for name in hidden if f"::: timely_spark.graphs.{name}.{name}\n" not in text} == set()
