@@ -516,9 +516,12 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             ("log.check_owner()\n        pending", "pending"),
             ("log.check_owner()  # Spark commits", "pass  # Spark commits"),
             ("*sorted(read - sent)]", "*sorted(sent - read)]"),
-            ("manifest = log.prune(manifest, keep=self.context.keep)", "pass"),
             (
-                "manifest = log.prune(manifest, keep=self.context.keep)",
+                "manifest = log.prune(manifest, keep=self.context.keep, seconds=self.context.keep_seconds)",
+                "pass",
+            ),
+            (
+                "manifest = log.prune(manifest, keep=self.context.keep, seconds=self.context.keep_seconds)",
                 "manifest = log.prune(manifest, keep=0)",
             ),
             ("last, self._last = self._last, None", "last = self._last"),

@@ -433,6 +433,7 @@ class Dataflow:
         record: str | None = None,
         replace: bool = False,
         warn_after: int | None = 10_000,
+        keep: float | str | None = None,
     ) -> Query:
         """Run on Spark, as one streaming query that continues from its checkpoint.
 
@@ -466,6 +467,8 @@ class Dataflow:
                 flow's inputs, or have the query's name or checkpoint. Sent records are kept if the checkpoint
                 is the same.
             warn_after: iterations of a loop in one epoch, after which a warning is logged; None: never.
+            keep: how long the states of earlier micro-batches are kept for `timely_spark.inspect`: seconds,
+                or text such as "7 days"; at least as many are kept as Spark keeps of its own log.
 
         Returns:
             The query, with the methods of Spark's `StreamingQuery` and those of time.
@@ -499,6 +502,7 @@ class Dataflow:
             parallel_rounds=parallel_rounds,
             record=record,
             replace=replace,
+            keep=keep,
         )
 
     @locate_errors

@@ -71,6 +71,7 @@ def raw(process: Stepper, batch: int) -> tuple[Any, pa.Table]:
     assert found is not None
     manifest = dataclasses.asdict(found[0])
     manifest["stats"].pop("slowest")
+    manifest.pop("written")
     return manifest, found[1]
 
 

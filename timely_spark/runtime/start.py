@@ -25,6 +25,7 @@ from timely_spark.compiler.summary import plan_summary
 from timely_spark.coordinator import Bound, Coordinator
 from timely_spark.errors import TimelyError
 from timely_spark.graph import caller, frame_schema, whole
+from timely_spark.runtime.arguments import seconds
 from timely_spark.runtime.errors import (
     CheckpointInUse,
     InputsInUse,
@@ -87,6 +88,7 @@ def start(
     parallel_rounds: bool | None = None,
     record: str | None = None,
     replace: bool = False,
+    keep: float | str | None = None,
 ) -> Query:
     """Start (or restart) a compiled flow as one streaming query.
 
@@ -108,6 +110,7 @@ def start(
         name=plan.name,
         run=uuid.uuid4().hex,
         keep=_retention(session),
+        keep_seconds=0.0 if keep is None else seconds("keep", keep),
         rounds=rounds,
         parallel=_parallel(session, plan.workers, asked=parallel_rounds),
         record=record,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
@@ -18,6 +16,7 @@ from timely_spark.differential.trace import DIFF, consolidate, consolidation, nu
 from timely_spark.errors import SchemaError, shorten
 from timely_spark.graph import caller, describe, refuse
 from timely_spark.graph.schema import as_table
+from timely_spark.runtime.arguments import seconds
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.history import EPOCH, epochs_of, stamped
 from timely_spark.state.keys import Indices
@@ -37,12 +36,7 @@ def how_old(*, fresh: bool, within: float | str | None) -> float | None:
         return 0.0 if fresh else None
     if fresh:
         return refuse(within, what="within", expected="no fresh=True beside it", hint="fresh is within=0.")
-    with contextlib.suppress(ValueError, TypeError):
-        seconds = pd.Timedelta(within).total_seconds() if isinstance(within, str) else float(within)
-        if 0 <= seconds < math.inf:
-            return seconds
-    hint = 'within=1, within="1s" or within="2 minutes".'
-    return refuse(within, what="within", expected="seconds, or a number and a unit of time,", hint=hint)
+    return seconds("within", within)
 
 
 @dataclass(frozen=True, slots=True)

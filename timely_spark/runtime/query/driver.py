@@ -85,7 +85,7 @@ class Driver:
         manifest = manifest_of(self._rounds, coordinator, result, states)
         gone = [*manifest.gone, *sorted(read - sent)]
         manifest = pending.into(replace(manifest, gone=gone, captured=captured))
-        manifest = log.prune(manifest, keep=self.context.keep)
+        manifest = log.prune(manifest, keep=self.context.keep, seconds=self.context.keep_seconds)
         log.write(manifest, pa.concat_tables([result.rows, states.rows()]))
         log.check_owner()  # Spark commits the batch when this returns
         self._log_batch(manifest, result, time.perf_counter() - started)

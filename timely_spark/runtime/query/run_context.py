@@ -62,6 +62,8 @@ class RunContext:
     first: int = FIRST
     #: How many batches can be rolled back; Spark keeps as many of its own log.
     keep: int = 100
+    #: How long, in seconds, even more batches are kept for inspection.
+    keep_seconds: float = 0.0
     #: How many rounds a micro-batch may take; 1: each round is one.
     rounds: int = 100
     #: Whether parallel tasks run large rounds; else large exchanges are micro-batches.

@@ -326,11 +326,19 @@ class RoundLog:
         return self.files.found(name, self.files.table(name))
 
     # -- removal ---------------------------------------------------------------------------------------------
-    def prune(self, manifest: Manifest, *, keep: int) -> Manifest:
-        """Remove manifests before `manifest.batch - keep`, and their `gone` files; a few per call."""
+    def prune(self, manifest: Manifest, *, keep: int, seconds: float = 0.0) -> Manifest:
+        """Remove manifests before `manifest.batch - keep`, and their `gone` files; a few per call.
+
+        Args:
+            seconds: manifests that were written since then are kept, too.
+        """
         until = min(max(manifest.batch - keep, manifest.kept_from), manifest.kept_from + 4)
         for batch in range(manifest.kept_from, until):
-            gone = old.gone if (old := self.read(batch)) is not None else []
+            old = self.read(batch)
+            if old is not None and old.written > manifest.written - seconds:
+                until = batch
+                break
+            gone = old.gone if old is not None else []
             terms = {self.term, self._earlier.get(batch, self.term)}
             # if the process stops here, the next run repeats the removal
             for name in (*gone, *(f"rounds/{term}/{batch}.arrow" for term in terms)):

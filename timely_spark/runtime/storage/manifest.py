@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -53,6 +54,8 @@ class Manifest:
     #: Records that the limits of loops have dropped, by loop, since the flow began.
     cut_off: dict[str, int] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)
+    #: When the batch ended, in seconds since 1970.
+    written: float = field(default_factory=lambda: time.time(), compare=False)  # noqa: PLW0108 - tests set it
     format: int = FORMAT
 
     def encode(self) -> bytes:
