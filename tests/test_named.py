@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,6 +120,7 @@ STREAMS: dict[str, Build] = {
     "foreach_epoch": lambda x, _: x.foreach_epoch(nothing, name="it"),
     "to_delta": lambda x, _: x.to_delta("/nowhere", name="it"),
     "to_files": lambda x, _: x.to_files("/nowhere", name="it"),
+    "capture_to": lambda x, _: x.capture_to(tempfile.mkdtemp(), name="it"),
     "collection": lambda x, _: x.collection(diff="v", name="it").stream,
 }
 for path in sorted((Path(__file__).parent / "operators").glob("test_*.py")):
@@ -188,6 +190,7 @@ COLLECTIONS: dict[str, Build] = {
     "foreach_epoch": lambda x, _: x.foreach_epoch(nothing, name="it"),
     "to_delta": lambda x, _: x.to_delta("/nowhere", keys=["k", "v"], name="it"),
     "to_files": lambda x, _: x.to_files("/nowhere", name="it"),
+    "capture_to": lambda x, _: x.capture_to(tempfile.mkdtemp(), name="it"),
 }
 GRAPHS: dict[str, Build] = {
     "connected_components": lambda x, _: ts.graphs.connected_components(x, src="k", dst="v", name="it"),
@@ -274,6 +277,7 @@ WITHOUT = {
         "source",
         "files",
         "delta",
+        "replay",
         "handle",
         "compile",
         "start",

@@ -320,6 +320,37 @@ class Dataflow:
         self.frames[name] = table
         return source
 
+    @locate_errors
+    def replay(self, name: str, path: str | os.PathLike[str]) -> Source:
+        """What another flow captures by `Stream.capture_to`, epoch by epoch, also while it still runs.
+
+        Law: the records of epoch e are those of the captured stream at epoch e, and the frontier is that of
+        the captured stream: an epoch ends when its file is there, also an empty one, and the input is closed
+        at the end of the capture. The number of workers, crashes and restarts of either flow change nothing.
+        Epochs that the capture skipped are empty here. The epochs count as manual ones, so other inputs of
+        this flow have manual epochs, too. Several epochs may be read together; the tasks read the files.
+
+        Args:
+            name: the input's name.
+            path: the folder, in which the other flow has been started.
+
+        **Columns:** out those of the captured stream.
+
+        Raises:
+            BadFile: nothing was captured there; at run time: files are gone or damaged, or the folder has
+                another capture now.
+            BadLocation: the path cannot be reached.
+
+        Example: see `Stream.capture_to`.
+        """
+        from timely_spark.runtime.sources.folder import Folder
+        from timely_spark.runtime.sources.replay import ReplaySource
+
+        source = ReplaySource(Folder.of(name, caller(), path, "arrow", None))
+        stage = self._input(name, [as_schema(source.schema())], "manual")
+        self.frames[name] = source
+        return Source(self, stage)
+
     def _source(self, name: str, schema: pa.Schema, epoch: str | None, max_jump: int) -> Source:
         if epoch is not None:
             check_epoch_column(name, schema, epoch, max_jump)

@@ -37,6 +37,7 @@ class StreamMethods(Suggests):
     branch = timely_spark.operators.rows.branch
     broadcast = timely_spark.operators.route.broadcast
     capture = timely_spark.operators.outputs.capture
+    capture_to = timely_spark.operators.outputs.capture_to
     collection = timely_spark.differential.linear.collection
     concat = timely_spark.operators.route.concat
     count_distinct = timely_spark.operators.lattice.count_distinct
@@ -86,6 +87,7 @@ class CollectionMethods(Suggests):
     asof_join = timely_spark.differential.asof.asof_join
     broadcast_join = timely_spark.differential.broadcasts.broadcast_join
     capture = timely_spark.differential.outputs.capture
+    capture_to = timely_spark.differential.outputs.capture_to
     concat = timely_spark.differential.linear.concat
     consolidate = timely_spark.differential.linear.consolidate
     count = timely_spark.differential.reductions.count

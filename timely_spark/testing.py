@@ -57,6 +57,7 @@ from timely_spark.dataflow import Dataflow
 from timely_spark.errors import BadArgument, TimelyError
 from timely_spark.graph import Kind, as_table, caller, refuse, whole
 from timely_spark.graph.arguments import check_schedule, most_epochs
+from timely_spark.runtime.sources.simulated import SimulatedFolders
 from timely_spark.state.codec import Blobs, unpack_parts
 from timely_spark.state.keys import from_bytes
 from timely_spark.times import as_epoch
@@ -186,7 +187,7 @@ class Simulation:
         self._input: list[pa.Table] = []
         self._cancel: list[int] = []
         self._stands: dict[str, int | None] = dict.fromkeys(self.plan.sources, 0)
-        self._seq = 0
+        self._seq, self.folders = 0, SimulatedFolders(flow, self.plan)
 
     # -- input -----------------------------------------------------------------------------------------------
 
@@ -239,6 +240,7 @@ class Simulation:
 
     def step(self) -> bool:
         """Run one batch to its commit; False if there is nothing to run."""
+        self.folders.replay(self)
         if self.idle:
             return False
         self._begun.append(self._begin())
@@ -388,9 +390,11 @@ class Simulation:
             template: Any = (node := self.plan.by_name[sink]).template
             self._deliver(node, epoch, template.finish(self._parts.pop((sink, epoch), [])))
             next(point)
+        self.folders.end(complete=self.result.complete)
 
     def _deliver(self, node: Node, epoch: int, table: pa.Table, *, batch: int | None = None) -> None:
         """Deliver an epoch's records, or a batch's part of them if released on arrival."""
+        self.folders.deliver(node.name, epoch, table)
         seen = self.captured[node.name].epochs
         old = self._delivered.get((node.name, epoch, batch))
         if old is None:
@@ -508,6 +512,7 @@ def run(
             simulation.step()
         else:
             simulation.run()
+    simulation.folders.replay(simulation)
     for source in plan.inputs:
         if source.epochs != "clock":
             simulation.close(source.name)

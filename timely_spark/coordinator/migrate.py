@@ -260,6 +260,9 @@ class _Migrator:
             name = source.name
             if name not in kinds:
                 epochs[name] = self.snapshot["batch"] + 1 if source.epochs == "clock" else oldest
+                if epochs[name] and source.epochs == "manual" and not source.stage.handle:
+                    text = f"{self._shown(name)}, a replay, is new: its first epochs are complete here"
+                    self._problem(text, "replay it in a flow with a new checkpoint")
                 continue
             epochs[name] = old_epochs[name]
             if name in self.differences.changed and source.stage.handle:

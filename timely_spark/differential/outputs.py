@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -228,4 +229,35 @@ def to_files(
         SchemaError: the records have a column `diff`, or nested ones.
     """
     _changes(collection, diff, name).to_files(path, format, overwrite=overwrite, name=name)
+    return collection
+
+
+@operator(Collection)
+def capture_to(
+    collection: Collection,
+    path: str | os.PathLike[str],
+    *,
+    diff: str = "diff",
+    overwrite: bool = False,
+    name: str | None = None,
+) -> Collection:
+    """Write the changes and the progress to a folder: as `Stream.capture_to` of `changes(diff)`.
+
+    ``flow.replay(name, path).collection(diff="diff")`` is the collection in another flow, epoch by epoch.
+
+    **Columns:** written: the records', then `diff` long.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("first")
+        >>> numbers = flow.input("x", "n long").collection().distinct()
+        >>> numbers.capture_to("/shared/numbers", name="shared")
+        Collection(distinct: n int64)
+
+    Raises:
+        GraphError: the collection is in a loop.
+        BadArgument: `path` is no path.
+        SchemaError: the records have a column `diff`, or nested ones.
+    """
+    _changes(collection, diff, name).capture_to(path, overwrite=overwrite, name=name)
     return collection

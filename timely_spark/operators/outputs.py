@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Kind, Stage, caller, check_columns, check_names, names, operator
+from timely_spark.graph import Kind, Stage, caller, check_columns, check_names, names, operator, refuse
 from timely_spark.operators.exactly_once import ExactlyOnce
 from timely_spark.operators.output_vertex import Output, Watch
 from timely_spark.streams import Stream
@@ -287,6 +288,48 @@ def to_files(
         msg = f"to_files: format={format!r}"
         raise GraphError(msg, where=caller(), hint="'parquet', 'arrow' or 'csv'.")
     return _output(stream, "to_files", name, "files", "epoch", path=path, format=format, overwrite=overwrite)
+
+
+@operator(Stream)
+def capture_to(
+    stream: Stream, path: str | os.PathLike[str], *, overwrite: bool = False, name: str | None = None
+) -> Stream:
+    """Write the records and the progress of the stream to a folder, which `Dataflow.replay` reads.
+
+    Exactly once: an epoch appears, whole and after all epochs before it, when it is complete, also an empty
+    one; so another flow sees the records and the frontier of this one, while this one runs or later, on any
+    number of workers (timely dataflow's capture and replay). When all inputs are closed and all work is done,
+    the end is written, too. Also in the simulator. Costs nothing but the files; a large epoch is written by
+    one of Spark's tasks.
+
+    Args:
+        stream: any outside loops.
+        path: a folder for this output alone, which the processes of both flows can reach.
+        overwrite: remove the epochs that another checkpoint wrote there.
+
+    **Columns:** written: the stream's own; the epoch is in the file's name.
+
+    Example:
+        >>> import tempfile, timely_spark as ts
+        >>> shared = tempfile.mkdtemp()
+        >>> first, second = ts.Dataflow("first"), ts.Dataflow("second")
+        >>> _ = first.input("x", "n long", epochs="manual").distinct().capture_to(shared)
+        >>> _ = ts.testing.run(first, {"x": [[1, 2], [], [2, 3]]}, workers=2)
+        >>> _ = second.replay("new", shared).capture("out")
+        >>> ts.testing.run(second, {}, workers=3)["out"].rows()
+        {0: [(1,), (2,)], 1: [], 2: [(3,)], 3: []}
+
+    Raises:
+        GraphError: the stream is in a loop.
+        BadArgument: `path` is no path.
+        OutputMismatch: at the start: the folder holds other files.
+        TableTaken: at the start: another checkpoint's epochs are there, and `overwrite` is false.
+    """
+    if not isinstance(path, str | os.PathLike):
+        refuse(path, what="path", expected="a path", hint="give a folder that both flows can reach")
+    return _output(
+        stream, "capture_to", name, "folder", "epoch", path=os.fspath(path), overwrite=bool(overwrite)
+    )
 
 
 def _output(

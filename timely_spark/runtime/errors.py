@@ -156,6 +156,12 @@ class EpochClosed(TimelyError, ValueError):
         msg = f"Input {name!r} follows the flow's clock, so {verb} has no meaning."
         return cls(msg, hint='flow.input(name, schema, epochs="manual").')
 
+    @classmethod
+    def by_the_capture(cls, name: str) -> EpochClosed:
+        """The input replays a capture."""
+        msg = f"Input {name!r} replays a capture, so close() has no meaning."
+        return cls(msg, hint="it ends when the flow that captures is complete: close that flow's inputs.")
+
 
 def _who(owner: Mapping[str, object]) -> str:
     place = f"process {owner.get('pid')} on {owner.get('host')}, started {owner.get('started')}"

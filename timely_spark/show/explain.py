@@ -236,6 +236,7 @@ def _epochs(inputs: Iterable[Source]) -> Iterator[str]:
         )
     for source in inputs:
         if source.epochs == "manual":
-            yield f"epochs: {source.name} delays the flow until the program advances or closes it"
+            ends = "the program advances or closes it" if source.stage.handle else "the capture advances"
+            yield f"epochs: {source.name} delays the flow until {ends}"
         elif source.epochs != "clock":
             yield f"epochs: {source.name} ends an epoch a round after a higher {source.epochs} was seen"

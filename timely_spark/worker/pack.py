@@ -22,7 +22,9 @@ from timely_spark.worker.wire import Advance, InputBatch, Item, Tick
 PIECE_BYTES = 8 << 20
 
 
-def pack(plan: Plan, source: str, table: pa.Table, shard: int, seq: int = 0) -> pa.Table:
+def pack(
+    plan: Plan, source: str, table: pa.Table, shard: int, seq: int = 0, *, epoch: int | None = None
+) -> pa.Table:
     """Pack a part of what a source read in one micro-batch: one Arrow batch per (entry, worker).
 
     With an epoch column, a batch has the rows of all epochs, in order of epochs, and every worker gets the
@@ -32,6 +34,7 @@ def pack(plan: Plan, source: str, table: pa.Table, shard: int, seq: int = 0) -> 
         table: rows in the input's schema, perhaps without columns that nothing reads.
         shard: the number of the task's partition, which is the same when the batch is read again.
         seq: the number of this call for the partition.
+        epoch: with manual epochs, the epoch of the rows.
 
     Returns:
         Rows of schema `ROWS`; at least one, so that an epoch without records completes, too.
@@ -39,9 +42,9 @@ def pack(plan: Plan, source: str, table: pa.Table, shard: int, seq: int = 0) -> 
     entry = plan.source(source)
     schema = pa.schema([entry.stage.outputs[0].field(name) for name in table.schema.names])
     table = table.cast(schema) if table.schema != schema else table
-    first, tick = shard % plan.workers, Tick(source=source)
+    first, tick = shard % plan.workers, Tick(source=source, epoch=epoch)
     if not by_column(entry.epochs):
-        return wire.table([(first, tick), *_pack(plan, entry, _Batch(table), shard, seq)])
+        return wire.table([(first, tick), *_pack(plan, entry, _Batch(table), shard, seq, epoch=epoch)])
     if not table.num_rows:
         return wire.table([(first, tick)])
     batch = _by_epoch(table, entry.epochs)

@@ -63,8 +63,9 @@ class Received:
             )
         for advance in sorted(advances, key=attrgetter("seq")):
             name, before = advance.source, self.frontiers[advance.source]
-            if advance.to is None and before is not None and self.plan.source(name).epochs == "manual":
-                self.ticks.add(before)  # closing an input completes its last epoch
+            of = self.plan.source(name)
+            if advance.to is None and before is not None and of.epochs == "manual" and of.stage.handle:
+                self.ticks.add(before)  # closing a handle completes its last epoch
             self.frontiers[name] = self.advanced[name] = advance.to
 
     def _check_epochs(self, ticks: list[Tick]) -> None:

@@ -490,7 +490,7 @@ class Query(Display):
 
         Raises:
             UnknownName: there is no input of that name.
-            EpochClosed: the input has clock epochs, which end with each micro-batch.
+            EpochClosed: the input has clock epochs, which end with each micro-batch; or replays a capture.
             QueryEnded: the input's handle sends to another query, or the checkpoint is deleted.
         """
         inputs = {input_.name: input_ for input_ in self._context.plan.inputs}
@@ -500,6 +500,8 @@ class Query(Display):
         self._check_kept("close()")
         if by_column(epochs):
             close_source(self._context.log, source)
+        elif source not in self._closing:
+            raise EpochClosed.by_the_capture(source)
         elif not self._closing[source]():
             why = f"the handle of {source!r} sends to another query"
             raise QueryEnded.verb(self._context.name, "close()", why, where=caller())

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from timely_spark.compiler.plan import Plan
 from timely_spark.runtime.handle.watch import Watch
 from timely_spark.runtime.storage.entries import Journal, Position
-from timely_spark.worker.columns import by_column
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Sent:
             first_open = min((position.epoch for position in manual if not position.closed), default=None)
             last = max(position.epoch for position in manual) if first_open is None else first_open - 1
             return lambda: last
-        if any(by_column(source.epochs) for source in self.plan.inputs):
+        if any(source.epochs != "clock" for source in self.plan.inputs):
             now = self.watch.newest().coordinator
             open_ = [at for at in now["inputs"].values() if at is not None]
             closed: int = min(open_) - 1 if open_ else now["begun"]

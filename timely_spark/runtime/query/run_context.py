@@ -110,14 +110,16 @@ class RunContext:
         labels = pa.array(self.labels, pa.int32())
         return rows.set_column(0, ROWS.field(0), pc.take(labels, rows.column("worker"))).cast(ROWS)
 
-    def pack(self, source: str, batches: Iterator[pa.RecordBatch], shard: int) -> Iterator[pa.RecordBatch]:
+    def pack(
+        self, source: str, batches: Iterator[pa.RecordBatch], shard: int, *, epoch: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """The rows for the workers of the part `shard` of a source's input, in portions."""
         seq = 0
         for seq, table in enumerate(portions(batches, PORTION_BYTES, lambda batch: batch.nbytes), 1):
-            yield from self.labelled(pack(self.plan, source, table, shard, seq - 1)).to_batches()
+            yield from self.labelled(pack(self.plan, source, table, shard, seq - 1, epoch=epoch)).to_batches()
         if not seq:  # an empty part reports its epoch, too: an epoch without rows still completes
             empty = self.plan.source(source).stage.outputs[0].empty_table()
-            yield from self.labelled(pack(self.plan, source, empty, shard)).to_batches()
+            yield from self.labelled(pack(self.plan, source, empty, shard, epoch=epoch)).to_batches()
 
     @contextmanager
     def task(self) -> Iterator[None]:

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 Format = Literal["parquet", "arrow", "csv"]
 #: The owner of the files; readers ignore names that begin with an underscore.
-_OWNER = "_timely_spark.json"
+OWNER = "_timely_spark.json"
+#: Marks the end of a capture: there is no later epoch.
+COMPLETE = "_complete"
+_EPOCH = re.compile(r"epoch-\d{20}\.\w+")
 #: Rows of a row group, or record batch.
 _GROUP = 1 << 20
 
@@ -52,9 +55,13 @@ class FolderSink(Sink):
         if self.format == "csv" and nested:
             msg = f"{self.path}: columns {nested} are nested, which csv has no form for."
             raise OutputMismatch(msg, hint='to_files(format="parquet"), or select what is in them.')
+        self._claim(output, identity)
+
+    def _claim(self, output: Output, identity: str) -> None:
+        """Own the folder, or refuse to write to it."""
         files, own = Files(self.path), {"checkpoint": identity, "output": output.name}
-        content = files.read(_OWNER)
-        owner = None if content is None else files.parsed(_OWNER, content)
+        content = files.read(OWNER)
+        owner = None if content is None else files.parsed(OWNER, content)
         if owner == own:
             files.tidy(".")
             return
@@ -73,42 +80,50 @@ class FolderSink(Sink):
         if owner is not None and not self.overwrite:
             raise TableTaken.by(self.path, found=owner["checkpoint"], mine=identity)
         for name in names:  # before the owner changes, so that the next start repeats an interrupted removal
-            if re.fullmatch(r"epoch-\d{20}\.\w+", name):
+            if _EPOCH.fullmatch(name) or name == COMPLETE:
                 files.remove(name)
-        files.write(_OWNER, json.dumps(own).encode())
+        files.write(OWNER, json.dumps(own).encode())
 
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Write a file for each epoch, also an empty one, so that readers see which epochs are complete."""
         for part in parts:
-            name = f"epoch-{part.epoch:020d}.{self.format}"
-            schema = arrow_schema(part.vertex.schema)
-            write = _Writer(Files(self.path), name, self.format, part.epoch, schema)
+            write = self._writer(part.epoch, part.vertex.schema)
             if part.is_large:
                 numbered(part.frame(session)).coalesce(1).mapInArrow(write.as_task, "rows long").collect()
             else:
                 write([part.table])
 
+    def _writer(self, epoch: int, schema: pa.Schema) -> Writer:
+        return Writer(Files(self.path), self._name(epoch), self.format, arrow_schema(schema), epoch)
+
+    def _name(self, epoch: int) -> str:
+        return f"epoch-{epoch:020d}.{self.format}"
+
 
 @dataclass(frozen=True)
-class _Writer:
+class Writer:
     """Writes the file of one epoch."""
 
     files: Files
     name: str
     format: Format
-    epoch: int
     schema: pa.Schema
+    #: for the column of epochs; None: without the column
+    epoch: int | None = None
 
     def __call__(self, tables: Iterable[pa.Table]) -> int:
         """Write the records in Spark's types; returns the number of rows."""
-        schema = stamped(self.schema.empty_table(), self.epoch, EPOCH).schema
+        schema = self._stamped(self.schema.empty_table()).schema
         sink, rows = pa.BufferOutputStream(), 0
         with _open(self.format, sink, schema) as writer:
             for table in tables:
-                writer.write_table(stamped(table.cast(self.schema), self.epoch, EPOCH))
+                writer.write_table(self._stamped(table.cast(self.schema)))
                 rows += table.num_rows
         self.files.write(self.name, sink.getvalue(), durable=True)
         return rows
+
+    def _stamped(self, table: pa.Table) -> pa.Table:
+        return table if self.epoch is None else stamped(table, self.epoch, EPOCH)
 
     def as_task(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the records in a Spark task, from batches with `numbered` columns."""

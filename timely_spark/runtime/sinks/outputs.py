@@ -7,6 +7,7 @@ from typing import Any
 
 from timely_spark.compiler import Plan
 from timely_spark.operators.outputs import OutputSpec
+from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
 from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.folder import FolderSink
 from timely_spark.runtime.sinks.sink import (
@@ -49,6 +50,8 @@ def _sink(spec: OutputSpec) -> Sink:
             sink = DeltaSink(options["table"], keys=keys, diff=diff, overwrite=overwrite)
         case "files":
             sink = FolderSink(options["path"], options["format"], overwrite=options["overwrite"])
+        case "folder":
+            sink = CaptureFolderSink(options["path"], overwrite=options["overwrite"])
         case _:
             msg = f"output {spec.name!r} is of an unknown kind {spec.kind!r}"
             raise ValueError(msg)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -30,8 +31,10 @@ from timely_spark.runtime.query.run_context import RunContext
 from timely_spark.runtime.sources.arrivals import File, Part, Unread, split
 from timely_spark.runtime.sources.delta_log import DeltaSource
 from timely_spark.runtime.sources.journal import FileJournal
+from timely_spark.runtime.sources.replay import Captured, ReplaySource, epoch_of
+from timely_spark.worker import pack_input
 
-Offset = dict[str, int]
+Offset = dict[str, Any]
 
 #: Looking for new files takes at most one part in so many of the time.
 _IDLE = 10
@@ -235,7 +238,95 @@ class DeltaReader(Reader):
         return [file for version in versions for file in log.files(version)]
 
 
+#: One batch replays at most so many bytes of files, but one epoch at least.
+_REPLAYED = 64 << 20
+
+
+class EpochsShare(InputPartition):
+    """The epochs that one task replays, and what the task tells the workers of the input's progress."""
+
+    def __init__(self, number: int, parts: list[tuple[int, Part]], progress: int | None) -> None:
+        super().__init__(number)
+        #: (shard, file): the shard's number is the same when the batch is read again
+        self.parts = parts
+        #: The epoch to which the input advances; None: it is closed; 0: another task tells.
+        self.progress = progress
+
+
+class ReplayReader(Reader):
+    """Answers Spark's polls by listing the folder of a capture.
+
+    Its offset is `{"epoch": e, "epochs": n, "complete": 0 or 1, "capture": id}`: the n epochs up to e have
+    been read. The folder is its own journal: an epoch never changes its records, and epochs appear in order.
+    """
+
+    #: With availableNow, what was there at the start.
+    _target: Captured | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read what is there now, and nothing later."""
+        with self.context.reporting():
+            self._target = self.source.after(-1)
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        """The offset before the first epoch."""
+        return {"epoch": -1, "epochs": 0, "complete": 0}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """The offset after the next epochs; `start` if there is nothing new.
+
+        Raises:
+            BadFile: the position in the checkpoint is not of a replay, or of one of another capture.
+        """
+        with self.context.reporting():
+            epoch = self._number(start, "epoch")
+            waits = self._target is None and time.monotonic() < self._next_look
+            if start["complete"] or waits:
+                return start
+            with self._looking():
+                capture: Any = start.get("capture") or self.source.capture()
+                self.source.check_same(capture)
+                found = self._target or self.source.after(epoch)
+            epochs = [(at, file) for at, file in found.epochs if at > epoch]
+            sizes = accumulate(file.size for _, file in epochs)
+            read = max(1, sum(size <= _REPLAYED for size in sizes)) if epochs else 0
+            complete = found.complete and read == len(epochs)
+            if not read and not complete:
+                return start
+            if read < len(epochs):
+                self._next_look = 0.0
+            last = epochs[read - 1][0] if read else epoch
+            epochs_read = start["epochs"] + read
+            return {"epoch": last, "epochs": epochs_read, "complete": int(complete), "capture": capture}
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """The shares of the tasks: whole epochs. The first one also tells the progress."""
+        with self.context.reporting():
+            number = end["epochs"] - start["epochs"]
+            files = [file for _, file in self.source.between(start["epoch"], end["epoch"], number)]
+        shares: list[list[tuple[int, Part]]] = []
+        for parts in split(files, self.source.tasks, divisible=False) or [[]]:
+            shares.append(list(enumerate(parts, sum(map(len, shares)))))
+        progress = None if end["complete"] else end["epoch"] + 1
+        return [EpochsShare(n, parts, 0 if n else progress) for n, parts in enumerate(shares)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The packed rows of the epochs, and the progress."""
+        assert isinstance(partition, EpochsShare)
+        name, context, source = self._name, self.context, self.source
+        schema = context.plan.source(name).stage.outputs[0]
+        with context.task():
+            for shard, part in partition.parts:
+                rows = source.folder.read([part], schema, source.columns)
+                yield from context.pack(name, rows, shard, epoch=epoch_of(part.path))
+            if partition.progress != 0:
+                to = partition.progress
+                progress = pack_input(context.plan, name, [(0, "advance" if to else "close", to, None)])
+                yield from context.labelled(progress).to_batches()
+
+
 def reader_of(context: RunContext, option: str) -> Reader:
     """The reader for the text that `FileSource.to_option` made."""
     source = pickle.loads(base64.b64decode(option))
-    return DeltaReader(context, source) if isinstance(source, DeltaSource) else FilesReader(context, source)
+    kinds = {DeltaSource: DeltaReader, ReplaySource: ReplayReader}
+    return kinds.get(type(source), FilesReader)(context, source)

@@ -1,0 +1,118 @@
+"""`ReplaySource`: the epochs that another flow captures, in order, and whether there are more to come."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from timely_spark.runtime.errors import BadFile
+from timely_spark.runtime.sinks.capture_folder import SCHEMA
+from timely_spark.runtime.sinks.folder import COMPLETE, OWNER
+from timely_spark.runtime.sources.arrivals import File
+from timely_spark.runtime.sources.folder import FileSource
+from timely_spark.runtime.storage.files import Files
+
+_EPOCH = re.compile(r"epoch-(\d{20})\.arrow")
+
+
+class Captured(NamedTuple):
+    """What a capture has written after an epoch."""
+
+    #: (epoch, file), in order
+    epochs: list[tuple[int, File]]
+    #: Whether there is no later epoch.
+    complete: bool
+
+
+@dataclass(frozen=True)
+class ReplaySource(FileSource):
+    """A source that replays what `CaptureFolderSink` writes."""
+
+    def schema(self) -> pa.Schema:
+        """The schema of the captured stream.
+
+        Raises:
+            BadFile: nothing was captured here.
+        """
+        if (empty := self._files.table(SCHEMA)) is None:
+            raise self._none()
+        return empty.schema
+
+    def capture(self) -> str:
+        """The id of the capture, another one for each checkpoint of the flow that captures.
+
+        Raises:
+            BadFile: nothing was captured here.
+        """
+        if (content := self._files.read(OWNER)) is None:
+            raise self._none()
+        return str(self._files.parsed(OWNER, content)["checkpoint"])
+
+    def check_same(self, capture: str) -> None:
+        """Check that the folder still has the capture of which epochs were read.
+
+        Raises:
+            BadFile: a flow with another checkpoint has begun to capture here.
+        """
+        if (now := self.capture()) != capture:
+            msg = f"{self.folder.path} has the capture of checkpoint {now}; epochs were read of {capture}"
+            raise self._error(msg, "start this flow with a new checkpoint, or capture to another folder.")
+
+    def after(self, epoch: int) -> Captured:
+        """The epochs after `epoch` that are there."""
+        complete = self._files.exists(COMPLETE)  # before the listing: all files were there before the mark
+        found = self._listed(epoch)
+        if found and not complete:
+            # a listing may miss a file that appears meanwhile, and have a later one: what was there at the
+            # end of the first listing is in the second
+            last = found[-1][0]
+            found = [(at, file) for at, file in self._listed(epoch) if at <= last]
+        return Captured(found, complete)
+
+    def between(self, start: int, end: int, number: int) -> list[tuple[int, File]]:
+        """The epochs after `start` up to `end`, of which there are `number`.
+
+        Raises:
+            BadFile: some are gone.
+        """
+        found = [(at, file) for at, file in self._listed(start) if at <= end]
+        if len(found) != number:
+            msg = (
+                f"{self.folder.path} had {number} epochs from {start + 1} to {end}, which are planned; now "
+                f"it has {len(found)} of them"
+            )
+            hint = "restore them and start again; remove files only when all flows have replayed them."
+            raise self._error(msg, hint)
+        return found
+
+    def _listed(self, epoch: int) -> list[tuple[int, File]]:
+        return sorted(pair for pair in _epochs(self.folder.files()) if pair[0] > epoch)
+
+    @property
+    def _files(self) -> Files:
+        return Files(self.folder.path)
+
+    def _none(self) -> BadFile:
+        hint = "start the flow with capture_to(path) first; its first epoch need not be complete."
+        return self._error(f"{self.folder.path} has no capture", hint)
+
+    def _error(self, msg: str, hint: str) -> BadFile:
+        return BadFile(f"source {self.folder.source!r}: {msg}", where=self.folder.where, hint=hint)
+
+
+def epoch_of(path: str) -> int:
+    """The epoch of a file; -1: the file is no epoch's.
+
+    >>> epoch_of("/shared/epoch-00000000000000000007.arrow"), epoch_of("/shared/_schema.arrow")
+    (7, -1)
+    """
+    found = _EPOCH.fullmatch(path.rpartition("/")[2])
+    return -1 if found is None else int(found[1])
+
+
+def _epochs(files: Iterable[File]) -> Iterator[tuple[int, File]]:
+    return ((at, file) for file in files if (at := epoch_of(file.path)) >= 0)

@@ -1,0 +1,69 @@
+"""`SimulatedFolders`: what a simulated flow captures to folders, and replays from them."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from timely_spark.compiler import Plan
+from timely_spark.dataflow import Dataflow
+from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
+from timely_spark.runtime.sinks.outputs import outputs_of
+from timely_spark.runtime.sources.arrivals import Part
+from timely_spark.runtime.sources.replay import ReplaySource
+
+
+class Inputs(Protocol):
+    """The inputs of a simulation."""
+
+    def send(self, name: str, records: Any, *, epoch: int | None = None) -> None:
+        """Send records."""
+
+    def advance_to(self, name: str, epoch: int) -> None:
+        """End the epochs before `epoch`."""
+
+    def close(self, name: str) -> None:
+        """End the input."""
+
+
+class SimulatedFolders:
+    """The folders of a simulation, which counts as one run with a checkpoint of its own."""
+
+    def __init__(self, flow: Dataflow | Plan, plan: Plan) -> None:
+        identity = f"simulation-{uuid.uuid4()}"
+        self._sinks: dict[str, CaptureFolderSink] = {}
+        #: The captures that have not ended, and the last epoch read.
+        self._sources: dict[str, ReplaySource] = {}
+        if isinstance(flow, Dataflow):
+            for output in outputs_of(plan, flow.outputs):
+                if isinstance(output.sink, CaptureFolderSink):
+                    output.sink.prepare(None, output, "", identity)
+                    self._sinks[output.name] = output.sink
+            self._sources = {name: of for name, of in flow.frames.items() if isinstance(of, ReplaySource)}
+        self._read = dict.fromkeys(self._sources, -1)
+
+    def replay(self, inputs: Inputs) -> None:
+        """Send what was captured since the last time."""
+        for name, source in list(self._sources.items()):
+            found = source.after(self._read[name])
+            for epoch, file in found.epochs:
+                schema = source.schema()
+                batches = source.folder.read([Part(file.path, 0, file.size)], schema, schema.names)
+                inputs.send(name, pa.Table.from_batches(batches, schema), epoch=epoch)
+                inputs.advance_to(name, epoch + 1)
+                self._read[name] = epoch
+            if found.complete:
+                inputs.close(name)
+                del self._sources[name]
+
+    def deliver(self, name: str, epoch: int, table: pa.Table) -> None:
+        """Write an epoch, if the output is a folder."""
+        if name in self._sinks:
+            self._sinks[name].write(epoch, table)
+
+    def end(self, *, complete: bool) -> None:
+        """After a batch: write the end of the captures if there will be no more epochs."""
+        for sink in self._sinks.values() if complete else ():
+            sink.complete()
