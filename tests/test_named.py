@@ -203,6 +203,9 @@ GRAPHS: dict[str, Build] = {
     "pagerank in shares": lambda x, y: ts.graphs.pagerank(
         x, 3, nodes=y, node="w", dangling="spread", start="uniform", src="k", dst="v", name="it"
     ),
+    "pagerank in steps": lambda x, _: ts.graphs.pagerank(
+        x, None, src="k", dst="v", tolerance=1000, name="it"
+    ),
     "triangles": lambda x, _: ts.graphs.triangles(x, src="k", dst="v", name="it"),
     "lcc": lambda x, y: ts.graphs.lcc(x, True, nodes=y, src="k", dst="v", node="w", name="it"),  # noqa: FBT003
     "cdlp": lambda x, y: ts.graphs.cdlp(x, 3, nodes=y, src="k", dst="v", node="w", name="it"),
@@ -310,7 +313,7 @@ def test_every_public_operator_takes_a_name_and_is_tried_here(of: Any, covered: 
 
 
 def test_every_algorithm_takes_a_name_and_is_tried_here() -> None:
-    assert set(GRAPHS) - {"pagerank in shares"} == set(ts.graphs.__all__)
+    assert set(GRAPHS) - {"pagerank in shares", "pagerank in steps"} == set(ts.graphs.__all__)
     for name in ts.graphs.__all__:
         assert "name" in inspect.signature(getattr(ts.graphs, name)).parameters
 

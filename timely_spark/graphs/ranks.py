@@ -40,6 +40,7 @@ def pagerank(
     node: str = "node",
     damping: float = 0.85,
     unit: int = 1_000_000,
+    tolerance: int = 1,
     name: str | None = None,
 ) -> Collection:
     """The PageRank of each node of a directed graph: in whole numbers, or as doubles that sum up to 1.
@@ -63,11 +64,20 @@ def pagerank(
     start at each node, and 5/6 of those at a node move on. (Timely's example drops changes below 6, so its
     ranks depend on past changes; here rounding down ends the loop, and ranks do not.)
 
+    With a `tolerance` as well a rank moves in steps of it: what a node receives is rounded down to a multiple
+    of `tolerance`, and a change that does not reach the next multiple goes no further. No rank is above the
+    exact one, and all together they are below it by less than
+    ``(nodes * tolerance + edges) / (1 - damping)``: on average some 7 tolerances with a damping of 0.85.
+
     Takes ``iterations`` iterations; each costs the ranks that change in it, and their edges. An edge changes
     all ranks in which it makes a difference of one: of 10,000 nodes with 50,000 edges nearly all with the
     default unit, which costs more than a computation from scratch; a tenth of them with ``unit=1000``. With
-    "uniform" or "spread" an iteration has two exchanges, and an epoch also costs ``iterations`` records of
-    each node if the number of nodes, or what is spread, changes.
+    ``iterations=None`` there are as many iterations as a rank takes to its last step, each of one exchange,
+    and an epoch costs the ranks that take a step in another iteration than before, and their edges. Of 2,000
+    nodes with 10,000 edges one edge costs on average a twentieth of a computation from scratch if `tolerance`
+    is a tenth of `unit`, but a third if it is a hundredth. With "uniform" or "spread" an iteration has two
+    exchanges, and an epoch also costs ``iterations`` records of each node if the number of nodes, or what is
+    spread, changes.
 
     Args:
         edges: the directed edges.
@@ -78,6 +88,7 @@ def pagerank(
         damping: the part of a rank that moves on, below 1; rounded to the nearest fraction with a denominator
             of at most 1000.
         unit: the average rank, if they are whole numbers; at most a billion.
+        tolerance: the least change of a rank, in the same units; more than 1 only with ``iterations=None``.
 
     **Columns:** in: `src`, `dst`, of any key type; `node`. Nulls are ignored. Out: ``node``, ``rank``: long,
     or with "uniform" double.
@@ -92,8 +103,8 @@ def pagerank(
          (2, 1408346, 1), (3, 150000, 1)]}
 
     Raises:
-        GraphError: `edges` or `nodes` is no collection; `iterations`, `damping` or `unit` is out of range;
-            `dangling` or `start` is another word, or needs a number of iterations.
+        GraphError: `edges` or `nodes` is no collection; `iterations`, `damping`, `unit` or `tolerance` is out
+            of range; `dangling` or `start` is another word, or needs a number of iterations.
         SchemaError: a column is missing, or ends and nodes are not of one flat type.
         VertexError: when it runs: a rank is too large, or there are too many nodes.
 
@@ -102,6 +113,7 @@ def pagerank(
     graph = edges_of("pagerank", edges, src, dst)
     share = _fraction(iterations, damping, unit)
     shares = _shares(iterations, dangling, start)
+    _check_tolerance(tolerance, unit, iterations)
     every, by_source = ends_of(graph), graph.arrange("src")
     if nodes is not None:
         more = nodes_of("pagerank", nodes, node, graph.schema.field("src").type)
@@ -127,10 +139,13 @@ def pagerank(
         pc.multiply_checked(rank, pc.scalar(share.numerator)),
         pc.multiply(degree, pc.scalar(share.denominator)),
     )
+    own, step = pc.scalar(least), pc.scalar(tolerance)
+    in_steps = pc.add(pc.multiply(pc.divide(pc.subtract(rank, own), step), step), own)
 
     def walk(ranks: Collection) -> Collection:
         received = ranks.join(links, left="node", right="src").select(node="dst", rank=per_edge)
-        return received.concat(base).sum("rank", keys="node")
+        total = received.concat(base).sum("rank", keys="node")
+        return total if tolerance == 1 else total.select("node", rank=in_steps)
 
     return first.iterate(walk, max_iterations=iterations, name=name)
 
@@ -208,6 +223,16 @@ def _shares(iterations: int | None, dangling: Any, start: Any) -> bool:
         msg = f"pagerank: iterations=None, dangling={dangling!r}, start={start!r}"
         raise GraphError(msg, where=caller(), hint="give a number of iterations.")
     return shares
+
+
+def _check_tolerance(tolerance: Any, unit: int, iterations: int | None) -> None:
+    if type(tolerance) is not int or not 1 <= tolerance <= unit:
+        msg = f"pagerank: tolerance={tolerance!r}, unit={unit!r}"
+        raise GraphError(msg, where=caller(), hint="tolerance is a whole number from 1 to unit.")
+    if tolerance > 1 and iterations is not None:
+        msg = f"pagerank: tolerance={tolerance!r}, iterations={iterations!r}"
+        hint = "with a tolerance the loop ends by itself: give iterations=None."
+        raise GraphError(msg, where=caller(), hint=hint)
 
 
 def _fraction(iterations: Any, damping: Any, unit: Any) -> Fraction:
