@@ -222,6 +222,9 @@ GRAPHS: dict[str, Build] = {
     "stable_matching": lambda x, _: ts.graphs.stable_matching(
         x.select(src="k", dst="v", src_rank="v", dst_rank="k", name="pairs"), name="it"
     ),
+    "minimum_spanning_forest": lambda x, _: ts.graphs.minimum_spanning_forest(
+        x, weight="v", src="k", dst="v", name="it"
+    ),
     "k_core": lambda x, _: ts.graphs.k_core(x, 2, src="k", dst="v", name="it"),
     "core_numbers": lambda x, _: ts.graphs.core_numbers(x, src="k", dst="v", name="it"),
     "maximal_independent_set": lambda x, y: ts.graphs.maximal_independent_set(

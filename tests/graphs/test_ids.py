@@ -15,6 +15,7 @@ from timely_spark.graphs import (
     connected_components,
     core_numbers,
     lcc,
+    minimum_spanning_forest,
     pagerank,
     sssp,
     strongly_connected_components,
@@ -68,6 +69,7 @@ ALGORITHMS: dict[str, tuple[Callable[[ts.Collection], ts.Collection], int]] = {
     "lcc": (lambda edges: lcc(edges, directed=True), 1),
     "cdlp": (lambda edges: cdlp(edges, 3), 2),
     "cores": (core_numbers, 1),
+    "forest": (minimum_spanning_forest, 2),
 }
 
 

@@ -12,6 +12,7 @@
 - `lcc`: for each node the density of edges among its neighbours (its local clustering coefficient).
 - `cdlp`: for each node the label of its community, by label propagation.
 - `label_propagation`: for each node the label that reaches it from labelled nodes.
+- `minimum_spanning_forest`: the edges of least weight that connect what all edges connect.
 - `k_core`: the nodes with k neighbours among themselves.
 - `core_numbers`: for each node the greatest k such that it is in the k-core.
 - `maximal_independent_set`: nodes without an edge between two of them, to which none can be added.
@@ -40,6 +41,7 @@ from timely_spark.graphs.greedy import colouring, maximal_independent_set
 from timely_spark.graphs.labels import cdlp, label_propagation
 from timely_spark.graphs.landmarks import distance_bounds, landmarks
 from timely_spark.graphs.matching import stable_matching
+from timely_spark.graphs.minimum_spanning import minimum_spanning_forest
 from timely_spark.graphs.paths import bfs, sssp
 from timely_spark.graphs.patterns import motifs
 from timely_spark.graphs.ranks import pagerank
@@ -57,6 +59,7 @@ __all__ = [
     "landmarks",
     "lcc",
     "maximal_independent_set",
+    "minimum_spanning_forest",
     "motifs",
     "pagerank",
     "sssp",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -101,8 +102,13 @@ def sssp(
     return _nearest("sssp", graph, start, name)
 
 
-def weighed(algorithm: str, edges: Collection, src: str, dst: str, weight: str | None) -> Collection:
-    """The edges with weights as long or double, which are checked at run time; by default each has 1."""
+def weighed(
+    algorithm: str, edges: Collection, src: str, dst: str, weight: str | None, *, signed: bool = False
+) -> Collection:
+    """The edges with weights as long or double, which are checked at run time; by default each has 1.
+
+    Weights below 0 are refused, unless `signed`.
+    """
     graph = edges_of(algorithm, edges, src, dst, weight)
     if weight is None:
         return graph.select("src", "dst", weight=pc.scalar(1))
@@ -113,7 +119,7 @@ def weighed(algorithm: str, edges: Collection, src: str, dst: str, weight: str |
         raise SchemaError(msg, where=caller(), hint=hint)
     wide = pa.int64() if pa.types.is_integer(kind) else pa.float64()
     cast = graph.select("src", "dst", weight=pc.field("weight").cast(wide))
-    checked: Collection = cast.map_batches(_checked, cast.schema)
+    checked: Collection = cast.map_batches(partial(_checked, signed=signed), cast.schema)
     return checked
 
 
@@ -132,12 +138,15 @@ def _nearest(algorithm: str, edges: Collection, roots: Collection, name: str | N
     return start.iterate(hop, name=name)
 
 
-def _checked(edges: Any) -> Any:
+def _checked(edges: Any, *, signed: bool) -> Any:
     """The edges, checked."""
     weights = edges.column("weight")
-    good = pc.and_(pc.is_finite(weights), pc.greater_equal(weights, 0))
+    good = pc.is_finite(weights)
+    if not signed:
+        good = pc.and_(good, pc.greater_equal(weights, 0))
     if not pc.all(pc.fill_null(good, fill_value=False), min_count=0).as_py():
         bad = edges.filter(pc.invert(pc.fill_null(good, fill_value=False))).slice(0, 1).to_pylist()[0]
-        msg = f"edge {bad} has no finite weight of at least 0."
-        raise SchemaError(msg, hint="filter such edges out, or shift the weights")
+        msg = f"edge {bad} has no finite weight" + ("." if signed else " of at least 0.")
+        hint = "filter such edges out" if signed else "filter such edges out, or shift the weights"
+        raise SchemaError(msg, hint=hint)
     return edges
