@@ -101,7 +101,7 @@ def dataflow(name: str, args: argparse.Namespace, **settings: object) -> ts.Data
     return ts.Dataflow(", ".join([name, *said, *(["current"] if args.current else [])]))
 
 
-def deliver(answer: ts.Collection, args: argparse.Namespace, keys: str = "node") -> None:
+def deliver(answer: ts.Collection, args: argparse.Namespace, keys: str | list[str] = "node") -> None:
     """Write an answer: the log of its changes, and the table of what it is now if that is asked for."""
     columns = answer.schema.names
     changes = answer.changes(DIFF).select(*columns, {DIFF: pc.field(DIFF).cast(pa.int32())})

@@ -40,11 +40,6 @@ graph.{name}.sssp.source-vertex = {root}
 """
 
 
-@pytest.fixture(autouse=True)
-def _jobs_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(JOB.parent))
-
-
 Written = tuple[str, list[int], list[tuple[int, int, float]]]
 
 

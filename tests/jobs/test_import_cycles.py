@@ -19,11 +19,6 @@ import timely_spark as ts
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def _jobs_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "jobs"))
-
-
 def write(root: Path, files: Mapping[str, str | bytes | None]) -> None:
     """Write files, or with None remove them."""
     for name, text in files.items():

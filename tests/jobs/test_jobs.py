@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import random
 import re
@@ -30,11 +29,6 @@ TEXTS = [
     "",
     "nothing new under the sun",
 ]
-
-
-@pytest.fixture(autouse=True)
-def _jobs_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(JOBS))
 
 
 def job(name: str, *args: Any, submit: bool = False) -> subprocess.CompletedProcess[str]:
@@ -105,29 +99,6 @@ def components(edges: list[tuple[int, int]]) -> dict[int, int]:
     return {node: least for part in parts for least in [min(part)] for node in part}
 
 
-Job = Callable[..., str]
-
-
-@pytest.fixture
-def here(
-    spark: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Job:
-    """Run a job in this process, in the session that all tests share; gives what it has printed."""
-
-    def run(name: str, *args: Any) -> str:
-        import cli
-        from pyspark import cloudpickle
-
-        main = importlib.import_module(name)
-        cloudpickle.register_pickle_by_value(main)  # as running it as the main program does
-        monkeypatch.setattr(cli, "session", lambda *args, **options: spark)
-        monkeypatch.setattr(sys, "argv", [name, *map(str, args), "--checkpoint", checkpoint])
-        main.main()
-        return capsys.readouterr().out
-
-    return run
-
-
 def write_parquet(folder: Path, epoch: int, rows: list[tuple[int, ...]], *columns: str) -> None:
     """A file of edges; the files in the order in which Spark takes them."""
     folder.mkdir(exist_ok=True)
@@ -143,7 +114,9 @@ def read(spark: SparkSession, table: Path) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.timeout(240)
-def test_components_of_a_graph_that_grows_and_shrinks(spark: SparkSession, tmp_path: Path, here: Job) -> None:
+def test_components_of_a_graph_that_grows_and_shrinks(
+    spark: SparkSession, tmp_path: Path, here: Callable[..., str]
+) -> None:
     grown = [random_edges(60, 40, seed) for seed in range(2)]
     epochs = [[(*edge, 1) for edge in edges] for edges in grown]
     epochs += [[*((*edge, -1) for edge in grown[0] + grown[1][:9]), (77, 77, 2)], [(77, 77, -2)]]
@@ -176,7 +149,7 @@ def test_components_of_a_graph_that_grows_and_shrinks(spark: SparkSession, tmp_p
 
 
 @pytest.mark.campaign  # `test_what_cannot_be_an_edge_is_shown` in every run
-def test_bad_edges_lose_nothing(spark: SparkSession, tmp_path: Path, here: Job) -> None:
+def test_bad_edges_lose_nothing(spark: SparkSession, tmp_path: Path, here: Callable[..., str]) -> None:
     """A null among the ids stops the job; with the file mended it goes on to the whole answer."""
     (tmp_path / "in").mkdir()
     file = tmp_path / "in" / "0.csv"
@@ -208,7 +181,9 @@ def test_what_cannot_be_an_edge_is_shown() -> None:
 
 @pytest.mark.campaign
 @pytest.mark.timeout(240)
-def test_shortest_paths_go_on_after_a_stop(spark: SparkSession, tmp_path: Path, here: Job) -> None:
+def test_shortest_paths_go_on_after_a_stop(
+    spark: SparkSession, tmp_path: Path, here: Callable[..., str]
+) -> None:
     (tmp_path / "in").mkdir()
     args = ["--edges", tmp_path / "in", "--format", "csv", "--weight", "km"]
     args += ["--output", tmp_path / "out", "--current", tmp_path / "now"]

@@ -17,11 +17,6 @@ from timely_spark.testing import run
 JOBS = Path(__file__).parents[2] / "jobs"
 
 
-@pytest.fixture(autouse=True)
-def _jobs_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(JOBS))
-
-
 def lloyd(points: np.ndarray[Any, Any], centres: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Lloyd's algorithm in numpy."""
     for _ in range(1000):

@@ -1,0 +1,335 @@
+"""Keep which records are of the same entity: for each epoch which record moved to which entity.
+
+    python jobs/entity_resolution.py --records DIR --keys KEY,KEY... [--id COLUMN] [--most N]
+                                     [--format parquet|csv|json|delta] [--schema DDL] --output DIR
+                                     --checkpoint DIR [--current DIR] [--files-per-epoch N] [--workers N]
+                                     [--follow]
+
+Input: records with an id (whole numbers or text), columns to match by, and if you like diff long: a row with
+diff 1 (or without diff) adds a record, the same row with -1 takes it away; rows with one id are one record.
+Of a Delta table also updates and deletions are followed. Two records match if they agree in a key: a column,
+or several joined by +, as in --keys email,phone,name+birthday. Null, NaN and empty text match nothing, nor
+does a value that more than N records share: that is printed. An entity is all records that matches connect.
+Output: a Delta table with epoch long, record, entity string, diff int: +1 for a record's new entity and -1
+for its old one. --current: a Delta table with epoch long (of the last change), record, entity.
+
+Entities' ids are stable. An entity has the id of its oldest record (by the epoch in which it came, then by
+its id), written record@epoch. So of entities that merge the older one's id stays, and when one is split, the
+part with that record keeps the id; the others get that of their own oldest record, which after the withdrawal
+of a wrong match is the one that they had before. When that record goes, the oldest one left inherits the id.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import cli
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from edges import current, dataflow, deliver, run
+
+import timely_spark as ts
+from timely_spark.state import Arrangement
+from timely_spark.state.buffering import BufferingVertex
+
+DIFF, WEIGHT = "diff", "weight"
+#: lines printed per epoch about values that too many records share
+SHOWN = 10
+
+
+# -- records, and the values that they share -----------------------------------------------------------------
+
+
+def read_records(flow: ts.Dataflow, args: argparse.Namespace) -> ts.Collection:
+    """The records in files, or in a Delta table. Columns: out record (long or string), and those of keys."""
+    if args.format == "delta":
+        versions = args.files_per_epoch or 1
+        stream: ts.Stream = flow.delta("records", args.records, changes=True, versions_per_epoch=versions)
+    else:
+        limits = {"schema": args.schema, "files_per_epoch": args.files_per_epoch}
+        stream = flow.files("records", args.records, format=args.format, **limits)
+    return records_of(stream, args.id, args.keys)
+
+
+def records_of(stream: ts.Stream, identity: str, keys: Sequence[Sequence[str]]) -> ts.Collection:
+    """The records of a stream: see `read_records`; wrong columns are an error before anything starts."""
+    columns = list(dict.fromkeys(column for key in keys for column in key))
+    kinds = {field.name: field.type for field in stream.schema}
+    nested = [column for column in columns if column in kinds and pa.types.is_nested(kinds[column])]
+    if nested or {identity, *columns} - {*kinds}:
+        has = {name: str(kind) for name, kind in kinds.items()}
+        message = f"the records have columns {has}, the job needs {[identity, *columns]}, none nested"
+        raise ts.TimelyError(message, hint="name the columns with --id and --keys.")
+    kind = pa.int64() if pa.types.is_integer(kinds[identity]) else pa.string()
+    if kind == pa.string() and kinds[identity] not in (pa.string(), pa.large_string()):
+        message = f"column {identity!r}, the records' id, is {kinds[identity]}"
+        raise ts.TimelyError(message, hint="give a column of whole numbers or text.")
+    texts = {f"key {column}": pc.field(column).cast(pa.string()) for column in columns}
+    more = [DIFF] if DIFF in kinds else []
+    stream = stream.select({"record": pc.field(identity).cast(kind)}, texts, *more, name="records cast")
+    stream = stream.map_batches(checked, stream.schema, name="checked")
+    return stream.collection(diff=DIFF if more else None)
+
+
+def checked(batch: pa.Table) -> pa.Table:
+    """The batch, if all records have an id; else an error that shows one that has none."""
+    if batch["record"].null_count:
+        shown = batch.filter(pc.is_null(batch["record"])).slice(0, 1).to_pylist()[0]
+        message = f"record {shown} has no id"
+        raise ts.TimelyError(message, hint="mend the file and start again.")
+    return batch
+
+
+def node_of(number: int, key: Sequence[str]) -> pc.Expression:
+    """The text that two records share if and only if they agree in a key: its number, lengths and values."""
+    parts = [pc.scalar(str(number))]
+    for column in key:
+        text = pc.field(f"key {column}")
+        text = pc.if_else((text == "") | (text == "nan"), pc.scalar(pa.scalar(None, pa.string())), text)
+        parts += [pc.utf8_length(text).cast(pa.string()), text]
+    return pc.binary_join_element_wise(*parts, pc.scalar(":"))
+
+
+def value_of(node: str, keys: Sequence[Sequence[str]]) -> str:
+    """A node of `node_of` for people to read."""
+    number, _, rest = node.partition(":")
+    values = []
+    for column in keys[int(number)]:
+        length, _, rest = rest.partition(":")
+        values.append(f"{column} {rest[: int(length)]!r}")
+        rest = rest[int(length) + 1 :]
+    return ", ".join(values)
+
+
+def entities(
+    records: ts.Collection, keys: Sequence[Sequence[str]], most: int
+) -> tuple[ts.Collection, ts.Collection]:
+    """The entity of each record, and the values that more than `most` records share.
+
+    The components of the graph in which a record has an edge to each value of a key that it has.
+
+    Columns: in as `records_of`; out record, entity string; and value string.
+    """
+    kind = records.schema.field("record").type
+    node = pc.binary_join_element_wise(pc.scalar("r"), pc.field("record").cast(pa.string()), pc.scalar(""))
+    of_keys = [records.select("record", value=node_of(number, key)) for number, key in enumerate(keys)]
+    having = [one.where(pc.is_valid(pc.field("value"))) for one in of_keys]
+    shared = having[0].concat(*having[1:]).distinct()
+    common = shared.count("records", keys="value").where(pc.field("records") > most).select("value")
+    matches = shared.antijoin(common, on="value").select(src=node, dst="value")
+    parts = ts.graphs.connected_components(matches.concat(records.select(src=node, dst=node)))
+    there = parts.where(pc.starts_with(pc.field("node"), pattern="r"))
+    record = pc.utf8_slice_codeunits(pc.field("node"), start=1).cast(kind)
+    return stable(there.select(record=record, label="component")), common
+
+
+# -- stable ids ----------------------------------------------------------------------------------------------
+
+
+def stable(members: ts.Collection) -> ts.Collection:
+    """Stable ids of groups, whose labels may be any and change with the groups.
+
+    A loop of two iterations an epoch: records leave the groups of old labels, with the ids that they hold,
+    and come to those of new labels. Both are partitioned by label, and an epoch costs the members of the
+    groups that it changes.
+
+    Columns: in record, label string; out record, entity string.
+    """
+    kind = members.schema.field("record").type
+    messages = pa.schema(
+        [
+            ("label", pa.string()),
+            ("record", kind),
+            ("to", pa.string()),
+            ("since", pa.int64()),
+            ("founder", kind),
+            ("entity", pa.string()),
+        ]
+    )
+    results = pa.schema([("record", kind), ("entity", pa.string()), (DIFF, pa.int64())])
+    moved = members.changes().unary_notify(partial(moves, messages), messages, by="record", name="moves")
+    loop = moved.scope.inner(name="ids")
+    message = loop.variable(moved, name="messages")
+    back, changes = moved.flow.vertex(Ids(messages), message, [messages, results], by="label", name="holders")
+    message.feed(back)
+    return changes.leave().collection(diff=DIFF)
+
+
+def moves(messages: pa.Schema, _: Any, changes: pa.Table) -> pa.Table:
+    """For each record whose label changes, the old one, null if it is new, and the new one, null if gone."""
+    records = changes["record"].unique()
+    of = {}
+    for name, sign in (("label", -1), ("to", 1)):
+        some = changes.filter(pc.equal(changes[DIFF], sign))
+        of[name] = some["label"].take(pc.index_in(records, some["record"]))
+    return filled(messages, record=records, **of)
+
+
+def filled(schema: pa.Schema, **columns: Any) -> pa.Table:
+    """A table of these columns, the others null."""
+    rows = len(next(iter(columns.values())))
+    return pa.table(
+        [columns.get(name, pa.nulls(rows, schema.field(name).type)) for name in schema.names], schema
+    )
+
+
+class Ids(BufferingVertex):
+    """The members of each label, with the id that each holds: that of the eldest is their entity's.
+
+    An id is a founder and an epoch. A record founds one when it comes, and holds it, also in the entities of
+    older records, until it goes; or until it inherits an older one.
+    """
+
+    def __init__(self, messages: pa.Schema) -> None:
+        super().__init__()
+        self.messages = messages
+        self.rows = messages.remove(messages.get_field_index("to"))
+        #: label, record; since, founder: the id that it holds; entity: its entity's, as text; and weights
+        self.members = Arrangement(("label",))
+
+    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+        """Records leave in iteration 0, and come in iteration 1."""
+        if not batches[0]:
+            return
+        *_, iteration = time.encode()
+        batch = pa.concat_tables(batches[0])
+        if iteration == 0:
+            self.leave(time, batch)
+        else:
+            self.come(time, batch)
+
+    def leave(self, time: Any, batch: pa.Table) -> None:
+        """Records leave their labels: columns label (null: it is new), record, to (null: it is gone)."""
+        new, leaving = (batch.filter(of) for of in (batch["label"].is_null(), batch["label"].is_valid()))
+        labels = leaving["label"].unique()
+        before, eldest, label = self._members(labels)
+        at = pc.index_in(before["record"], leaving["record"])
+        to = leaving["to"].take(at)
+        leaves, stays_on = np.asarray(at.is_valid()), np.asarray(to.is_valid())
+        gone = leaves & ~stays_on
+
+        alive = np.flatnonzero(~gone)
+        of, heirs = np.unique(label[alive], return_index=True)
+        inherits = gone[eldest[of]]
+        heirs, holder = alive[heirs][inherits], np.arange(len(label))
+        holder[heirs] = eldest[of][inherits]
+        after = before
+        for name in ("since", "founder"):
+            after = replaced(after, name, before[name].take(pa.array(holder)))
+
+        changed = holder != np.arange(len(label))
+        self._store(before.filter(pa.array(leaves | changed)), after.filter(pa.array(changed & ~leaves)))
+        self._send(time, before.filter(pa.array(gone)), -1)
+        moving = replaced(after, "label", to).filter(pa.array(stays_on))
+        since = pa.array(np.full(new.num_rows, time.epoch))
+        come = {"label": new["to"], "record": new["record"], "since": since, "founder": new["record"]}
+        lost = {"label": labels}  # these labels may have another eldest now
+        messages = ({name: moving[name] for name in moving.column_names}, come, lost)
+        self.send_by(0, time, pa.concat_tables(filled(self.messages, **one) for one in messages))
+
+    def come(self, time: Any, batch: pa.Table) -> None:
+        """Records come to labels; in rows without a record the label has lost some."""
+        new = batch.filter(batch["record"].is_valid()).select(self.rows.names)
+        before, eldest, label = self._members(batch["label"].unique(), new)
+        ids = (before[name].take(pa.array(eldest)).cast(pa.string()) for name in ("founder", "since"))
+        after = replaced(before, "entity", pc.binary_join_element_wise(*ids, "@").take(pa.array(label)))
+        changed = pc.fill_null(pc.not_equal(before["entity"], after["entity"]), fill_value=True)
+        came = pc.is_in(before["record"], new["record"].combine_chunks())
+        self._store(before.filter(pc.and_not(changed, came)), after.filter(pc.or_(changed, came)))
+        self._send(time, before.filter(pc.and_(changed, before["entity"].is_valid())), -1)
+        self._send(time, after.filter(changed), 1)
+
+    def _members(self, labels: Any, *new: pa.Table) -> tuple[pa.Table, Any, Any]:
+        """The members of labels, eldest first; for each label its eldest; and for each member its label."""
+        _, rows = self.members.matches(pa.table({"label": labels}), ["label"])
+        known = [summed(rows).drop_columns([WEIGHT])] if rows.num_rows else []
+        rows = pa.concat_tables([self.rows.empty_table(), *known, *new])
+        rows = rows.sort_by([(name, "ascending") for name in ("label", "since", "founder")])
+        _, eldest, label = np.unique(
+            rows["label"].combine_chunks().dictionary_encode().indices, return_index=True, return_inverse=True
+        )
+        return rows, eldest, label
+
+    def _store(self, before: pa.Table, after: pa.Table) -> None:
+        rows = pa.concat_tables([weighed(before, -1), weighed(after, 1)])
+        self.members.insert(rows, compact=compacted)
+
+    def _send(self, time: Any, rows: pa.Table, diff: int) -> None:
+        changes = {"record": rows["record"], "entity": rows["entity"]}
+        self.send_by(1, time, pa.table(changes).append_column(DIFF, pa.array(np.full(rows.num_rows, diff))))
+
+
+def replaced(table: pa.Table, name: str, values: Any) -> pa.Table:
+    """The table with other values in a column."""
+    return table.set_column(table.column_names.index(name), name, values)
+
+
+def weighed(rows: pa.Table, weight: int) -> pa.Table:
+    """The rows with a weight."""
+    return rows.append_column(WEIGHT, pa.array(np.full(rows.num_rows, weight)))
+
+
+def summed(rows: pa.Table) -> pa.Table:
+    """Equal rows as one with the sum of their weights, where that is not zero; in any order."""
+    columns = [name for name in rows.column_names if name != WEIGHT]
+    sums = rows.group_by(columns, use_threads=False).aggregate([(WEIGHT, "sum")])
+    sums = sums.rename_columns([*columns, WEIGHT]).select(rows.column_names)
+    return sums.filter(pc.not_equal(sums[WEIGHT], 0))
+
+
+def compacted(hashes: Any, rows: pa.Table) -> tuple[Any, pa.Table]:
+    """`summed` rows with the hashes of their labels, by which they are in order."""
+    both = summed(rows.append_column("hash", pa.array(hashes))).sort_by("hash")
+    return both["hash"].to_numpy(), both.drop_columns(["hash"])
+
+
+# -- the job -------------------------------------------------------------------------------------------------
+
+
+def printed(keys: Sequence[Sequence[str]], most: int, epoch: int, changes: pa.Table) -> None:
+    """Print the values that begin, and those that cease, to be shared by too many records."""
+    for sign, says in ((1, f"more than {most} records: it matches nothing"), (-1, f"at most {most} again")):
+        values = changes.filter(pc.equal(pc.sign(changes[DIFF]), sign))["value"].to_pylist()
+        for value in values[:SHOWN]:
+            print(f"epoch {epoch}: {value_of(value, keys)} is shared by {says}", flush=True)
+        if len(values) > SHOWN:
+            print(f"epoch {epoch}: and {len(values) - SHOWN} other values", flush=True)
+
+
+def listed(text: str) -> list[list[str]]:
+    """Keys: columns joined by +, with commas between them."""
+    keys = [key.split("+") for key in text.split(",")]
+    if not all(column for key in keys for column in key):
+        message = f"{text!r} does not list keys, such as email,phone,name+birthday"
+        raise argparse.ArgumentTypeError(message)
+    return keys
+
+
+def main() -> None:
+    """Run the job."""
+    parser = cli.arguments(__doc__ or "", "records")
+    forms = ["parquet", "csv", "json", "delta"]
+    parser.add_argument("--format", choices=forms, default="parquet", help="default: %(default)s")
+    parser.add_argument("--schema", metavar="DDL", help="of the files (default: that of the newest)")
+    parser.add_argument("--id", default="id", metavar="COLUMN", help="the records' id (default: %(default)s)")
+    parser.add_argument("--keys", required=True, type=listed, metavar="KEY,KEY...", help="what to match by")
+    most = "a value that more records share matches nothing (default: %(default)s)"
+    parser.add_argument("--most", type=cli.positive, default=1000, metavar="N", help=most)
+    current(parser)
+    args = parser.parse_args()
+    if args.format == "delta" and args.schema:
+        parser.error("argument --schema: a Delta table has its own")
+    spark = cli.session("entity_resolution", verbose=args.verbose)
+    flow = dataflow("entity_resolution", args, id=args.id, keys=args.keys, most=args.most)
+    of, common = entities(read_records(flow, args), args.keys, args.most)
+    deliver(of, args, keys="record")
+    common.subscribe(partial(printed, args.keys, args.most), name="common")
+    run(flow, args, spark)
+
+
+if __name__ == "__main__":
+    cli.run(main)

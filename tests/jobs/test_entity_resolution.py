@@ -1,0 +1,276 @@
+"""Entity resolution, against networkx and a model of the rule of ids in plain Python."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
+from runpy import run_path
+from typing import Any
+
+import networkx as nx
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import timely_spark as ts
+from timely_spark.testing import Simulation, run
+
+KEYS = [["email"], ["phone"], ["name", "birthday"]]
+SCHEMA = "id long, email string, phone long, name string, birthday string, diff long"
+MOVE = run_path(str(Path(__file__).parents[1] / "laws" / "test_rescale.py"))["move"]
+Row = tuple[Any, ...]
+
+
+def flow_of(schema: str = SCHEMA, most: int = 4, keys: list[list[str]] = KEYS) -> ts.Dataflow:
+    import entity_resolution as job
+
+    flow = ts.Dataflow("entities")
+    records = job.records_of(flow.input("records", schema, epochs="manual"), "id", keys)
+    of, common = job.entities(records, keys, most)
+    of.changes().capture("of")
+    common.changes().capture("common")
+    return flow
+
+
+def drawn(seed: int, epochs: int) -> list[list[Row]]:
+    """Records that come, go and change a value, some of them several times in an epoch."""
+    draw = random.Random(seed)
+    there: list[Row] = []
+    of = []
+    for epoch in range(epochs):
+        now: list[Row] = []
+        for _ in range(14 if epoch == 0 else draw.randrange(6)):
+            if epoch and there and draw.random() < 0.6:
+                row = there.pop(draw.randrange(len(there)))
+                now.append((*row, -1))
+                if draw.random() < 0.5:
+                    continue
+                identity = row[0]
+            else:
+                identity = draw.randrange(20)
+            row = (
+                identity,
+                draw.choice([None, "", "a", "b", "c", "a:b"]) if draw.random() < 0.6 else None,
+                draw.choice([None, *range(9)]),
+                draw.choice([None, "Ann", "Ann:", "Bo"]),
+                draw.choice([None, "x", ":x", "y"]),
+            )
+            there.append(row)
+            now.append((*row, 1))
+        of.append(now)
+    return of
+
+
+def values(row: Row) -> list[Hashable]:
+    _, email, phone, name, birthday = row
+    found = [(0, email)] if email else []
+    found += [(1, phone)] if phone is not None else []
+    return found + ([(2, name, birthday)] if name and birthday else [])
+
+
+def groups(rows: list[Row], most: int) -> tuple[list[set[int]], set[Hashable]]:
+    """The entities, by all pairs; and the values that too many share."""
+    shared = defaultdict(set)
+    for row in rows:
+        for value in values(row):
+            shared[value].add(row[0])
+    common = {value for value, ids in shared.items() if len(ids) > most}
+    graph = nx.Graph()
+    graph.add_nodes_from(row[0] for row in rows)
+    graph.add_edges_from(
+        (a, b) for value, ids in shared.items() if value not in common for a in ids for b in ids
+    )
+    return list(nx.connected_components(graph)), common
+
+
+class Model:
+    """The rule: the id of the eldest, which the eldest one left inherits."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, tuple[int, int]] = {}
+        self.groups: list[set[int]] = []
+
+    def step(self, epoch: int, groups: list[set[int]]) -> dict[int, str]:
+        there, known = set().union(*groups), set().union(*self.groups)
+        for group in self.groups:
+            eldest, *others = sorted(group, key=self.held.__getitem__)
+            heirs = [one for one in others if one in there]
+            if eldest not in there and heirs:
+                self.held[heirs[0]] = self.held[eldest]
+        self.held = {one: self.held[one] if one in known else (epoch, one) for one in there}
+        self.groups = groups
+        ids = {}
+        for group in groups:
+            since, founder = min(self.held[one] for one in group)
+            ids |= dict.fromkeys(group, f"{founder}@{since}")
+        return ids
+
+
+def check(out: Mapping[str, ts.testing.Captured], epochs: list[list[Row]]) -> None:
+    """Compare each epoch with the model, and with what ids promise."""
+    import entity_resolution as job
+
+    model, rows = Model(), Counter[Row]()
+    before: dict[int, str] = {}
+    for epoch, changes in enumerate(epochs):
+        for *row, diff in changes:
+            rows[tuple(row)] += diff
+        parts, common = groups([row for row, count in rows.items() if count], 4)
+        expected = model.step(epoch, parts)
+        assert entities_at(out["of"], epoch) == expected
+        assert len({*expected.values()}) == len(parts)
+        said = {job.value_of(one, KEYS) for one in ts.snapshot(out["common"], at=epoch)["value"].to_pylist()}
+        names = ["email", "phone", "name"]
+        assert said == {
+            f"{names[value[0]]} {str(value[1])!r}" + (f", birthday {value[2]!r}" if len(value) > 2 else "")
+            for value in common
+        }
+        # an id goes on while a record is left that had it, unless it merged into an older entity
+        for ended in {*before.values()} - {*expected.values()}:
+            left = [expected[one] for one, had in before.items() if had == ended and one in expected]
+            assert not left or any(age(one) < age(ended) for one in left)
+        was, now = (ids_of(of) for of in (before, expected))
+        assert all(was[group] == now[group] for group in {*was} & {*now})
+        before = expected
+
+
+def age(entity: str) -> tuple[int, int]:
+    founder, since = map(int, entity.split("@"))
+    return since, founder
+
+
+def ids_of(entities: dict[int, str]) -> dict[frozenset[int], str]:
+    members = defaultdict(set)
+    for record, entity in entities.items():
+        members[entity].add(record)
+    return {frozenset(group): entity for entity, group in members.items()}
+
+
+@pytest.mark.parametrize(("workers", "seed"), [(1, 0), (2, 1), (3, 2), (3, 3)])
+def test_entities_and_their_ids_while_records_come_go_and_change(workers: int, seed: int) -> None:
+    epochs = drawn(seed, 12)
+    crashes = 0.2 if seed == 3 else 0.0
+    check(run(flow_of(), {"records": epochs}, workers=workers, seed=seed, crashes=crashes), epochs)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ids_go_on_with_another_number_of_workers_also_while_records_move(seed: int) -> None:
+    import entity_resolution as job
+
+    flow, draw, model = ts.Dataflow("ids"), random.Random(seed), Model()
+    changes = flow.input("members", "record long, label string, diff long", epochs="manual")
+    job.stable(changes.collection(diff="diff")).capture("of")
+    simulation, label = Simulation(flow, workers=2), {}
+    for epoch in range(12):
+        before = dict(label)
+        for record in draw.choices(range(15), k=8):
+            label.pop(record, None)
+            if draw.random() < 0.8:
+                label[record] = draw.choice("abcde")
+        rows = [(*one, 1) for one in label.items() - before.items()]
+        simulation.send("members", rows + [(*one, -1) for one in before.items() - label.items()])
+        simulation.advance_to("members", epoch + 1)
+        for _ in range(1 + draw.randrange(4)):
+            simulation.step()
+        MOVE(simulation, flow, (3, 1, 2)[epoch % 3])
+        simulation.run()
+        groups = [{one for one, of in label.items() if of == name} for name in {*label.values()}]
+        assert entities_at(simulation.captured["of"], epoch) == model.step(epoch, groups)
+
+
+def entities_at(captured: Any, epoch: int) -> dict[Any, str]:
+    table = ts.snapshot(captured, at=epoch)
+    return dict(zip(*(table[name].to_pylist() for name in ("record", "entity")), strict=True))
+
+
+def states(epochs: list[list[Row]], schema: str, keys: list[list[str]]) -> list[dict[Any, str]]:
+    """The entity of each record after each epoch."""
+    out = run(flow_of(schema, 9, keys), {"records": epochs}, workers=2, seed=1)["of"]
+    return [entities_at(out, epoch) for epoch in range(len(epochs))]
+
+
+def test_ids_after_a_merge_a_split_and_the_loss_of_the_eldest() -> None:
+    """Ids are text here, and longer than one character each."""
+    epochs = [
+        [("ann", "x", 1), ("bob", "x", 1), ("cy", "y", 1), ("di", "y", 1)],
+        [("bob", "x", -1), ("bob", "y", 1)],  # a changed value moves a record
+        [("bob", "x", 1)],  # two rows of one record: a match of both
+        [("bob", "x", -1)],  # which is withdrawn
+        [("ann", "x", -1), ("cy", "y", -1), ("eve", "y", 1)],
+        [("ann", "y", 1), ("bob", "y", -1)],  # who comes again is new
+        [("di", "y", -1), ("eve", "y", -1), ("ann", "y", -1)],
+    ]
+    ann, bob, cy = "ann@0", "bob@0", "cy@0"
+    assert states(epochs, "id string, email string, diff long", [["email"]]) == [
+        {"ann": ann, "bob": ann, "cy": cy, "di": cy},
+        {"ann": ann, "bob": bob, "cy": bob, "di": bob},
+        {"ann": ann, "bob": ann, "cy": ann, "di": ann},
+        {"ann": ann, "bob": bob, "cy": bob, "di": bob},
+        {"bob": bob, "di": bob, "eve": bob},
+        {"ann": bob, "di": bob, "eve": bob},
+        {},
+    ]
+
+
+def test_null_nan_and_empty_text_match_nothing() -> None:
+    nan = float("nan")
+    rows = [(1, None, nan, 1), (2, None, nan, 1), (3, "", 1.5, 1), (4, "", 1.5, 1), (2**62, "a", None, 1)]
+    (found,) = states([rows], "id long, email string, score double, diff int", [["email"], ["score"]])
+    assert found == {1: "1@0", 2: "2@0", 3: "3@0", 4: "3@0", 2**62: f"{2**62}@0"}
+
+
+def test_what_cannot_be_matched_is_said() -> None:
+    import entity_resolution as job
+
+    flow = ts.Dataflow("wrong")
+    stream = flow.input("records", "id double, email string, tags array<string>, n long")
+    for identity, keys, says in [
+        ("id", [["email"]], "'id', the records' id, is double"),
+        ("n", [["mail"]], r"the job needs \['n', 'mail'\]"),
+        ("n", [["email", "tags"]], "none nested"),
+    ]:
+        with pytest.raises(ts.TimelyError, match=says):
+            job.records_of(stream, identity, keys)
+    with pytest.raises(ts.TimelyError, match=r"'record': None, .*has no id"):
+        job.checked(pa.table({"record": pa.array([1, None]), "key email": ["a", "b"]}))
+    with pytest.raises(argparse.ArgumentTypeError, match="does not list keys"):
+        job.listed("email,,phone")
+    assert job.listed("email,name+birthday") == [["email"], ["name", "birthday"]]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("current", [False, pytest.param(True, marks=pytest.mark.campaign)])
+def test_entities_in_delta(
+    spark: SparkSession, tmp_path: Path, here: Callable[..., str], *, current: bool
+) -> None:
+    (tmp_path / "in").mkdir()
+    rows = [
+        [(1, "a", "5", 1), (2, None, "5", 1), (3, "c", "5", 1), (4, "c", "7", 1), (5, "a", "7", 1)],
+        [(5, "a", "7", -1), (3, "c", "5", -1), (1, "a", "5", -1), (6, "a", "5", 1)],
+    ]
+    for epoch, records in enumerate(rows):
+        file = tmp_path / "in" / f"{epoch}.json"
+        names = ("id", "email", "phone", "diff")
+        file.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in records))
+        os.utime(file, (1_600_000_000 + epoch,) * 2)
+    args = ["--records", tmp_path / "in", "--format", "json", "--files-per-epoch", 1, "--keys", "email,phone"]
+    args += ["--schema", "id long, email string, phone string, diff long", "--most", 2]
+    args += ["--current", tmp_path / "now"] if current else []
+
+    said = here("entity_resolution", *args, "--output", tmp_path / "out", "--workers", 2)
+
+    assert "epoch 0: phone '5' is shared by more than 2 records: it matches nothing\n" in said
+    assert "epoch 1: phone '5' is shared by at most 2 again\n" in said
+    log = spark.read.format("delta").load(str(tmp_path / "out"))
+    first = {1: "1@0", 2: "2@0", 3: "1@0", 4: "1@0", 5: "1@0"}
+    assert {row.record: row.entity for row in ts.snapshot(log, at=0).collect()} == first
+    last = {2: "2@0", 4: "1@0", 6: "2@0"}  # 4 inherits
+    assert {row.record: row.entity for row in ts.snapshot(log).collect()} == last
+    if current:
+        now = spark.read.format("delta").load(str(tmp_path / "now"))
+        assert {row.record: row.entity for row in now.collect()} == last
