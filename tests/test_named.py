@@ -225,6 +225,9 @@ GRAPHS: dict[str, Build] = {
     "minimum_spanning_forest": lambda x, _: ts.graphs.minimum_spanning_forest(
         x, weight="v", src="k", dst="v", name="it"
     ),
+    "betweenness": lambda x, y: ts.graphs.betweenness(
+        x, directed=True, samples=y, src="k", dst="v", node="w", name="it"
+    ),
     "k_core": lambda x, _: ts.graphs.k_core(x, 2, src="k", dst="v", name="it"),
     "core_numbers": lambda x, _: ts.graphs.core_numbers(x, src="k", dst="v", name="it"),
     "maximal_independent_set": lambda x, y: ts.graphs.maximal_independent_set(

@@ -13,6 +13,7 @@
 - `cdlp`: for each node the label of its community, by label propagation.
 - `label_propagation`: for each node the label that reaches it from labelled nodes.
 - `minimum_spanning_forest`: the edges of least weight that connect what all edges connect.
+- `betweenness`: for each node the part of shortest paths that lead through it.
 - `k_core`: the nodes with k neighbours among themselves.
 - `core_numbers`: for each node the greatest k such that it is in the k-core.
 - `maximal_independent_set`: nodes without an edge between two of them, to which none can be added.
@@ -34,6 +35,7 @@ Example:
 
 from __future__ import annotations
 
+from timely_spark.graphs.centrality import betweenness
 from timely_spark.graphs.clustering import lcc
 from timely_spark.graphs.components import connected_components, strongly_connected_components
 from timely_spark.graphs.cores import core_numbers, k_core
@@ -48,6 +50,7 @@ from timely_spark.graphs.ranks import pagerank
 from timely_spark.graphs.triangles import triangles
 
 __all__ = [
+    "betweenness",
     "bfs",
     "cdlp",
     "colouring",
