@@ -282,9 +282,9 @@ def test_long_paths_take_no_more_rounds_than_short_ones(shape: str) -> None:
     assert len(left[1]) == (shape == "path"), "a removed leaf has no component"
 
 
-def rescaled(simulation: Simulation, workers: int) -> None:
+def rescaled(simulation: Simulation, workers: int, flow: ts.Dataflow | None = None) -> None:
     """Continue a simulation with another number of workers."""
-    plan = graph_flow().compile(workers)
+    plan = (flow or graph_flow()).compile(workers)
     plain = [
         json.loads(json.dumps(x)) for x in (simulation.plan.described(), simulation.coordinator.encode())
     ]
@@ -338,6 +338,24 @@ def test_after_rescaling_workers_without_edges_send_their_changes_too(seed: int,
                 components[row["node"], row["component"]] += row[DIFF]
         least = {(node, min(part)) for part in nx.connected_components(there) for node in part}
         assert {pair for pair, count in components.items() if count} == least
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_edges_that_are_partitioned_by_one_end_are_exchanged(workers: int) -> None:
+    """Both directions of an edge get to one worker, and stay together when the flow is rescaled."""
+    flow = ts.Dataflow("partitioned")
+    edges = flow.input("edges", "a long, b long, diff long").collection(diff="diff")
+    by_end = edges.antijoin(flow.input("gone", "b long").collection(), on="b")
+    ts.graphs.connected_components(by_end, src="a", dst="b").capture("components")
+    simulation = Simulation(flow, workers=workers)
+    simulation.send("edges", [(100 + node, node, 1) for node in range(20)])
+    simulation.run()
+    simulation.send("edges", [(node, 100 + node, -1) for node in range(10)])
+    simulation.run()
+    rescaled(simulation, workers + 1, flow)
+    simulation.send("edges", [(100 + node, node, -1) for node in range(10, 20)])
+    simulation.run()
+    assert ts.snapshot(simulation.captured["components"]).num_rows == 0
 
 
 def test_inside_a_loop_it_is_refused() -> None:

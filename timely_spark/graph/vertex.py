@@ -97,8 +97,9 @@ class Vertex:
     """Optional: transform each batch at the sender, before the exchange.
 
     A method ``before_exchange(self, edge, batch)``: it gets the number of the input, as `on_recv` does. Its
-    result has the columns by which the input is partitioned, and is received instead of the batch. It runs on
-    the template, so it must not read or write state.
+    result has the columns by which the input is partitioned, with the same values in each record, because
+    the exchange is elided where the input is partitioned so already. It is received instead of the batch.
+    It runs on the template, so it must not read or write state.
     """
 
     reads_time: ClassVar[bool] = True

@@ -14,7 +14,16 @@ import pyarrow.compute as pc
 
 from timely_spark.differential.trace import DIFF, consolidate, numbers
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Partition, Partitioner, States, caller, check_columns, composed, describe
+from timely_spark.graph import (
+    Partition,
+    Partitioner,
+    Stateless,
+    States,
+    caller,
+    check_columns,
+    composed,
+    describe,
+)
 from timely_spark.graphs.affected import NO_NODE, Affected, ordered, summed, unique
 from timely_spark.graphs.pairs import insert_pairs, narrowed, pairs_of
 from timely_spark.graphs.spanning import Rooted, along_paths, breadth_first, rooted_forest
@@ -35,6 +44,25 @@ _FEW = 4096
 _REMOVED = -1
 
 
+class _Ordered(Stateless):
+    """Order the ends of each edge, so that both directions of an edge are equal.
+
+    A stage of its own: a stream that is partitioned by one end as given is not so by the ends in order.
+    """
+
+    def __init__(self, ends: tuple[str, str], kind: pa.DataType) -> None:
+        self.ends, self.kind = ends, kind
+
+    def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        """The edges in order."""
+        a, b = (flat(batch.column(end)) for end in self.ends)
+        if pa.types.is_floating(self.kind):  # -0.0 is 0.0
+            zero = pa.scalar(0, self.kind)
+            a, b = pc.add(a, zero), pc.add(b, zero)
+        ends = dict(zip(self.ends, ordered(a, b), strict=True))
+        return (pa.table({**ends, **{name: batch.column(name) for name in batch.schema.names[2:]}}),)
+
+
 class _Forest(BufferingVertex):
     """A rooted spanning forest of the present edges; an update writes only the affected nodes.
 
@@ -51,15 +79,6 @@ class _Forest(BufferingVertex):
         self.nodes = Arrangement(("node",))
         #: the nodes of each label
         self.members = Arrangement(("label",), within=("node",))
-
-    def before_exchange(self, edge: int, batch: pa.Table) -> pa.Table:
-        """Order the ends of each edge, so that both directions of an edge are equal."""
-        a, b = (flat(batch.column(end)) for end in self.ends)
-        if pa.types.is_floating(self.kind):  # -0.0 is 0.0
-            zero = pa.scalar(0, self.kind)
-            a, b = pc.add(a, zero), pc.add(b, zero)
-        ends = dict(zip(self.ends, ordered(a, b), strict=True))
-        return pa.table({**ends, **{name: batch.column(name) for name in batch.schema.names[2:]}})
 
     def update(self, changes: pa.Table) -> tuple[Affected, pa.Table]:
         """Apply changes of edges. Returns the affected nodes, and the self-loops added or removed."""
@@ -346,6 +365,7 @@ def _latest(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
     return hashed[keep[needed]], table
 
 
+@composed
 def spanning_forest(stream: Stream, *, name: str | None = None) -> Stream:
     """Maintain a spanning forest of each worker's edges, undirected, as edges are added and removed.
 
@@ -370,7 +390,8 @@ def spanning_forest(stream: Stream, *, name: str | None = None) -> Stream:
         {0: [(1, 2, 1), (2, 3, 1)], 1: [], 2: [(1, 2, -1), (1, 3, 1)]}
     """
     ends, kind = _checked("spanning_forest", stream)
-    return stream.then(
+    in_order = stream.then("ordered", [stream.schema], vertex=_Ordered(ends, kind))[0]
+    return in_order.then(
         "spanning_forest",
         [stream.schema],
         name=name,
@@ -405,6 +426,7 @@ def components(stream: Stream, *, name: str | None = None) -> Stream:
         {0: [(1, 1, 1), (2, 1, 1), (3, 1, 1)], 1: [(1, 1, -1), (2, 1, -1), (2, 2, 1), (3, 1, -1), (3, 2, 1)]}
     """
     ends, kind = _checked("components", stream)
+    stream = stream.then("ordered", [stream.schema], vertex=_Ordered(ends, kind))[0]
     schema = pa.schema([("node", kind), ("component", kind), (DIFF, pa.int64())])
     together = {ALL: pc.scalar(pa.scalar(0, pa.int8()))}
     return computed(stream, *stream.schema.names, together, own=(ALL,)).then(
