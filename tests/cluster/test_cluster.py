@@ -224,6 +224,7 @@ def test_a_loop_whose_executors_exchange_directly_while_one_is_killed(
     assert len(executors) == 3, "two took part, and a third one took the place of the killed one"
 
 
+@pytest.mark.campaign
 def test_components_from_an_archive_while_a_worker_is_killed(
     submit: Any, cluster: Any, package: Path, tmp_path: Path
 ) -> None:

@@ -62,6 +62,7 @@ def test_samples_come_and_go(changing, directed) -> None:
     agrees(changing(6, 11, 3, seed=4), samples, directed=directed, workers=2)
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.parametrize("directed", [False, True])
 def test_results_are_equal_to_the_last_bit_however_they_came_to_be(changing, directed) -> None:

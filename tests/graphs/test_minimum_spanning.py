@@ -40,6 +40,7 @@ def test_edges_come_and_go(follows, changing, workers, seed, weights) -> None:
     assert sum(len(one) for one in rows.values()) > 9
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.parametrize("weights", [FEW, MANY])
 def test_larger_graphs_epochs_in_flight_and_crashes(follows, changing, weights) -> None:

@@ -226,6 +226,7 @@ def test_shares_of_a_changing_graph(dangling, workers) -> None:
         assert all(isinstance(rank, int) for rank in whole.values())
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"start": "uniform", "dangling": "spread"}, {"dangling": "spread"}])
 def test_shares_agree_to_the_last_bit_with_a_computation_from_scratch(options, changing) -> None:

@@ -50,6 +50,7 @@ def test_a_function_may_be_renamed(spark: SparkSession, checkpoint: str) -> None
         assert list(made.values())[-1] == [(1, times - 1, -1), (1, times, 1)]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("algorithm", CHANGES)
 def test_a_named_flow_goes_on_with_another_output(
     spark: SparkSession, checkpoint: str, algorithm: str

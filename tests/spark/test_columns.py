@@ -120,6 +120,7 @@ def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
+@pytest.mark.campaign
 def test_any_names_come_through(spark: SparkSession, checkpoint: str, tmp_path: Path, reader: str) -> None:
     draw = random.Random(reader)
     spark_schema = schema_of(draw)

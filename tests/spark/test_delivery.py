@@ -274,6 +274,7 @@ def test_a_folder_that_is_not_the_outputs_own_is_refused(tmp_path: Path) -> None
 # -- exactly once --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.campaign
 def test_two_outputs_of_a_flow_in_one_table_both_arrive_and_the_users_own_rows_stay(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -57,6 +57,7 @@ def run(flow: ts.Dataflow, spark: SparkSession, checkpoint: str, **more: Any) ->
     return query
 
 
+@pytest.mark.campaign
 def test_the_answer_of_a_dataframe_source_at_each_epoch_and_after_a_restart_and_a_replay(
     spark: SparkSession, checkpoint: str, tmp_path: Path
 ) -> None:

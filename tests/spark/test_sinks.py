@@ -138,6 +138,7 @@ def properties(spark: SparkSession, path: str) -> dict[str, str]:
     return dict(DeltaTable.forPath(spark, path).detail().collect()[0]["properties"])
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("keys", [(), ("a b",)])
 def test_a_table_has_columns_of_any_name(spark: SparkSession, tmp_path: Path, keys: tuple[str, ...]) -> None:
     path, name = str(tmp_path / "table"), "spark_catalog.default.`odd" + "_keys" * len(keys) + "`"
