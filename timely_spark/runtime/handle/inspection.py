@@ -215,9 +215,7 @@ class Round:
                 snapshot = VertexSnapshot.decode(head["vertices"][step], parts)
                 for name, table in self._attributes(snapshot):
                     found.setdefault(name, []).append(_first(table, worker=worker))
-        return {
-            name: pa.concat_tables(tables, promote_options="permissive") for name, tables in found.items()
-        }
+        return {name: _concat(tables) for name, tables in found.items()}
 
     def sizes(self) -> pa.Table:
         """The bytes of state by step and worker.
@@ -235,20 +233,20 @@ class Round:
 
     def __repr__(self) -> str:
         manifest = self._manifest
-        return f"Round({manifest.batch}, {manifest.rounds} rounds, epochs in flight {self._row()['epochs']})"
+        return f"Round({manifest.batch}, {manifest.rounds} rounds, epochs in flight {manifest.open_epochs})"
 
     def _check(self, step: str) -> None:
         find(dict.fromkeys(self.steps), step, kind="step with a vertex", flow=self.flow)
 
     def _row(self) -> dict[str, Any]:
-        manifest, snapshot = self._manifest, self._manifest.coordinator
+        manifest = self._manifest
         return {
             "round": manifest.batch,
             "local_rounds": manifest.rounds,
-            "epochs": sorted({epoch for epochs in snapshot["unreleased"].values() for epoch in epochs}),
+            "epochs": manifest.open_epochs,
             "released": [f"{output}: {epoch}" for output, epoch in manifest.released],
             "messages": wire.only(self._rows, Message).num_rows,
-            "notifications": sum(n for pending in snapshot["pending"] for _, _, n in pending),
+            "notifications": manifest.notifications,
             "state_bytes": sum(States.of(self._rows).sizes.values()),
             "complete": manifest.complete,
         }

@@ -443,8 +443,7 @@ class Query(Display):
         whole = self._context.log.read_whole(self._watch.newest().batch)
         assert whole is not None
         manifest, rows = whole
-        open_ = {at for epochs in manifest.coordinator["unreleased"].values() for at in epochs}
-        oldest = min(open_, default=manifest.coordinator["begun"] + 1)
+        oldest = min(manifest.open_epochs, default=manifest.coordinator["begun"] + 1)
         at = oldest if epoch is None else as_epoch(epoch, "why", caller())
         return Why.of(self._context.log, manifest, rows, PlanSummary.of(self._context.plan), at)
 

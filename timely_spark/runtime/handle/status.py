@@ -69,7 +69,7 @@ class Status:
         name = f"flows/{manifest.plan}.json"
         flow = log.files.found(name, log.files.json(name))
         snapshot, summary = manifest.coordinator, PlanSummary(flow["outline"])
-        epochs = sorted({epoch for epochs in snapshot["unreleased"].values() for epoch in epochs})
+        epochs = manifest.open_epochs
         messages = wire.only(rows, Message).column("payload").to_pylist()
         inputs = snapshot["inputs"]
         return cls(
@@ -86,7 +86,7 @@ class Status:
             frontier=summary.frontier(snapshot) or manifest.frontier,
             messages=len(messages),
             message_bytes=sum(map(size_of, messages)),
-            notifications=sum(n for pending in snapshot["pending"] for _, _, n in pending),
+            notifications=manifest.notifications,
             left=snapshot["left"],
             late=manifest.late,
             state_bytes=manifest.stats.get("state_bytes", {}),

@@ -58,6 +58,16 @@ class Manifest:
     written: float = field(default_factory=lambda: time.time(), compare=False)  # noqa: PLW0108 - tests set it
     format: int = FORMAT
 
+    @property
+    def open_epochs(self) -> list[int]:
+        """The epochs that have begun and are not complete."""
+        return sorted({epoch for epochs in self.coordinator["unreleased"].values() for epoch in epochs})
+
+    @property
+    def notifications(self) -> int:
+        """The pending notifications of all workers."""
+        return sum(n for pending in self.coordinator["pending"] for _, _, n in pending)
+
     def encode(self) -> bytes:
         """The manifest as JSON."""
         content = {field.name: getattr(self, field.name) for field in fields(self)}
