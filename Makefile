@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run check test lint methods campaign mutate simulate chaos bench bench-quick docs clean check-tools
+.PHONY: help install run check test lint methods campaign mutate model simulate chaos bench bench-quick docs clean check-tools
 
 # The Python that .venv is made from; another one: make install PYTHON=/path/to/python3.12
 PYTHON ?= python3
@@ -43,6 +43,9 @@ campaign: install ## the long randomised tests (minutes)
 
 mutate: install ## change the code in small ways, and see whether the tests notice (one part: make mutate ARGS="times/")
 	@$(PY) tests/mutate.py $(ARGS)
+
+model: install ## explore all schedules and crashes of small flows (minutes; one model: make model ARGS="three epochs")
+	@$(PY) tests/laws/test_model.py $(if $(ARGS),"$(ARGS)")
 
 simulate: install ## crash and recover the simulator, STEPS=1000000 rounds of workers
 	@$(PY) tests/chaos/simulate.py --steps $(or $(STEPS),1000000) $(ARGS)
