@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from numbers import Real
@@ -13,9 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
+from timely_spark.differential.reducers import GROUP, Logic
+from timely_spark.differential.reductions import reduced
+from timely_spark.differential.trace import DIFF, numbers
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import caller, composed, locate_errors
 from timely_spark.graphs.edges import edges_of, ends_of, nodes_of
+from timely_spark.operators.rows import computed
 
 #: the greatest unit: sums of many ranks must fit in a long
 _LARGEST = 10**9
@@ -24,6 +29,7 @@ _POWER = 2.0**40
 _MOST_NODES = 1 << 22
 #: shares of 1 are summed in parts of 2^62, ranks around `unit` in parts of 2^8
 _SHARE, _BITS = 2.0**62, 8
+_DEGREE = f"{DIFF}_degree"
 
 
 @locate_errors
@@ -71,7 +77,7 @@ def pagerank(
 
     Takes ``iterations`` iterations; each costs the ranks that change in it, and their edges. An edge changes
     all ranks in which it makes a difference of one: of 10,000 nodes with 50,000 edges nearly all with the
-    default unit, which costs more than a computation from scratch; a tenth of them with ``unit=1000``. With
+    default unit, which costs up to as much as a computation from scratch; a tenth with ``unit=1000``. With
     ``iterations=None`` there are as many iterations as a rank takes to its last step, each of one exchange,
     and an epoch costs the ranks that take a step in another iteration than before, and their edges. Of 2,000
     nodes with 10,000 edges one edge costs on average a twentieth of a computation from scratch if `tolerance`
@@ -119,10 +125,8 @@ def pagerank(
         more = nodes_of("pagerank", nodes, node, graph.schema.field("src").type)
         every, more = every.together("pagerank", more)
         every = every.concat(more).distinct()
-    # each edge with the degree of its source, so that an iteration is one join and one reduction
-    links = by_source.join(by_source.count("degree"), on="src").arrange("src")
     if shares and iterations is not None:
-        powers = _powers(every, links, iterations, float(damping))
+        powers = _powers(every, by_source, iterations, float(damping))
         spread = powers.semijoin(every.antijoin(graph, left="node", right="src"), on="node", unique=True)
         held = powers.where(pc.scalar(False)) if dangling == "drop" else spread  # noqa: FBT003 - none
         scale = None if start == "uniform" else unit
@@ -131,23 +135,59 @@ def pagerank(
         as_share = rank.cast(pa.float64(), safe=False) / pc.scalar(_SHARE)
         rounded = as_share if start == "uniform" else pc.shift_right(rank, pc.scalar(_BITS))
         return ranks.select("node", rank=rounded, name=name)
+    # a rank is the multiplicity of its node, so that a change of it is one record, and sums need no reduction
     least = unit - unit * share.numerator // share.denominator
-    base = every.select("node", rank=pc.scalar(least))
-    first = every.select("node", rank=pc.scalar(unit)) if iterations is not None else base
-    rank, degree = pc.field("rank"), pc.field("degree")
-    per_edge = pc.divide(
-        pc.multiply_checked(rank, pc.scalar(share.numerator)),
-        pc.multiply(degree, pc.scalar(share.denominator)),
-    )
-    own, step = pc.scalar(least), pc.scalar(tolerance)
-    in_steps = pc.add(pc.multiply(pc.divide(pc.subtract(rank, own), step), step), own)
+    base = _multiplied(every, least)
+    first = base if iterations is None else _multiplied(every, unit)
+    degrees = graph.select(node="src", degree=pc.scalar(1))
+    logic = _Shares(("node",), share, least, tolerance)
 
     def walk(ranks: Collection) -> Collection:
-        received = ranks.join(links, left="node", right="src").select(node="dst", rank=per_edge)
-        total = received.concat(base).sum("rank", keys="node")
-        return total if tolerance == 1 else total.select("node", rank=in_steps)
+        both = ranks.select("node", degree=pc.scalar(0)).concat(degrees)
+        shares = reduced("shares", both, logic, [], name=None)
+        received = shares.join(by_source, left="node", right="src").select(node="dst")
+        return received.concat(base).consolidate()
 
-    return first.iterate(walk, max_iterations=iterations, name=name)
+    ranks = first.iterate(walk, max_iterations=iterations)
+    if tolerance == 1:
+        return ranks.count("rank", keys="node", name=name)
+    steps = (pc.field("rank") - pc.scalar(least)) / pc.scalar(tolerance)
+    in_steps = steps * pc.scalar(tolerance) + pc.scalar(least)
+    return ranks.count("rank", keys="node").select("node", rank=in_steps, name=name)
+
+
+def _multiplied(collection: Collection, factor: int) -> Collection:
+    """The records with their multiplicities multiplied."""
+    diff = pc.multiply(pc.field(DIFF), pc.scalar(factor))
+    return collection.like(computed(collection.stream, *collection.schema.names, {DIFF: diff}, own=(DIFF,)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shares(Logic):
+    """What each edge of a node gets, as the multiplicity of the node.
+
+    The rank is the multiplicity of the records whose `degree` is 0, the degree that of those where it is 1.
+    Both are weights, which add up: a node is one row, whatever its degree.
+    """
+
+    share: Fraction
+    least: int
+    tolerance: int
+
+    def partial(self, changes: pa.Table) -> pa.Table:
+        """The ranks and degrees as weights."""
+        degrees = pc.multiply(changes["degree"], changes[DIFF])
+        kept = changes.select(self.keys).append_column(DIFF, pc.subtract(changes[DIFF], degrees))
+        return kept.append_column(_DEGREE, degrees)
+
+    def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
+        """The shares, of nodes with edges."""
+        inputs = inputs.filter(pc.greater(inputs[_DEGREE], 0))
+        ranks, degrees = numbers(inputs, DIFF), numbers(inputs, _DEGREE)
+        if self.tolerance > 1:
+            ranks = ranks - (ranks - self.least) % self.tolerance
+        moved = pc.multiply_checked(ranks, self.share.numerator).to_numpy()
+        return pa.table({GROUP: inputs[GROUP], DIFF: moved // (degrees * self.share.denominator)})
 
 
 # A rank after n iterations is linear in what all nodes get at once. Let c(i) be what each gets in iteration i
@@ -157,8 +197,10 @@ def pagerank(
 # in the loop; the weights c are computed behind it, from the powers' sums at the nodes whose rank is spread.
 
 
-def _powers(nodes: Collection, links: Collection, iterations: int, damping: float) -> Collection:
+def _powers(nodes: Collection, by_source: Collection, iterations: int, damping: float) -> Collection:
     """For each node, and each number of steps up to `iterations`, its damped walks: `node, step, power`."""
+    # each edge with the degree of its source, so that an iteration is one join and one reduction
+    links = by_source.join(by_source.count("degree"), on="src").arrange("src")
     one = nodes.select("node", step=pc.scalar(0), power=pc.scalar(int(_POWER)))
     power, degree = (pc.field(c).cast(pa.float64(), safe=False) for c in ("power", "degree"))
     moved = pc.round(power * (pc.scalar(damping) / degree)).cast(pa.int64())
