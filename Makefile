@@ -21,8 +21,8 @@ help: ## print this list
 
 install: .venv/.jars ## make .venv with the project, its tools and Delta's jars (once; later runs need no network)
 
-run: install ## stream the import graph of the installed packages through loops, and check the answer
-	@$(PY) jobs/run.py $(ARGS)
+run: install ## stream a real graph through loops, check the answer, draw it (a minute)
+	@$(PY) -m timely_spark demo $(ARGS)
 
 check: install ## run the fast tests: the pure parts, no Spark (under a minute)
 	@$(PY) -m pytest $(PARALLEL) -m "not spark and not slow" $(ARGS)

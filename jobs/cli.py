@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 import timely_spark as ts
+from timely_spark.runtime.session import quietly
 
 
 def described(description: str | None) -> argparse.ArgumentParser:
@@ -100,24 +100,6 @@ def session(name: str, *, delta: bool = True, verbose: bool = False) -> SparkSes
             builder = builder.config("spark.driver.extraJavaOptions", options)
     with nullcontext() if verbose else quietly():
         return ts.configure(builder, delta=delta).getOrCreate()
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Keep what the starting JVM says of its jars to ourselves, unless it fails to start."""
-    sys.stderr.flush()
-    terminal = os.dup(2)
-    with tempfile.TemporaryFile() as said:
-        os.dup2(said.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            said.seek(0)
-            os.write(terminal, said.read())
-            raise
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
 
 
 def run(job: Callable[[], None]) -> None:

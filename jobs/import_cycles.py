@@ -29,10 +29,11 @@ from pathlib import Path
 import cli
 import pyarrow.compute as pc
 from edges import DIFF, current, dataflow, deliver
-from imports import Source, meant, sources
+from imports import Source, sources
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from timely_spark.demo.imports import meant
 
 READ = "file string, module string, stamp string, name string, problem string"
 SHOWN = 20

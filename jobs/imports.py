@@ -1,16 +1,14 @@
-"""What Python source files import, by the statements in them."""
+"""Python source files below folders, and what they import."""
 
 from __future__ import annotations
 
-import ast
 import os
-import warnings
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+from timely_spark.demo.imports import imported, module_name, parsed
 
 
 @dataclass(frozen=True)
@@ -24,64 +22,6 @@ class Source:
     #: what it imports, as `imported` says it; where that leads depends on which modules there are
     names: tuple[str, ...] = ()
     problem: str | None = None
-
-
-def module_name(folder: Path, file: Path) -> str:
-    """The dotted name of a source file."""
-    parts = file.relative_to(folder).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def parsed(source: bytes, file: str) -> ast.Module:
-    """The tree of a file; its name is for the error.
-
-    Raises:
-        SyntaxError: it is none of this version of Python, or not decodable.
-        ValueError: it has null bytes.
-        RecursionError: it is nested too deeply; MemoryError, likewise.
-    """
-    with warnings.catch_warnings(action="ignore"):
-        return ast.parse(source, file)
-
-
-def imported(tree: ast.AST, package: str, *, top_level: bool = False) -> Iterator[str]:
-    """What the import statements name: a module, or ``module:name`` for what is taken from one.
-
-    Args:
-        tree: the file's.
-        package: the one that relative imports begin at; empty for a script.
-        top_level: only what runs when the module is imported: nothing in functions, or for type checkers.
-
-    A relative import that leads out of the top package keeps its dots, and so names no module.
-    """
-    for node in _statements(tree, top_level=top_level):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = _absolute(node.module, node.level, package)
-            yield from (base if alias.name == "*" else f"{base}:{alias.name}" for alias in node.names)
-
-
-def _absolute(module: str | None, level: int, package: str) -> str:
-    around = package.split(".") if package else []
-    if level > len(around):
-        return "." * level + (module or "")
-    above = around[: len(around) - level + 1] if level else []
-    return ".".join([*above, *([module] if module else [])])
-
-
-def _statements(tree: ast.AST, *, top_level: bool) -> Iterator[ast.AST]:
-    if not top_level:
-        yield from ast.walk(tree)
-        return
-    todo = [tree]
-    while todo:
-        node = todo.pop()
-        yield node
-        if isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
-            todo += node.orelse
-        elif not isinstance(node, LATER):
-            todo += ast.iter_child_nodes(node)
 
 
 def sources(
@@ -156,8 +96,3 @@ def _read(file: Path, module: str, first: Path, before: Source | None, *, top_le
 def _text(name: object) -> str:
     """A name as text, whatever its bytes are."""
     return str(name).encode("utf-8", "backslashreplace").decode()
-
-
-def meant(name: str, modules: Container[str]) -> str | None:
-    """The module that an import leads to: for ``module:name`` a submodule of that name, if there is one."""
-    return next((way for way in (name.replace(":", "."), name.partition(":")[0]) if way in modules), None)

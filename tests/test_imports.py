@@ -35,6 +35,7 @@ LAYERS = (
     ("crashes",),
     ("testing",),
     ("__init__",),
+    ("demo",),
     ("__main__",),
 )
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}

@@ -15,6 +15,7 @@
 - `testing`: flows on simulated workers, without Spark.
 - `show`: a flow as text and as a drawing.
 - `runtime`: the only part that uses Spark.
+- `demo`: a first flow to look at, by `python -m timely_spark demo`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line: `python -m timely_spark status CHECKPOINT`, and `--version`."""
+"""The command line: `python -m timely_spark demo`, `status CHECKPOINT`, `inspect CHECKPOINT`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from timely_spark import __version__
+from timely_spark.demo import flow as demo
 from timely_spark.errors import TimelyError
 from timely_spark.runtime.handle.inspection import inspect
 from timely_spark.runtime.handle.status import Status
@@ -52,7 +53,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     look.add_argument("--round", type=int, metavar="N", help="a micro-batch (the newest)")
     look.add_argument("--step", metavar="NAME", help="the step whose state and records in flight are shown")
     look.add_argument("--limit", type=int, default=20, metavar="ROWS", help="rows of a table (%(default)s)")
+    shown = commands.add_parser(
+        "demo",
+        help="loops over a real graph: the imports of the Python packages on this machine",
+        description="Streams what pyspark imports, and what that imports, through two loops; needs Spark.",
+    )
+    demo.add_arguments(shown)
     given = parser.parse_args(arguments)
+    if given.command == "demo":
+        return _demonstrated(given)
     if given.command == "inspect":
         return _shown(given, _inspected)
     if given.watch is None:
@@ -65,6 +74,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             time.sleep(given.watch)
     except KeyboardInterrupt:
         return 0
+
+
+def _demonstrated(given: argparse.Namespace) -> int:
+    try:
+        demo.main(given)
+    except TimelyError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
 
 
 def _seconds(text: str) -> float:

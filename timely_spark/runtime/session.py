@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -127,6 +128,24 @@ def _with_delta(builder: SparkSession.Builder, extra_packages: Sequence[str]) ->
         msg = "configure(delta=True) needs delta-spark, and it is not installed."
         raise SparkMissing(msg, hint="pip install 'timely-spark[delta]'.") from error
     return configure_spark_with_delta_pip(builder, extra_packages=list(extra_packages))
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Keep what the starting JVM says of its jars to ourselves, unless it fails to start."""
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            said.seek(0)
+            os.write(terminal, said.read())
+            raise
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
 
 
 def tune(session: SparkSession) -> list[str]:

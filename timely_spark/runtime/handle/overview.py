@@ -96,6 +96,8 @@ class Overview:
         parts = [self.state.partition("\n")[0]]
         if self.batch >= 0:
             parts += [f"batch {self.batch}", f"{self.rounds} rounds"]
+        elif self.state == "running":
+            parts.append("the first micro-batch also starts Spark's Python workers")
         if self.rate is not None:
             parts.append(f"{self.rate:,.0f} records/s")
         if self.epochs:
