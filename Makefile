@@ -14,6 +14,8 @@ PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 KILLS ?= 60
 # An archive of the classes that Spark loads: a JVM that finds it starts in a third of the time.
 ARCHIVE := $(CURDIR)/.venv/classes.jsa
+# Every test process and each Spark worker imports the package: compile it once, wherever bytecode is usually off.
+unexport PYTHONDONTWRITEBYTECODE
 run: export SPARK_SUBMIT_OPTS ?= -XX:SharedArchiveFile=$(ARCHIVE) -Xlog:disable
 
 help: ## print this list

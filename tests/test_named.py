@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -204,7 +205,7 @@ GRAPHS: dict[str, Build] = {
         x, 3, nodes=y, node="w", dangling="spread", start="uniform", src="k", dst="v", name="it"
     ),
     "pagerank in steps": lambda x, _: ts.graphs.pagerank(
-        x, None, src="k", dst="v", tolerance=1000, name="it"
+        x, None, src="k", dst="v", tolerance=100_000, name="it"
     ),
     "triangles": lambda x, _: ts.graphs.triangles(x, src="k", dst="v", name="it"),
     "lcc": lambda x, y: ts.graphs.lcc(x, True, nodes=y, src="k", dst="v", node="w", name="it"),  # noqa: FBT003
@@ -272,6 +273,8 @@ OTHERS: dict[str, Build] = {
         name="laps",
     ).stream,
 }  # fmt: skip
+#: what is made of operators, and takes longer
+COMPOSED = {*GRAPHS.values(), *LIBRARIES.values(), OTHERS["components in a loop"]}
 #: what adds no step of its own, or always has a name, or is what operators are made of
 WITHOUT = {
     "Stream": {"group_by", "then", "check_others"},
@@ -384,7 +387,7 @@ def gone_on(old: Simulation, flow: ts.Dataflow, workers: int) -> Simulation:
     new.coordinator, new.result, new.batch = made.coordinator, made.result, old.batch
     new.states = [worker.checkpoint("moved") for worker in made.workers]
     new.waiting, new._stands = [made.result.rows], dict(made.coordinator.inputs)
-    new._parts.update({key: parts for key, parts in old._parts.items() if key[0] in new.captured})
+    new._parts.update({key: [*parts] for key, parts in old._parts.items() if key[0] in new.captured})
     return new
 
 
@@ -409,19 +412,26 @@ def test_all_that_an_operator_makes_has_a_name_of_the_users(case: Case) -> None:
     assert {stage.name for stage in steps} <= {stage.name for stage in changed}
 
 
-@pytest.mark.parametrize("case", ALL.values(), ids=ALL)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name, marks=[pytest.mark.slow] if case.build in COMPOSED else [])
+        for name, case in ALL.items()
+    ],
+)
 def test_a_flow_whose_steps_are_named_goes_on_with_more_steps_and_outputs(case: Case) -> None:
-    old, kept = (Simulation(built(case), workers=2) for _ in range(2))
-    for simulation in (old, kept):
-        send(simulation, 0)
-        simulation.run()
-    new = gone_on(old, built(case, more=True), workers=2)
+    kept = Simulation(built(case), workers=2)
+    send(kept, 0)
+    kept.run()
+    before = set(kept.captured["out"].rows())
+    new = gone_on(kept, built(case, more=True), workers=2)
     for simulation in (new, kept):
         send(simulation, 1)
         simulation.run()
 
-    assert {0, 1} <= set(kept.captured["out"].rows())
-    assert {**old.captured["out"].rows(), **new.captured["out"].rows()} == kept.captured["out"].rows()
+    rows = kept.captured["out"].rows()
+    assert {0, 1} <= set(rows)
+    assert new.captured["out"].rows() == {epoch: rows[epoch] for epoch in rows if epoch not in before}
 
 
 #: whose answer is another with another number of workers: each has a copy; or where copies are in flight
@@ -429,39 +439,26 @@ COPIES = {"Stream.broadcast", "Stream.window", "Stream.window of sessions", "all
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [pytest.param(ALL[name], id=name) for name in ALL if name not in COPIES])
-def test_an_epoch_that_had_begun_ends_alike_with_another_number_of_workers(case: Case) -> None:
-    kept = Simulation(built(case), workers=2)
+@pytest.mark.parametrize("name", ALL)
+def test_an_epoch_that_had_begun_ends_alike_with_other_workers_and_with_more_steps_or_is_refused(
+    name: str,
+) -> None:
+    case = ALL[name]
+    kept, old = Simulation(built(case), workers=2), in_mid_epoch(case)
+    assert old.waiting
     for epoch in (0, 1):
         send(kept, epoch)
         kept.run()
-    for workers in (1, 3):
-        old = in_mid_epoch(case)
-        assert old.waiting
+    changes = [(2, True)] if name in COPIES else [(1, False), (3, False), (2, True)]
+    for workers, more in changes:
         try:
-            new = gone_on(old, built(case), workers=workers)
-        except FlowChanged:
-            if case is ALL["Dataflow.vertex"]:  # its state has no repartition()
+            new = gone_on(old, built(case, more=more), workers=workers)
+        except FlowChanged as refused:
+            if more and re.search("over a new channel|has changed: partitioned was", str(refused)):
+                continue
+            if not more and name == "Dataflow.vertex":  # its state has no repartition()
                 continue
             raise
         send(new, 1)
         new.run()
         assert {**old.captured["out"].rows(), **new.captured["out"].rows()} == kept.captured["out"].rows()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ALL.values(), ids=ALL)
-def test_an_epoch_that_had_begun_ends_alike_with_more_steps_or_is_refused(case: Case) -> None:
-    kept, old = Simulation(built(case), workers=2), in_mid_epoch(case)
-    try:
-        new = gone_on(old, built(case, more=True), workers=2)
-    except FlowChanged as refused:
-        if "over a new channel" in str(refused) or "has changed: partitioned was" in str(refused):
-            return
-        raise
-    for epoch in (0, 1):
-        send(kept, epoch)
-        kept.run()
-    send(new, 1)
-    new.run()
-    assert {**old.captured["out"].rows(), **new.captured["out"].rows()} == kept.captured["out"].rows()
