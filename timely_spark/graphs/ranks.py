@@ -148,7 +148,8 @@ def pagerank(
         received = shares.join(by_source, left="node", right="src").select(node="dst")
         return received.concat(base).consolidate()
 
-    ranks = first.iterate(walk, max_iterations=iterations)
+    # the reduction in the next iteration consolidates
+    ranks = first.iterate(walk, max_iterations=iterations, consolidate=False).consolidate()
     if tolerance == 1:
         return ranks.count("rank", keys="node", name=name)
     steps = (pc.field("rank") - pc.scalar(least)) / pc.scalar(tolerance)
