@@ -49,11 +49,6 @@ OPTIONAL = {"delta", "networkx", "scipy", "matplotlib", "graphviz", "IPython", "
 
 #: The imports of this package that stand in a function: from which module, which part, and why.
 IN_FUNCTIONS = {
-    ("timely_spark", "runtime"): "the names that need Spark import it on first use",
-    (
-        "timely_spark",
-        "libraries",
-    ): "a library is loaded on first use: `import timely_spark` takes no longer for it",
     ("timely_spark.dataflow", "runtime"): "a flow is built without Spark, which starting it needs",
     (
         "timely_spark.runtime.query.data_source",

@@ -20,6 +20,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from timely_spark import graphs, testing
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from timely_spark.libraries.pregel import pregel
     from timely_spark.runtime.handle.inspection import inspect
     from timely_spark.runtime.handle.query import Query
+    from timely_spark.runtime.maintain import maintain
     from timely_spark.runtime.session import configure, tune
 
 __version__ = "0.1.0"
@@ -61,6 +63,7 @@ __all__ = [
     "every",
     "graphs",
     "inspect",
+    "maintain",
     "once",
     "pregel",
     "sessions",
@@ -70,6 +73,17 @@ __all__ = [
     "wcoj",
 ]
 
+#: The names that are imported on first use, by their modules.
+_ON_FIRST_USE = {
+    "Query": "runtime.handle.query",
+    "all_reduce": "libraries.all_reduce",
+    "configure": "runtime.session",
+    "inspect": "runtime.handle.inspection",
+    "maintain": "runtime.maintain",
+    "pregel": "libraries.pregel",
+    "tune": "runtime.session",
+}
+
 
 def __dir__() -> list[str]:
     """The names of the API, without imported modules."""
@@ -78,25 +92,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Import libraries, and names that need Spark, on first use."""
-    if name == "all_reduce":
-        from timely_spark.libraries.all_reduce import all_reduce
-
-        return all_reduce
-    if name == "pregel":
-        from timely_spark.libraries.pregel import pregel
-
-        return pregel
-    if name == "inspect":
-        from timely_spark.runtime.handle.inspection import inspect
-
-        return inspect
-    if name in {"configure", "tune"}:
-        from timely_spark.runtime import session
-
-        return getattr(session, name)
-    if name == "Query":
-        from timely_spark.runtime.handle.query import Query
-
-        return Query
+    if name in _ON_FIRST_USE:
+        return getattr(import_module(f"timely_spark.{_ON_FIRST_USE[name]}"), name)
     msg = f"module 'timely_spark' has no attribute {name!r}"
     raise AttributeError(msg)

@@ -1,0 +1,84 @@
+"""`maintain`: a Delta table that follows a streaming DataFrame, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from timely_spark.dataflow import Dataflow, Trigger
+from timely_spark.differential import Collection
+from timely_spark.differential.collections import check_collection
+from timely_spark.graph import locate_errors, refuse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from timely_spark.runtime.handle.query import Query
+
+
+@locate_errors
+def maintain(
+    frame: DataFrame,
+    algorithm: Callable[..., Collection],
+    table: str,
+    *,
+    checkpoint: str,
+    diff: str | None = None,
+    keys: str | list[str] | None = None,
+    workers: int | None = None,
+    trigger: Trigger = None,
+    name: str | None = None,
+    **arguments: Any,
+) -> Query:
+    """Keep a Delta table at the result of an algorithm on a streaming DataFrame; starts the query.
+
+    After each micro-batch with input the table is what the algorithm gives for all records so far: each
+    epoch's changes are one transaction, exactly once. For several inputs or outputs write a `Dataflow`.
+
+    Args:
+        frame: a streaming DataFrame.
+        algorithm: a function of a collection to a collection: any of `graphs` that takes edges alone, or
+            your own.
+        table: a path, or catalog.schema.table.
+        checkpoint: where the query goes on after a stop.
+        diff: the integer column that says how many more times a record is there, -1: it is deleted. By
+            default ``diff``, if the DataFrame has a column of that name; else all records are insertions.
+        keys: columns that are unique in the result, by which the table is updated; by default all.
+        workers: as for `Dataflow.start`, as is `trigger`.
+        name: the query's name, by default that of the algorithm.
+        arguments: further arguments of the algorithm, such as ``src`` and ``dst``.
+
+    **Columns:** in: the algorithm's, and `diff`. Out: epoch long (of the last change), then those of the
+    result.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> edges = spark.readStream.table("main.graph.edges")  # doctest: +SKIP
+        >>> query = ts.maintain(  # doctest: +SKIP
+        ...     edges,
+        ...     ts.graphs.connected_components,
+        ...     "main.graph.parts",
+        ...     checkpoint="/Volumes/main/graph/parts",
+        ... )
+
+    Raises:
+        BadArgument: `frame` is no DataFrame, or `algorithm` no function.
+        GraphError: the DataFrame is not streaming, or the algorithm gives no collection.
+        TimelyError: another error of the algorithm, of `Stream.to_delta` or of `Dataflow.start`.
+    """
+    given: Any = frame
+    if not hasattr(given, "isStreaming"):
+        refuse(given, what="frame", expected="a DataFrame", hint="read it with spark.readStream.")
+    function: Any = algorithm
+    if not callable(function):
+        hint = "for example ts.graphs.connected_components."
+        refuse(function, what="algorithm", expected="a function", hint=hint)
+    flow = Dataflow(str(getattr(function, "__name__", "maintain")) if name is None else name)
+    read = flow.source("input", frame)
+    if diff is None and "diff" in read.schema.names:
+        diff = "diff"
+    result = algorithm(read.collection(diff=diff), **arguments)
+    check_collection("maintain", result)
+    keys = keys or result.schema.names
+    result.changes().to_delta(table, keys=keys, diff="diff", name="table")
+    return flow.start(frame.sparkSession, checkpoint=checkpoint, workers=workers, trigger=trigger)
