@@ -44,7 +44,10 @@ RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 PURE = {"errors", "times", "graph", "progress", "state", "compiler", "worker", "coordinator"}
 
 #: Fetched by nobody who does not use them: imported inside functions only.
-OPTIONAL = {"delta", "networkx", "scipy", "matplotlib", "graphviz", "IPython", "ipywidgets", "rich"}
+OPTIONAL = {
+    "delta", "networkx", "scipy", "matplotlib", "graphviz", "IPython", "ipywidgets", "rich",
+    "prometheus_client", "opentelemetry",
+}  # fmt: skip
 
 
 #: The imports of this package that stand in a function: from which module, which part, and why.

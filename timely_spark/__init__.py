@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from timely_spark.runtime.handle.inspection import inspect
     from timely_spark.runtime.handle.query import Query
     from timely_spark.runtime.maintain import maintain
+    from timely_spark.runtime.metrics import opentelemetry_metrics, prometheus_metrics
     from timely_spark.runtime.session import configure, tune
 
 __version__ = "0.1.0"
@@ -65,7 +66,9 @@ __all__ = [
     "inspect",
     "maintain",
     "once",
+    "opentelemetry_metrics",
     "pregel",
+    "prometheus_metrics",
     "sessions",
     "snapshot",
     "testing",
@@ -80,7 +83,9 @@ _ON_FIRST_USE = {
     "configure": "runtime.session",
     "inspect": "runtime.handle.inspection",
     "maintain": "runtime.maintain",
+    "opentelemetry_metrics": "runtime.metrics",
     "pregel": "libraries.pregel",
+    "prometheus_metrics": "runtime.metrics",
     "tune": "runtime.session",
 }
 

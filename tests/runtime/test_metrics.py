@@ -1,0 +1,112 @@
+"""What Prometheus and OpenTelemetry are told is what the query says of itself."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import prometheus_client
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client.parser import text_string_to_metric_families
+from pyspark.sql import SparkSession
+
+import timely_spark as ts
+
+DASHBOARD = Path(__file__).parents[2] / "conf" / "grafana.json"
+
+
+@pytest.fixture
+def query(spark: SparkSession) -> Iterator[ts.Query]:
+    flow = ts.Dataflow("measured")
+    numbers = flow.input("numbers", "n long", epochs="manual")
+    numbers.group_by("n").count(name="counts").capture("out")
+    with flow.start(spark, workers=2) as query:
+        numbers.send([1, 2, 2])
+        numbers.advance_to(3)
+        query.wait_for(epoch=2)
+        numbers.send([5])
+        query.process_all_available()
+        yield query
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def expected(query: ts.Query) -> dict[tuple[str, ...], float]:
+    progress = query.last_progress
+    assert progress is not None
+    state = {
+        ("timely_state_bytes", *sorted(["measured", step])): size
+        for step, size in progress.state_bytes.items()
+    }
+    assert state
+    return {
+        ("timely_micro_batch", "measured"): progress.epoch,
+        ("timely_rounds", "measured"): query.rounds,
+        ("timely_epochs_in_flight", "measured"): 1,
+        ("timely_frontier", "measured", "out"): 3,
+        **state,
+    }
+
+
+@pytest.mark.spark
+def test_a_scrape_and_a_reading_say_what_the_query_says(query: ts.Query) -> None:
+    port, reader = free_port(), InMemoryMetricReader()
+    stop = ts.prometheus_metrics(port, registry=prometheus_client.CollectorRegistry())
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            text = answer.read().decode()
+        with pytest.raises(ts.TimelyError, match=rf"(?s)cannot listen at 127.0.0.1:{port}.*Hint: stop"):
+            ts.prometheus_metrics(port)
+    finally:
+        stop()
+        stop()
+    ts.opentelemetry_metrics(MeterProvider(metric_readers=[reader]))
+
+    families = list(text_string_to_metric_families(text))
+    scraped = {
+        (family.name, *sorted(sample.labels.values())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+    data: Any = reader.get_metrics_data()
+    read = {
+        (metric.name.replace(".", "_"), *sorted(point.attributes.values())): point.value
+        for metric in data.resource_metrics[0].scope_metrics[0].metrics
+        for point in metric.data.data_points
+    }
+    assert expected(query).items() <= scraped.items()
+    assert scraped == read
+    names = {family.name for family in families} | {f"{family.name}_total" for family in families}
+    shown = set(re.findall(r"(timely_\w+)\{", DASHBOARD.read_text(encoding="utf-8")))
+    assert shown <= names, "the dashboard has metrics that there are not"
+    assert len(shown) == len(families), "the dashboard shows all"
+
+
+@pytest.mark.parametrize("port", [0, -1, 1 << 16, "9464", True])
+def test_a_wrong_port_is_refused(port: Any) -> None:
+    with pytest.raises(ts.TimelyError, match=r"port=.*test_metrics.py.*\nHint: port=9464"):
+        ts.prometheus_metrics(port)
+
+
+def test_a_wrong_provider_is_refused() -> None:
+    provider: Any = 3
+    with pytest.raises(ts.TimelyError, match=r"provider=3.*test_metrics.py.*\nHint: "):
+        ts.opentelemetry_metrics(provider)
+
+
+def test_the_dashboard_is_json_with_a_query_in_each_panel() -> None:
+    panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
+
+    assert all(panel["targets"][0]["expr"] and panel["title"] for panel in panels)

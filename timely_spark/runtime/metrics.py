@@ -1,0 +1,208 @@
+"""Metrics of the queries of this process, for Prometheus and for OpenTelemetry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from timely_spark.errors import TimelyError
+from timely_spark.graph import caller, refuse
+from timely_spark.runtime.handle.query import Query, living
+from timely_spark.runtime.handle.watch import Progress
+from timely_spark.runtime.storage.manifest import Manifest
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from prometheus_client import CollectorRegistry
+
+_HINT = "pip install 'timely-spark[metrics]'."
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A query as of its newest manifest."""
+
+    name: str
+    manifest: Manifest
+    progress: Progress
+    #: by output or probe the least epoch that may still appear; without those that are complete
+    frontier: Mapping[str, int]
+    #: of the last micro-batch of which Spark has the duration
+    milliseconds: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Metric:
+    """What is measured: by the value of `label`, or under the empty text if it has none, a number."""
+
+    name: str
+    label: str | None
+    help: str
+    numbers: Callable[[_Seen], Mapping[str, float]]
+    #: whether it only grows
+    counter: bool = False
+
+
+_METRICS = (
+    _Metric("micro_batch", None, "The newest micro-batch that is done.", lambda s: {"": s.manifest.batch}),
+    _Metric(
+        "micro_batch_seconds",
+        None,
+        "The duration of the newest micro-batch.",
+        lambda s: {} if s.milliseconds is None else {"": s.milliseconds / 1000},
+    ),
+    _Metric("micro_batch_records", None, "Records that it delivered.", lambda s: {"": s.progress.records}),
+    _Metric("rounds", None, "Rounds since the flow began.", lambda s: {"": s.manifest.rounds}, counter=True),
+    _Metric("epochs_in_flight", None, "Begun, not complete.", lambda s: {"": len(s.manifest.open_epochs)}),
+    _Metric(
+        "rows_in_flight", None, "Messages for the next round.", lambda s: {"": s.progress.rows_in_flight}
+    ),
+    _Metric("frontier", "output", "The least epoch that may still appear.", lambda s: s.frontier),
+    _Metric("state_bytes", "step", "Bytes of state of all workers.", lambda s: s.progress.state_bytes),
+    _Metric("late_rows", "input", "Late rows since the flow began.", lambda s: s.progress.late, counter=True),
+    _Metric("cut_off", "loop", "Records that limits dropped.", lambda s: s.progress.cut_off, counter=True),
+)
+
+
+def prometheus_metrics(
+    port: int | None = 9464, *, address: str = "127.0.0.1", registry: CollectorRegistry | None = None
+) -> Callable[[], None]:
+    """Serve the metrics of all queries of this process, also of later ones, to Prometheus.
+
+    Each scrape reads the newest manifest of each running query, and asks no executor. A query that has ended
+    has no metrics. `conf/grafana.json` is a dashboard of them.
+
+    Args:
+        port: where a server of prometheus_client listens; None: none does, as the program serves `registry`.
+        address: the address that the server listens at, by default of this machine alone.
+        registry: by default prometheus_client's own.
+
+    Returns:
+        A function that ends it.
+
+    Raises:
+        TimelyError: prometheus_client is not installed, or the port is in use.
+        BadArgument: the port is no number of a port.
+
+    Example:
+        >>> stop = prometheus_metrics(port=None)
+        >>> stop()
+    """
+    try:
+        import prometheus_client
+        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+    except ImportError:
+        msg = "prometheus_metrics() needs prometheus_client, which is not installed"
+        raise TimelyError(msg, where=caller(), hint=_HINT) from None
+    given: Any = port
+    if given is not None and not (type(given) is int and 0 < given < 1 << 16):
+        refuse(given, what="port", expected="a number from 1 to 65535, or None", hint="port=9464.")
+    chosen = prometheus_client.REGISTRY if registry is None else registry
+
+    class Collector(prometheus_client.registry.Collector):
+        def collect(self) -> Iterable[Any]:
+            return _families(GaugeMetricFamily, CounterMetricFamily)
+
+        def describe(self) -> Iterable[Any]:
+            return ()  # several may be registered, as by a notebook's cell that runs twice
+
+    server = None
+    if port is not None:
+        try:
+            server, _ = prometheus_client.start_http_server(port, address, chosen)
+        except OSError as error:
+            msg = f"prometheus_metrics() cannot listen at {address}:{port}: {error.strerror}"
+            raise TimelyError(
+                msg, where=caller(), hint="stop the other server, or give another port."
+            ) from None
+    collector = Collector()
+    chosen.register(collector)
+
+    def stop() -> None:
+        with suppress(KeyError):  # stopped before
+            chosen.unregister(collector)
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+
+    return stop
+
+
+def _families(gauge: Any, counter: Any) -> Iterator[Any]:
+    seen = _seen()
+    for metric in _METRICS:
+        labels = _labels(metric)
+        family = (counter if metric.counter else gauge)(f"timely_{metric.name}", metric.help, labels=labels)
+        for query in seen:
+            for value, number in metric.numbers(query).items():
+                family.add_metric([query.name, value][: len(labels)], number)
+        yield family
+
+
+def opentelemetry_metrics(provider: MeterProvider | None = None) -> None:
+    """Make observable instruments of the metrics of all queries of this process, also of later ones.
+
+    The instruments are those of `prometheus_metrics`, under names such as ``timely.epochs_in_flight``. The
+    program's own provider says where they are exported, and how often they are read.
+
+    Args:
+        provider: by default OpenTelemetry's global one.
+
+    Raises:
+        TimelyError: opentelemetry-api is not installed.
+
+    Example:
+        >>> from opentelemetry.sdk.metrics import MeterProvider
+        >>> opentelemetry_metrics(MeterProvider())
+    """
+    try:
+        from opentelemetry import metrics
+    except ImportError:
+        msg = "opentelemetry_metrics() needs opentelemetry-api, which is not installed"
+        raise TimelyError(msg, where=caller(), hint=_HINT) from None
+    given: Any = provider
+    if given is not None and not isinstance(given, metrics.MeterProvider):
+        hint = "leave it out for the global one."
+        refuse(given, what="provider", expected="a MeterProvider of OpenTelemetry", hint=hint)
+    meter = metrics.get_meter("timely_spark", meter_provider=provider)
+    for metric in _METRICS:
+
+        def observe(_: metrics.CallbackOptions, metric: _Metric = metric) -> Iterable[metrics.Observation]:
+            for query in _seen():
+                for value, number in metric.numbers(query).items():
+                    labels = dict(zip(_labels(metric), (query.name, value), strict=False))
+                    yield metrics.Observation(number, labels)
+
+        create = meter.create_observable_counter if metric.counter else meter.create_observable_gauge
+        create(f"timely.{metric.name}", callbacks=[observe], description=metric.help)
+
+
+def _labels(metric: _Metric) -> list[str]:
+    return ["query"] if metric.label is None else ["query", metric.label]
+
+
+def _seen() -> list[_Seen]:
+    """The running queries; without those whose checkpoint cannot be read now."""
+    found = []
+    for query in living():
+        with suppress(Exception):  # it ends at this moment
+            found.append(_see(query))
+    return found
+
+
+def _see(query: Query) -> _Seen:
+    watch = query._watch  # noqa: SLF001 - reads the newest manifest alone, unlike `recent_progress`
+    last = query._query.lastProgress  # noqa: SLF001
+    manifest = watch.newest()
+    progress = watch.progress(manifest.batch, None)
+    assert progress is not None
+    frontiers = {name: [at.epoch for at in watch.frontier(name)] for name in manifest.frontier}
+    return _Seen(
+        name=query.name or watch.context.name,
+        manifest=manifest,
+        progress=progress,
+        frontier={name: min(epochs) for name, epochs in frontiers.items() if epochs},
+        milliseconds=None if last is None else last["durationMs"].get("triggerExecution"),
+    )
