@@ -37,6 +37,7 @@ ALL: dict[str, dict[str, Build]] = {
     "motifs": {"motifs": lambda edges: ts.graphs.motifs(edges, "a->b, b->c, !c->a")},
     "others": {
         "core": lambda edges: ts.graphs.k_core(edges, 3),
+        "ranks": lambda edges: ts.graphs.pagerank(edges, None, tolerance=50_000),
         "numbers": ts.graphs.core_numbers,
         "set": ts.graphs.maximal_independent_set,
         "colours": ts.graphs.colouring,
