@@ -21,7 +21,7 @@ run: export SPARK_SUBMIT_OPTS ?= -XX:SharedArchiveFile=$(ARCHIVE) -Xlog:disable
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
-install: .venv/.jars ## make .venv with the project, its tools and Delta's jars (once; later runs need no network)
+install: .venv/.jars ## make .venv with the project, its tools, and the jars of Delta and Kafka (once; later runs need no network)
 
 run: install ## stream a real graph through loops, check the answer, draw it (a minute)
 	@$(PY) -m timely_spark demo $(ARGS)
@@ -85,8 +85,9 @@ check-tools:
 	@$(PY) -m pip install --quiet --editable '.[spark,delta]' --group dev
 	@touch $@
 
-.venv/.jars: .venv/.installed conf/prepare.py
+.venv/.jars: .venv/.installed conf/prepare.py tests/kafka/broker.py
 	@$(PY) conf/prepare.py $(ARCHIVE)
+	@$(PY) tests/kafka/broker.py
 	@touch $@
 
 # Only what builds the site needs this.

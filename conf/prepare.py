@@ -1,4 +1,4 @@
-"""Fetch Delta's jars, and write an archive of the classes that Spark loads.
+"""Fetch the jars of Delta and Kafka's connector, and write an archive of the classes that Spark loads.
 
 Later sessions find the jars in Ivy's cache, without a network. A JVM that is given the archive
 (`-XX:SharedArchiveFile`) maps Spark's classes instead of loading and verifying some 20,000 of them: a session
@@ -19,7 +19,7 @@ import timely_spark as ts
 from pyspark.sql import SparkSession
 
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-spark = ts.configure(builder, delta=True).getOrCreate()
+spark = ts.configure(builder, delta=True, kafka=True).getOrCreate()
 flow = ts.Dataflow("prepare")
 numbers = flow.input("numbers", "n long")
 counted = numbers.loop(lambda n: n.where(pc.field("n") < 3).select(n=pc.add(pc.field("n"), 1)))
@@ -34,7 +34,7 @@ spark.stop()
 
 
 def main(archive: str) -> int:
-    """Start one session with Delta and run a flow; show what it printed only if it failed.
+    """Start one session with Delta and Kafka, and run a flow; show what it printed only if it failed.
 
     Args:
         archive: the file of the archive.
@@ -42,7 +42,10 @@ def main(archive: str) -> int:
     Returns:
         The exit code: 0 when the jars and the archive are there.
     """
-    print("fetching Delta's jars, and archiving Spark's classes (once)", flush=True)
+    print(
+        "fetching Delta's and Kafka's jars, and archiving Spark's classes (once)",
+        flush=True,
+    )
     # In a process of its own, because Ivy writes its hundreds of lines straight to the JVM's standard error.
     # The run ends when the JVM does, which holds the pipes: it writes the archive when it exits.
     environment = os.environ | {
@@ -55,7 +58,7 @@ def main(archive: str) -> int:
     )
     if tried.returncode != 0:
         print(tried.stdout, tried.stderr, sep="\n", file=sys.stderr)
-        print("Spark did not start with Delta's jars: is Maven Central reachable?", file=sys.stderr)
+        print("Spark did not start with these jars: is Maven Central reachable?", file=sys.stderr)
     return tried.returncode
 
 

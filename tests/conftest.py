@@ -175,7 +175,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.log.level": "ERROR",
     }
     builder = SparkSession.builder.master("local[2]").appName("timely_spark tests")
-    session = timely_spark.configure(builder, delta=True).config(map=local).getOrCreate()
+    session = timely_spark.configure(builder, delta=True, kafka=True).config(map=local).getOrCreate()
     yield session
     session.stop()
 

@@ -121,6 +121,7 @@ STREAMS: dict[str, Build] = {
     "foreach_epoch": lambda x, _: x.foreach_epoch(nothing, name="it"),
     "to_delta": lambda x, _: x.to_delta("/nowhere", name="it"),
     "to_files": lambda x, _: x.to_files("/nowhere", name="it"),
+    "to_kafka": lambda x, _: x.to_kafka("topic", "nowhere:1", key="k", name="it"),
     "capture_to": lambda x, _: x.capture_to(tempfile.mkdtemp(), name="it"),
     "collection": lambda x, _: x.collection(diff="v", name="it").stream,
 }
@@ -191,6 +192,7 @@ COLLECTIONS: dict[str, Build] = {
     "foreach_epoch": lambda x, _: x.foreach_epoch(nothing, name="it"),
     "to_delta": lambda x, _: x.to_delta("/nowhere", keys=["k", "v"], name="it"),
     "to_files": lambda x, _: x.to_files("/nowhere", name="it"),
+    "to_kafka": lambda x, _: x.to_kafka("topic", "nowhere:1", key="k", name="it"),
     "capture_to": lambda x, _: x.capture_to(tempfile.mkdtemp(), name="it"),
 }
 GRAPHS: dict[str, Build] = {

@@ -35,6 +35,7 @@ from timely_spark.streams import Scope, Stream, Variable
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Time
 
 if TYPE_CHECKING:
+    from timely_spark.libraries import kafka
     from timely_spark.libraries.all_reduce import all_reduce
     from timely_spark.libraries.pregel import pregel
     from timely_spark.runtime.handle.inspection import inspect
@@ -64,6 +65,7 @@ __all__ = [
     "every",
     "graphs",
     "inspect",
+    "kafka",
     "maintain",
     "once",
     "opentelemetry_metrics",
@@ -97,6 +99,8 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Import libraries, and names that need Spark, on first use."""
+    if name == "kafka":
+        return import_module("timely_spark.libraries.kafka")
     if name in _ON_FIRST_USE:
         return getattr(import_module(f"timely_spark.{_ON_FIRST_USE[name]}"), name)
     msg = f"module 'timely_spark' has no attribute {name!r}"

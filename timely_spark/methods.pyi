@@ -71,6 +71,7 @@ class StreamMethods(Suggests):
     subtract = timely_spark.operators.sets.subtract
     to_delta = timely_spark.operators.outputs.to_delta
     to_files = timely_spark.operators.outputs.to_files
+    to_kafka = timely_spark.operators.outputs.to_kafka
     to_memory = timely_spark.operators.outputs.to_memory
     top_k = timely_spark.operators.top_k.top_k
     unary = timely_spark.operators.custom.unary
@@ -119,6 +120,7 @@ class CollectionMethods(Suggests):
     threshold = timely_spark.differential.reductions.threshold
     to_delta = timely_spark.differential.outputs.to_delta
     to_files = timely_spark.differential.outputs.to_files
+    to_kafka = timely_spark.differential.outputs.to_kafka
     to_memory = timely_spark.differential.outputs.to_memory
     top_k = timely_spark.differential.reductions.top_k
     union = timely_spark.differential.sets.union

@@ -21,6 +21,7 @@ OUTPUTS: dict[str, Callable[[Any], Any]] = {
     "foreach_epoch": lambda of: of.foreach_epoch(print, release="epoch", name="out"),
     "to_files": lambda of: of.to_files("/nowhere", "csv", overwrite=True, name="out"),
     "to_delta": lambda of: of.to_delta("main.a.b", overwrite=True, name="out"),
+    "to_kafka": lambda of: of.to_kafka("topic", "nowhere:1", key="k", options={"a": "b"}, name="out"),
 }
 #: what they must be given
 FIRST: dict[str, list[Any]] = {
@@ -29,6 +30,7 @@ FIRST: dict[str, list[Any]] = {
     "foreach_epoch": [print],
     "to_files": ["/nowhere"],
     "to_delta": ["/nowhere"],
+    "to_kafka": ["topic", "nowhere:1"],
 }
 
 

@@ -6,7 +6,9 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 
@@ -42,10 +44,18 @@ def test_the_blocks_of_a_document_run(document: str, tmp_path: Path) -> None:
     script = tmp_path / f"{Path(document).name}.py"
     script.write_text(program, encoding="utf-8")
 
+    with ExitStack() as stack:
+        if document == "docs/kafka.md":
+            broker = stack.enter_context(run_path(str(ROOT / "tests/kafka/broker.py"))["Broker"](tmp_path))
+            stack.enter_context(pytest.MonkeyPatch.context()).setenv("KAFKA", broker.servers)
+        _run(script, tmp_path)
+
+
+def _run(script: Path, folder: Path) -> None:
     # A process of its own: what a document does to a session (it may stop it) stays there.
     done = subprocess.run(
         [sys.executable, script],
-        cwd=tmp_path,
+        cwd=folder,
         env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
         stdin=subprocess.DEVNULL,
         capture_output=True,

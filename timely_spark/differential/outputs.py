@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from timely_spark.operators.outputs import Probe, Release
 from timely_spark.streams import Stream
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 
 def _changes(collection: Collection, diff: str, name: str | None) -> Stream:
@@ -229,6 +229,39 @@ def to_files(
         SchemaError: the records have a column `diff`, or nested ones.
     """
     _changes(collection, diff, name).to_files(path, format, overwrite=overwrite, name=name)
+    return collection
+
+
+@operator(Collection)
+def to_kafka(
+    collection: Collection,
+    topic: str,
+    servers: str,
+    *,
+    key: str | None = None,
+    value: Callable[[Column], Column] | None = None,
+    options: Mapping[str, str] | None = None,
+    diff: str = "diff",
+    name: str | None = None,
+) -> Collection:
+    """Write each epoch's changes to a Kafka topic: as `Stream.to_kafka` of `changes(diff)`.
+
+    **Columns:** of the messages' values: the records', then `diff` long.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("changes")
+        >>> counts = flow.input("words", "word string").collection().count("n", keys="word")
+        >>> counts.to_kafka("counts", "127.0.0.1:9092", key="word")
+        Collection(count: word string, n int64)
+
+    Raises:
+        GraphError: the collection is in a loop.
+        BadArgument: an argument is of another kind.
+        SchemaError: the key is missing; the records have a column `diff`, or nested ones.
+    """
+    changes = _changes(collection, diff, name)
+    changes.to_kafka(topic, servers, key=key, value=value, options=options, name=name)
     return collection
 
 

@@ -1,6 +1,7 @@
-"""Naiad's libraries (section 4): other models of computation, each a module over collections and streams.
+"""Naiad's libraries (section 4), and those of other systems, each a module over collections and streams.
 
 - `all_reduce`: arrays, reduced over all workers.
+- `kafka`: topics that flows write, read back without repeats.
 - `pregel`: vertex programs in supersteps, as in Pregel, GraphX and GraphFrames.
 
 They are imported on first use, as `timely_spark.pregel`. Iterative MapReduce is a method of collections.

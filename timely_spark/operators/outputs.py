@@ -16,7 +16,7 @@ from timely_spark.operators.output_vertex import Output, Watch
 from timely_spark.streams import Stream
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from timely_spark.methods import Dataflow
 
@@ -288,6 +288,79 @@ def to_files(
         msg = f"to_files: format={format!r}"
         raise GraphError(msg, where=caller(), hint="'parquet', 'arrow' or 'csv'.")
     return _output(stream, "to_files", name, "files", "epoch", path=path, format=format, overwrite=overwrite)
+
+
+@operator(Stream)
+def to_kafka(
+    stream: Stream,
+    topic: str,
+    servers: str,
+    *,
+    key: str | None = None,
+    value: Callable[[Column], Column] | None = None,
+    options: Mapping[str, str] | None = None,
+    name: str | None = None,
+) -> Stream:
+    """Write each complete epoch to a Kafka topic, in order, at least once, with names that tell repeats.
+
+    Spark's Kafka writer is at least once: after a crash of Spark or of a broker, the records of one epoch may
+    be in the topic twice. So each has the headers ``timely-flow``, ``timely-epoch`` and ``timely-record``,
+    which are the same in its repeats and differ in all other records, and `timely_spark.kafka.drop_repeats`
+    reads each record once. An epoch is written when Kafka has acknowledged all earlier ones. An empty epoch
+    writes nothing. Needs Spark's Kafka connector: ``configure(builder, kafka=True)``.
+
+    Args:
+        stream: any outside loops.
+        topic: the topic; the brokers may create it.
+        servers: addresses of brokers, "host:port,host:port".
+        key: the column of the messages' keys, by which Kafka chooses the partition; other types than binary
+            as text. Without one, and where it is null, the key is the name of the record.
+        value: a function from a Spark column, the struct of all columns, to one of texts or bytes, such as
+            ``lambda row: to_avro(row, schema)``; by default JSON, with nulls.
+        options: further options of Spark's Kafka writer, such as ``kafka.security.protocol``.
+
+    **Columns:** written: the messages' key, value and headers.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("alerts")
+        >>> alerts = flow.input("alerts", "account string, amount long")
+        >>> _ = alerts.to_kafka("alerts", "127.0.0.1:9092", key="account")
+
+    Raises:
+        SchemaError: the key is missing or nested.
+        GraphError: the stream is in a loop.
+        BadArgument: an argument is of another kind.
+        OutputMismatch: at the start: there is no Kafka connector, or `value` gives no texts or bytes.
+    """
+    _check_kafka(topic, servers, value, options or {})
+    if key is not None:
+        check_columns("to_kafka", stream.schema, [key], keys=True)
+    return _output(
+        stream,
+        "to_kafka",
+        name,
+        "kafka",
+        "epoch",
+        topic=topic,
+        servers=servers,
+        key=key,
+        value=value,
+        options=dict(options or {}),
+    )
+
+
+def _check_kafka(topic: Any, servers: Any, value: Any, options: Any) -> None:
+    texts = [*options, *options.values()] if isinstance(options, Mapping) else [None]
+    expected = (
+        ("topic", topic, "a text", isinstance(topic, str) and topic),
+        ("servers", servers, "a text", isinstance(servers, str) and servers),
+        ("value", value, "a function of a Spark column", value is None or callable(value)),
+        ("options", options, "texts by option", all(isinstance(text, str) for text in texts)),
+    )
+    for what, given, kind, fits in expected:
+        if not fits:
+            refuse(given, what=what, expected=kind, hint='to_kafka("alerts", "host:9092", key="account").')
 
 
 @operator(Stream)

@@ -57,6 +57,11 @@ _RAW_FILES = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSys
 #: traceback when a query is stopped in a batch.
 _JAVA = {"launchMechanism": "-Djdk.lang.Process.launchMechanism=VFORK", "-Xss": "-Xss16m"}
 
+#: What the Kafka connector needs and Spark has: 55 MB, which would be sent to every executor.
+_IN_SPARK = (
+    "org.apache.hadoop:hadoop-client-runtime,org.apache.hadoop:hadoop-client-api,org.scala-lang:scala-library"
+)
+
 
 def require_spark() -> None:
     """Check that PySpark is installed and new enough, and let Spark's workers run this Python."""
@@ -77,7 +82,11 @@ def require_spark() -> None:
 
 
 def configure(
-    builder: SparkSession.Builder, *, delta: bool = False, extra_packages: Sequence[str] = ()
+    builder: SparkSession.Builder,
+    *,
+    delta: bool = False,
+    kafka: bool = False,
+    extra_packages: Sequence[str] = (),
 ) -> SparkSession.Builder:
     """A builder with tuned settings; settings that the builder has already do not change.
 
@@ -88,7 +97,8 @@ def configure(
     Args:
         builder: `SparkSession.builder`, with your own settings.
         delta: also set up Delta Lake (needs the extra `delta`; its jars come from Maven).
-        extra_packages: further Maven coordinates, for example of Kafka's connector.
+        kafka: also set up Spark's Kafka connector (its jars come from Maven).
+        extra_packages: further Maven coordinates, for example of a JDBC driver.
 
     Raises:
         SparkMissing: PySpark, or with `delta` delta-spark, is not installed.
@@ -111,6 +121,12 @@ def configure(
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
             **DELTA,
         }
+    if kafka:
+        import pyspark
+
+        connector = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+        extra_packages = [*extra_packages, connector]
+        confs |= {"spark.jars.excludes": _IN_SPARK}
     for key, value in confs.items():
         if key not in given:
             builder = builder.config(key, value)

@@ -10,6 +10,7 @@ from timely_spark.operators.outputs import OutputSpec
 from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
 from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.folder import FolderSink
+from timely_spark.runtime.sinks.kafka import KafkaSink
 from timely_spark.runtime.sinks.sink import (
     CaptureSink,
     ForeachEpochSink,
@@ -50,6 +51,8 @@ def _sink(spec: OutputSpec) -> Sink:
             sink = DeltaSink(options["table"], keys=keys, diff=diff, overwrite=overwrite)
         case "files":
             sink = FolderSink(options["path"], options["format"], overwrite=options["overwrite"])
+        case "kafka":
+            sink = KafkaSink(**options)
         case "folder":
             sink = CaptureFolderSink(options["path"], overwrite=options["overwrite"])
         case _:

@@ -1,0 +1,37 @@
+"""A driver that is killed when Kafka has an epoch, and its checkpoint does not know it yet."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import timely_spark as ts
+from timely_spark.runtime.sinks.kafka import KafkaSink
+
+sys.path.insert(0, str(Path(__file__).parent))
+from test_kafka import payments, summed
+
+
+def main(servers: str, checkpoint: str) -> None:
+    from pyspark.sql import SparkSession
+
+    deliver = KafkaSink.deliver
+
+    def killed(*args: Any) -> None:
+        deliver(*args)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    KafkaSink.deliver = killed  # type: ignore[method-assign]
+    broker: Any = SimpleNamespace(servers=servers)
+    builder = SparkSession.builder.master("local[2]").config("spark.log.level", "ERROR")
+    spark = ts.configure(builder, kafka=True).getOrCreate()
+    flow = summed(broker, payments(spark, broker, "transactions"), "totals")
+    flow.start(spark, checkpoint=checkpoint, workers=2).await_termination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,176 @@
+"""Kafka in and out, with a real broker: what is in a topic, and what is read back, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.functions import col, concat, expr, from_json, lit, struct, to_json
+
+import timely_spark as ts
+from timely_spark.errors import BadArgument, SchemaError
+from timely_spark.runtime.errors import OutputMismatch
+
+sys.path.insert(0, str(Path(__file__).parent))  # the broker is a program, too
+from broker import Broker
+
+PAYMENTS = "account string, amount long"
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with Broker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+def options(broker: Broker, topic: str) -> dict[str, str]:
+    return {
+        "kafka.bootstrap.servers": broker.servers,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "includeHeaders": "true",
+    }
+
+
+def send(spark: SparkSession, broker: Broker, topic: str, rows: list[tuple[Any, ...]], schema: str) -> None:
+    frame = spark.createDataFrame(rows, schema).select(to_json(struct("*")).alias("value"))
+    to = {"kafka.bootstrap.servers": broker.servers, "topic": topic}
+    frame.coalesce(1).write.format("kafka").options(**to).save()
+
+
+def topic(spark: SparkSession, broker: Broker, name: str) -> DataFrame:
+    return ts.kafka.origin(spark.read.format("kafka").options(**options(broker, name)).load())
+
+
+def payments(spark: SparkSession, broker: Broker, name: str) -> DataFrame:
+    frame = spark.readStream.format("kafka").options(**options(broker, name)).load()
+    return frame.select(from_json(expr("cast(value AS string)"), PAYMENTS).alias("row")).select("row.*")
+
+
+def summed(broker: Broker, frame: Any, into: str) -> ts.Dataflow:
+    """Totals by account, from one topic to another."""
+    flow = ts.Dataflow("totals")
+    read = flow.source("payments", frame)
+    totals = read.group_by("account").aggregate(total=("sum", "amount"))
+    totals.to_kafka(into, broker.servers, key="account", name="out")
+    return flow
+
+
+def test_records_headers_and_values_there_and_back(
+    spark: SparkSession, broker: Broker, checkpoint: str
+) -> None:
+    send(spark, broker, "in", [("a", 1), ("b", 2), ("a", 3)], PAYMENTS)
+    flow = ts.Dataflow("there")
+    read = flow.source("payments", payments(spark, broker, "in"))
+    read.to_kafka("keyed", broker.servers, key="account", name="keyed")
+    read.to_kafka("named", broker.servers, value=in_brackets, name="named")
+    flow.start(spark, checkpoint=checkpoint, trigger="available_now").await_termination()
+    send(spark, broker, "in", [("a", 3), ("a", 3), ("c", 4)], PAYMENTS)
+    flow.start(spark, checkpoint=checkpoint, trigger="available_now").await_termination()
+
+    rows = topic(spark, broker, "keyed").withColumn("value", expr("cast(value AS string)")).collect()
+    read_back = [(row.epoch, row.key.decode(), json.loads(row.value)["amount"]) for row in rows]
+    assert sorted(read_back) == [(0, "a", 1), (0, "a", 3), (0, "b", 2), (1, "a", 3), (1, "a", 3), (1, "c", 4)]
+    assert len({row.partition for row in rows if row.key == b"a"}) == 1, "the key chooses the partition"
+    assert len({(row.epoch, row.record) for row in rows}) == 6, "equal records have different names"
+    assert len({row.flow for row in rows}) == 1
+    named = topic(spark, broker, "named").collect()
+    assert sorted(bytes(row.value) for row in named) == sorted(f"[{a}]".encode() for a in "abaaac")
+    assert all(row.key.decode() == row.record for row in named)
+    assert ts.kafka.drop_repeats(topic(spark, broker, "keyed")).count() == 6
+
+
+def in_brackets(row: Column) -> Column:
+    return concat(lit("["), row["account"], lit("]"))
+
+
+def test_a_broker_is_killed_and_comes_back(spark: SparkSession, broker: Broker, checkpoint: str) -> None:
+    flow = ts.Dataflow("numbers")
+    numbers = flow.input("numbers", "n long", epochs="manual")
+    numbers.to_kafka("interrupted", broker.servers, name="out")
+    query = flow.start(spark, checkpoint=checkpoint)
+    for epoch in range(4):
+        numbers.send([10 * epoch + i for i in range(10)])
+        numbers.advance_to(epoch + 1)
+        if epoch == 1:
+            query.wait_for(epoch=0)
+            broker.kill()  # while epoch 1 is written, or before
+    broker.start()
+    query.wait_for(epoch=3)
+    query.stop()
+
+    read = ts.kafka.drop_repeats(topic(spark, broker, "interrupted"))
+    rows = read.select("epoch", expr("cast(value AS string)").alias("value")).collect()
+    assert Counter((row.epoch, json.loads(row.value)["n"]) for row in rows) == Counter(
+        (epoch, 10 * epoch + i) for epoch in range(4) for i in range(10)
+    )
+
+
+def test_a_driver_is_killed_between_kafka_and_its_checkpoint(
+    spark: SparkSession, broker: Broker, checkpoint: str
+) -> None:
+    sent = [(f"account {n % 3}", n) for n in range(30)]
+    send(spark, broker, "transactions", sent[:20], PAYMENTS)
+    program = [sys.executable, str(Path(__file__).parent / "killed.py"), broker.servers, checkpoint]
+    killed = subprocess.run(program, env=os.environ, capture_output=True, text=True, check=False, timeout=200)
+    assert killed.returncode == -9, killed.stderr
+    send(spark, broker, "transactions", sent[20:], PAYMENTS)
+    flow = summed(broker, payments(spark, broker, "transactions"), "totals")
+    flow.start(spark, checkpoint=checkpoint, trigger="available_now").await_termination()
+
+    assert topic(spark, broker, "totals").count() > 6, "the first epoch is there twice"
+    assert once(spark, broker, "totals") == totals(sent[:20], sent)
+    assert in_a_stream(spark, broker, "totals", checkpoint) == totals(sent[:20], sent)
+
+
+def totals(*epochs: list[tuple[str, int]]) -> Counter[Any]:
+    result: Counter[Any] = Counter()
+    for epoch, rows in enumerate(epochs):
+        sums: Counter[str] = Counter()
+        for account, amount in rows:
+            sums[account] += amount
+        result.update((epoch, account, total) for account, total in sums.items())
+    return result
+
+
+def once(spark: SparkSession, broker: Broker, name: str) -> Counter[Any]:
+    read = ts.kafka.drop_repeats(topic(spark, broker, name))
+    rows = read.select("epoch", expr("cast(value AS string)").alias("value")).collect()
+    return Counter((row.epoch, *json.loads(row.value).values()) for row in rows)
+
+
+def in_a_stream(spark: SparkSession, broker: Broker, name: str, checkpoint: str) -> Counter[Any]:
+    """The same by a flow, in many small micro-batches."""
+    one = {**options(broker, name), "maxOffsetsPerTrigger": "4"}
+    frame = ts.kafka.origin(spark.readStream.format("kafka").options(**one).load())
+    columns = ["topic", "partition", "flow", "epoch", "record"]
+    flow = ts.Dataflow("read back")
+    read = flow.source("totals", frame.select(*columns, col("value").cast("string").alias("value")))
+    ts.kafka.drop_repeats(read).select("epoch", "value").capture("out")
+    query = flow.start(spark, checkpoint=checkpoint + "-back", trigger="available_now")
+    query.await_termination()
+    rows = [row for rows in query.captured("out").rows().values() for row in rows]
+    return Counter((epoch, *json.loads(value).values()) for epoch, value in rows)
+
+
+def test_what_cannot_be_written_or_read_is_refused(
+    spark: SparkSession, broker: Broker, checkpoint: str
+) -> None:
+    flow = ts.Dataflow("refused")
+    flow.input("x", "n long").to_kafka("nowhere", broker.servers, value=lambda row: row, name="out")
+    with pytest.raises(OutputMismatch, match=r"gives a column of struct<n:bigint>, and messages are texts"):
+        flow.start(spark, checkpoint=checkpoint)
+    with pytest.raises(SchemaError, match="includeHeaders"):
+        ts.kafka.origin(spark.range(1))
+    with pytest.raises(SchemaError, match=r"no columns \['topic'"):
+        ts.kafka.drop_repeats(spark.range(1))
+    with pytest.raises(BadArgument, match="the DataFrame is streaming"):
+        ts.kafka.drop_repeats(payments(spark, broker, "in"))
