@@ -1,4 +1,4 @@
-"""The command line: `python -m timely_spark demo`, `status CHECKPOINT`, `inspect CHECKPOINT`."""
+"""The command line: `python -m timely_spark demo`, `status CHECKPOINT`, `inspect`, `ui`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 from timely_spark import __version__
 from timely_spark.demo import flow as demo
 from timely_spark.errors import TimelyError
+from timely_spark.runtime import ui
 from timely_spark.runtime.handle.inspection import inspect
 from timely_spark.runtime.handle.status import Status
 
@@ -53,6 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     look.add_argument("--round", type=int, metavar="N", help="a micro-batch (the newest)")
     look.add_argument("--step", metavar="NAME", help="the step whose state and records in flight are shown")
     look.add_argument("--limit", type=int, default=20, metavar="ROWS", help="rows of a table (%(default)s)")
+    serve = commands.add_parser(
+        "ui",
+        help="a local page of checkpoints: epochs, what holds them back, steps, drawing; live",
+        description="Reads checkpoints, of running flows or not; needs neither Spark nor the flows' code.",
+    )
+    serve.add_argument("checkpoint", nargs="+", help="the directories (or URIs) given to start()")
+    serve.add_argument("--address", default="127.0.0.1", help="others need the URL's token (%(default)s)")
+    serve.add_argument("--port", type=int, default=8265, help="0: any that is free (%(default)s)")
     shown = commands.add_parser(
         "demo",
         help="loops over a real graph: the imports of the Python packages on this machine",
@@ -62,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.command == "demo":
         return _demonstrated(given)
+    if given.command == "ui":
+        return _served(given)
     if given.command == "inspect":
         return _shown(given, _inspected)
     if given.watch is None:
@@ -74,6 +85,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             time.sleep(given.watch)
     except KeyboardInterrupt:
         return 0
+
+
+def _served(given: argparse.Namespace) -> int:
+    try:
+        server = ui.Server(given.checkpoint, address=given.address, port=given.port)
+    except (OSError, OverflowError) as error:
+        print(f"cannot listen at {given.address}:{given.port}: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    print(f"{server.url}    (Ctrl-C ends it)", flush=True)  # noqa: T201
+    with server:
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return 0
+    return 0
 
 
 def _demonstrated(given: argparse.Namespace) -> int:

@@ -61,6 +61,7 @@ from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.runtime.storage.manifest import FORMAT
 from timely_spark.runtime.storage.states import States
 from timely_spark.runtime.trigger import trigger_of
+from timely_spark.show.drawing import plan_svg
 from timely_spark.worker.columns import by_column
 
 if TYPE_CHECKING:
@@ -355,9 +356,8 @@ def _claimed(context: RunContext) -> tuple[RunContext, Mapping[str, int | None]]
         log.files.remove(failure)
     newest = log.align()
     log.sweep()
-    log.files.write_json(
-        f"flows/{plan.fingerprint}.json", {"described": plan.described(), "outline": plan_summary(plan)}
-    )
+    shown = {"described": plan.described(), "outline": plan_summary(plan), "drawing": plan_svg(plan)}
+    log.files.write_json(f"flows/{plan.fingerprint}.json", shown)
     if newest is None:
         coordinator = Coordinator(plan)
         result = coordinator.first()

@@ -34,7 +34,11 @@ def to_svg(flow: Dataflow) -> str:
         >>> to_svg(flow)[:35]
         '<svg xmlns="http://www.w3.org/2000/'
     """
-    plan = flow.compile(workers=2)  # one worker has no exchange
+    return plan_svg(flow.compile(workers=2))  # one worker has no exchange
+
+
+def plan_svg(plan: Plan) -> str:
+    """Draw the flow of a plan as one SVG element."""
     layout = lay_out(plan.stages, plan.edges, _width)
     free = {edge.index for channel in plan.channels if channel.source is None for edge in channel.edges}
     width, height = layout.width + 2 * _MARGIN, layout.height + 2 * _MARGIN

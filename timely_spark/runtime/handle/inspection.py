@@ -107,14 +107,18 @@ class Inspection:
         assert found is not None
         return Round(self.flow, self._log, *found)
 
-    def rounds(self) -> pa.Table:
-        """All retained rounds, oldest first.
+    def rounds(self, last: int | None = None) -> pa.Table:
+        """The retained rounds, oldest first.
+
+        Args:
+            last: only so many, the newest.
 
         **Columns:** round long (the micro-batch), local_rounds long (rounds since the checkpoint was made, of
         which a micro-batch may have several), epochs array<long> (those in flight), released array<string>
         (output and epoch), messages long, notifications long, state_bytes long, complete boolean.
         """
-        rows = [self.at(number)._row() for number in self.kept]  # noqa: SLF001 - its own module
+        kept = self.kept[-whole("last", last) :] if last is not None else self.kept
+        rows = [self.at(number)._row() for number in kept]  # noqa: SLF001 - its own module
         return pa.Table.from_pylist(rows, pa.schema(_ROUNDS))
 
     def __repr__(self) -> str:

@@ -55,6 +55,8 @@ class Status:
     state_bytes: Mapping[str, int]
     #: what keeps the oldest epoch open; None: no epoch is in flight
     why: Why | None
+    #: an SVG drawing of the flow
+    drawing: str
 
     @classmethod
     def of(cls, checkpoint: str) -> Status:
@@ -91,11 +93,14 @@ class Status:
             late=manifest.late,
             state_bytes=manifest.stats.get("state_bytes", {}),
             why=Why.of(log, manifest, rows, summary, epochs[0]) if epochs else None,
+            drawing=flow.get("drawing", ""),
         )
 
     def json(self) -> str:
-        """The status as JSON."""
-        return json.dumps(asdict(self), indent=1)
+        """The status as JSON, without the drawing."""
+        shown = asdict(self)
+        del shown["drawing"]
+        return json.dumps(shown, indent=1)
 
     def __str__(self) -> str:
         return "\n".join(self._lines())

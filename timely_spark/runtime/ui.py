@@ -1,0 +1,142 @@
+"""`python -m timely_spark ui`: the flows of checkpoints as a local page, live; it only reads files."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from timely_spark.errors import TimelyError
+from timely_spark.runtime.handle.inspection import inspect
+from timely_spark.runtime.handle.status import Status
+from timely_spark.runtime.handle.why import as_text
+from timely_spark.runtime.query.live import running_batch
+from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.show.table import Table, escaped
+
+#: Seconds after which a browser loads the page again.
+_EVERY = 2
+_ROUNDS = 10
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+#: A page runs no script and loads nothing, whatever a checkpoint contains.
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "Content-Type": "text/html; charset=utf-8",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;max-width:64em;margin:1.5em auto;padding:0 1em;color:#222}
+nav a{margin-right:1em} pre{background:#f6f6f6;padding:.6em;overflow:auto} td,th{border-bottom:1px solid #eee}
+.running{color:#00703c} .not{color:#a33}
+"""
+
+
+class Server(ThreadingHTTPServer):
+    """Serves the pages of checkpoints; `url` is where they are.
+
+    On the loopback address whoever uses the machine may look, and no web page of another name can (its
+    requests carry that name). On any other address the URL has a token.
+
+    Raises:
+        OSError: the port is in use.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, checkpoints: Sequence[str], *, address: str, port: int) -> None:
+        self.checkpoints = checkpoints
+        self.token = None if address in _LOOPBACK else secrets.token_urlsafe(16)
+        super().__init__((address, port), _Handler)
+        self.url = f"http://{address}:{self.server_port}{self.path(0)}"
+
+    def path(self, flow: int) -> str:
+        """The path of a checkpoint's page."""
+        return "/?" + urlencode({"flow": flow} | ({"token": self.token} if self.token else {}))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        asked = urlsplit(self.path)
+        given = {name: values[-1] for name, values in parse_qs(asked.query).items()}
+        flow = given.get("flow", "0")
+        if not self._allowed(given.get("token", "")):
+            self._answer(403, "not allowed: open the address that the command has printed")
+        elif asked.path != "/" or not flow.isdecimal() or int(flow) >= len(self.server.checkpoints):
+            self._answer(404, "no such page")
+        else:
+            self._answer(200, page(self.server, int(flow)))
+
+    def _allowed(self, token: str) -> bool:
+        if self.server.token is not None:
+            return secrets.compare_digest(token.encode(), self.server.token.encode())
+        return urlsplit(f"//{self.headers.get('Host', '')}").hostname in _LOOPBACK
+
+    def _answer(self, code: int, text: str) -> None:
+        body = text.encode("utf-8", "replace")
+        self.send_response(code)
+        for name, value in {**_HEADERS, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing: there is a request every two seconds."""
+
+
+def page(server: Server, flow: int) -> str:
+    """The page of one checkpoint, with links to the others."""
+    links = "".join(
+        f'<a href="{escaped(server.path(i))}">{"<b>" * (i == flow)}{escaped(place)}{"</b>" * (i == flow)}</a>'
+        for i, place in enumerate(server.checkpoints)
+    )
+    checkpoint = server.checkpoints[flow]
+    try:
+        body = "\n".join(_flow(checkpoint))
+    except TimelyError as error:
+        body = f"<pre>{escaped(str(error))}</pre>"
+    except Exception as error:  # noqa: BLE001 - whatever half a file leads to; the next look may find it whole
+        body = f"<pre>{escaped(f'{checkpoint} is damaged: {type(error).__name__}: {error}')}</pre>"
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
+        f'<meta http-equiv="refresh" content="{_EVERY}"/><title>timely_spark</title>'
+        f"<style>{_STYLE}</style></head><body><nav>{links}</nav>\n{body}\n</body></html>"
+    )
+
+
+def _flow(checkpoint: str) -> Iterator[str]:
+    status = Status.of(checkpoint)
+    look = inspect(checkpoint)
+    state = {True: "running", False: "not running", None: "perhaps running"}[status.running]
+    kind = state.partition(" ")[0]
+    yield f'<h1>{escaped(status.flow)} <small class="{kind}">{state}</small></h1>'
+    yield (
+        f"<p>{status.workers} workers; micro-batch {status.batch}, {status.rounds} rounds"
+        f"{', complete' * status.complete}; {status.messages} messages in flight "
+        f"({status.message_bytes:,} bytes), {status.notifications} notifications.</p>"
+    )
+    yield f"<h2>Epochs in flight: {escaped(', '.join(map(str, status.epochs)) or 'none')}</h2>"
+    if status.why is not None:
+        yield f"<pre>{escaped(str(status.why))}</pre>"
+    running = running_batch(RoundLog(checkpoint), status.batch)
+    if running is not None:
+        loops = [[each.loop, each.epoch, each.iteration, each.changes, each.total] for each in running.loops]
+        title = f"Running: micro-batch {running.epoch}, round {running.rounds}, {running.records:,} records"
+        yield Table(["loop", "epoch", "iteration", "changes", "changes so far"], loops, title).html()
+    late = [[name, at, status.late.get(name, 0), line] for name, (at, line) in status.inputs.items()]
+    closed = [[name, "closed" if at is None else at, *more] for name, at, *more in late]
+    yield Table(["input", "epoch", "late rows", "line"], closed, "Inputs").html()
+    steps = [
+        [name, ", ".join(map(as_text, times)) or "complete", status.state_bytes.get(name, "")]
+        for name, times in status.frontier.items()
+    ]
+    title = "Steps: the least times that may still arrive"
+    yield Table(["step", "frontier", "bytes of state"], steps, title).html()
+    rounds = look.rounds(last=_ROUNDS).to_pylist()[::-1]
+    cells = [[", ".join(map(str, v)) if isinstance(v, list) else v for v in row.values()] for row in rounds]
+    yield Table(list(rounds[0]), cells, "Last micro-batches").html()
+    yield f"<h2>The flow</h2>{status.drawing}"
