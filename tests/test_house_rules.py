@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,13 @@ PACKAGE = Path(__file__).parents[1] / "timely_spark"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LONGEST = 600
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 SAYING_NOTHING = {"utils", "util", "helpers", "common", "misc", "core"}
 
 
@@ -27,7 +35,7 @@ def test_a_module_is_named_after_a_concept_short_and_documented(path: Path) -> N
     source = path.read_text(encoding="utf-8")
     names = {part.strip("_") for part in path.relative_to(PACKAGE).with_suffix("").parts}
 
-    assert ast.get_docstring(ast.parse(source)), "has no docstring"
+    assert ast.get_docstring(parsed(path)), "has no docstring"
     assert "\nfrom __future__ import annotations\n" in source
     assert len(source.splitlines()) <= LONGEST
     assert names.isdisjoint(SAYING_NOTHING)
@@ -81,7 +89,7 @@ def test_arguments_after_the_second_are_keyword_only_or_required() -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_a_hint_is_given_to_the_error_and_not_written_into_its_text(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
     docstrings = {node.body[0].value for node in ast.walk(tree) if isinstance(node, documented) and node.body
                   and isinstance(node.body[0], ast.Expr)}  # fmt: skip

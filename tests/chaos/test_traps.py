@@ -70,6 +70,7 @@ class Late(Process):
         return more
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lag", [0, 9], ids=["at once", "when its files were collected"])
 def test_a_task_that_writes_after_the_winner_committed_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lag: int

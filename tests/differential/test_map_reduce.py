@@ -50,6 +50,7 @@ def halved(numbers: ts.Collection, least: int, most: int | None = None) -> ts.Co
     return numbers.iterate_until(lambda n: n.select(half), small, max_iterations=most)
 
 
+@pytest.mark.slow
 @given(
     epochs=NUMBERS,
     least=st.integers(0, 60),

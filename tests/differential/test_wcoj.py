@@ -119,7 +119,13 @@ some_ways = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param(shape, id=name, marks=[pytest.mark.slow] if len(shape.split()) > 3 else [])
+        for name, shape in SHAPES.items()
+    ],
+)
 @some_ways
 def test_pairs_come_and_go(shape, how) -> None:
     given = {"edges": ("src long, dst long", changing(6, 14, 4, seed=3))}
@@ -128,13 +134,15 @@ def test_pairs_come_and_go(shape, how) -> None:
 
 
 EDGES = "src long, dst long"
-NEGATED = [("ab bc", "ac"), ("ab", "ba"), ("ab bc", "ac ca"), ("ab ac", "bc aa")]
+NEGATED = [
+    ("ab bc", "ac"),
+    ("ab", "ba"),
+    *(pytest.param(*both, marks=pytest.mark.slow) for both in (("ab bc", "ac ca"), ("ab ac", "bc aa"))),
+]
 
 
 @some_ways
-@pytest.mark.parametrize(
-    ("shape", "without"), [("ab bc", "ac"), ("ab", "ba"), ("ab bc", "ac ca"), ("ab ac", "bc aa")]
-)
+@pytest.mark.parametrize(("shape", "without"), NEGATED)
 def test_relations_that_must_not_match(shape, without, how) -> None:
     given = {"edges": (EDGES, changing(6, 14, 5, seed=4))}
 
@@ -173,7 +181,15 @@ WIDE: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("schemas", WIDE.values(), ids=WIDE)
+@pytest.mark.parametrize(
+    "schemas",
+    [
+        pytest.param(
+            schemas, id=name, marks=[] if name in {"one is a filter", "wide at once"} else [pytest.mark.slow]
+        )
+        for name, schemas in WIDE.items()
+    ],
+)
 def test_relations_of_any_width(schemas) -> None:
     draw = np.random.default_rng(5)
     inputs = {}
@@ -211,6 +227,7 @@ def test_nulls_join_nothing_and_may_be_in_columns_of_one_relation() -> None:
     assert rows["without"].rows() == {0: [(1, None, "x", 1)]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("without", ["", "ba"])
 def test_inside_a_loop_it_is_the_same(without) -> None:
     given = {"edges": (EDGES, changing(6, 14, 4, seed=6))}

@@ -49,12 +49,13 @@ def agrees(edges: Epochs, samples: Epochs | None = None, *, directed: bool, **ho
     return sorted(map(str, rows))
 
 
-@pytest.mark.parametrize("directed", [False, True])
-@pytest.mark.parametrize(("workers", "seed"), [(1, None), (3, 1)])
+@pytest.mark.parametrize("directed", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("workers", "seed"), [(1, None), pytest.param(3, 1, marks=pytest.mark.slow)])
 def test_edges_come_and_go(changing, directed, workers, seed) -> None:
     agrees(changing(6, 11, 3, changes=2, seed=workers), directed=directed, workers=workers, seed=seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("directed", [False, True])
 def test_samples_come_and_go(changing, directed) -> None:
     samples = [[(0, 1), (1, 2), (99, 1)], [(1, -1), (3, 1)], [(1, -1), (0, -1)]]

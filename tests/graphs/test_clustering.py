@@ -74,6 +74,7 @@ def test_nodes_without_edges_have_0(follows, directed) -> None:
     assert rows[2] == [(4, 0.0, -1), (7, 0.0, -1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["string", "double"])
 def test_nodes_may_be_of_other_types(follows, changing, named, kind) -> None:
     edges = changing(8, 24, 4, seed=5)

@@ -40,7 +40,7 @@ every = pytest.mark.parametrize(("algorithm", "oracle"), CASES.values(), ids=CAS
 
 
 @every
-@pytest.mark.parametrize(("workers", "seed"), [(1, None), (3, 1)])
+@pytest.mark.parametrize(("workers", "seed"), [pytest.param(1, None, marks=pytest.mark.slow), (3, 1)])
 def test_edges_come_and_go(follows, changing, algorithm, oracle, *, workers, seed) -> None:
     edges = changing(9, 24, 5, seed=workers)
 
@@ -72,6 +72,7 @@ def test_nothing_is_lost_in_crashes(follows, changing, algorithm, oracle) -> Non
     follows(algorithm, oracle, given, workers=2, seed=1, crashes=0.1)
 
 
+@pytest.mark.slow
 @every
 def test_texts(follows, changing, named, algorithm, oracle) -> None:
     given = {"edges": ("src string, dst string", named(changing(9, 24, 3, seed=5)))}
@@ -79,6 +80,7 @@ def test_texts(follows, changing, named, algorithm, oracle) -> None:
     follows(algorithm, oracle, given, workers=2)
 
 
+@pytest.mark.slow
 def test_a_long_path_is_peeled_from_both_ends_and_a_cycle_is_not(follows) -> None:
     path = [(n, n + 1, 1) for n in range(12)]
     epochs = [path, [(12, 0, 1)], [(12, 0, -1)]]

@@ -55,7 +55,7 @@ both = pytest.mark.parametrize(("algorithm", "oracle"), CASES.values(), ids=CASE
 
 
 @both
-@pytest.mark.parametrize(("workers", "seed"), [(1, None), (3, 1)])
+@pytest.mark.parametrize(("workers", "seed"), [pytest.param(1, None, marks=pytest.mark.slow), (3, 1)])
 def test_edges_come_and_go(follows, changing, algorithm, oracle, *, workers, seed) -> None:
     edges = changing(9, 18, 5, seed=workers)
 
@@ -87,6 +87,7 @@ def test_nothing_is_lost_in_crashes(follows, changing, algorithm, oracle) -> Non
     follows(algorithm, oracle, given, workers=2, seed=1, crashes=0.1)
 
 
+@pytest.mark.slow
 @both
 def test_further_nodes_and_texts(follows, changing, named, algorithm, oracle) -> None:
     edges = named(changing(9, 12, 3, seed=5))
@@ -127,6 +128,7 @@ def test_a_loop_at_nan_is_a_self_loop(algorithm, oracle) -> None:
     assert len(rows) == 3
 
 
+@pytest.mark.slow
 def test_a_larger_graph_has_no_edge_between_chosen_ones_and_no_room_for_more() -> None:
     graph = nx.gnm_random_graph(500, 2500, seed=1)
     flow = ts.Dataflow("larger")

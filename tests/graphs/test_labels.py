@@ -40,7 +40,10 @@ def labels(iterations: int) -> Callable[..., Iterable[tuple[Any, Any]]]:
     return oracle
 
 
-@pytest.mark.parametrize(("workers", "seed"), [(1, None), (2, 0), (3, 1)])
+@pytest.mark.parametrize(
+    ("workers", "seed"),
+    [pytest.param(1, None, marks=pytest.mark.slow), pytest.param(2, 0, marks=pytest.mark.slow), (3, 1)],
+)
 def test_edges_come_and_go(follows, changing, workers, seed) -> None:
     edges = changing(9, 14, 6, seed=workers)
 
@@ -83,6 +86,7 @@ def test_a_neighbour_in_both_directions_counts_twice() -> None:
     assert (5, 3, 1) in rows[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["string", "double"])
 def test_nodes_may_be_of_other_types(follows, changing, named, kind) -> None:
     edges = changing(9, 16, 4, seed=5)
@@ -175,7 +179,7 @@ LABELS = [
 
 
 @fixed_or_not
-@pytest.mark.parametrize(("workers", "seed"), [(1, None), (3, 1)])
+@pytest.mark.parametrize(("workers", "seed"), [pytest.param(1, None, marks=pytest.mark.slow), (3, 1)])
 def test_labels_and_edges_come_and_go(follows, changing, workers, seed, fixed) -> None:
     given = {
         "edges": (LONGS, changing(9, 9, 5, changes=3, seed=workers)),

@@ -49,7 +49,7 @@ def bounds(edges: list[Any], nodes: list[Any], pairs: list[Any]) -> Iterable[tup
 
 
 WAYS = [
-    {"workers": 1},
+    pytest.param({"workers": 1}, marks=pytest.mark.slow),
     {"workers": 3, "seed": 1},
     pytest.param({"workers": 2, "together": True}, marks=pytest.mark.slow),
     pytest.param({"workers": 8, "crashes": 0.05, "seed": 2}, marks=pytest.mark.slow),
@@ -57,7 +57,9 @@ WAYS = [
 
 
 @pytest.mark.parametrize("how", WAYS)
-@pytest.mark.parametrize("weights", [(), (1, 2, 5), (0.5, 0.25, 4.0)])
+@pytest.mark.parametrize(
+    "weights", [(), *(pytest.param(some, marks=pytest.mark.slow) for some in ((1, 2, 5), (0.5, 0.25, 4.0)))]
+)
 def test_edges_and_landmarks_come_and_go(follows, changing, weights, how) -> None:
     kind = f", weight {'double' if 0.5 in weights else 'long'}" if weights else ""
     given = {

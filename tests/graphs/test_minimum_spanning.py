@@ -31,7 +31,14 @@ def forest(edges: Iterable[tuple[Any, ...]]) -> Iterable[tuple[Any, ...]]:
     return [(min(a, b), max(a, b), weight) for a, b, weight in tree.edges(data="weight")]
 
 
-@pytest.mark.parametrize(("workers", "seed", "weights"), [(1, None, FEW), (2, 4, MANY), (3, 1, (1,))])
+@pytest.mark.parametrize(
+    ("workers", "seed", "weights"),
+    [
+        (1, None, FEW),
+        pytest.param(2, 4, MANY, marks=pytest.mark.slow),
+        pytest.param(3, 1, (1,), marks=pytest.mark.slow),
+    ],
+)
 def test_edges_come_and_go(follows, changing, workers, seed, weights) -> None:
     edges = changing(9, 18, 4, seed=workers, weights=weights)
 
@@ -60,6 +67,7 @@ def test_a_long_path_of_rising_weights_takes_few_iterations(follows) -> None:
     follows(minimum_spanning_forest, forest, {"edges": (WEIGHTED, [path, [(8, 9, 8, -1)]])}, workers=2)
 
 
+@pytest.mark.slow
 def test_a_graph_becomes_empty_and_texts_have_an_order(follows, changing, named) -> None:
     edges = named(changing(6, 9, 2, seed=5, weights=FEW))
     present = [(*row[:3], -row[3]) for epoch in edges for row in epoch]

@@ -117,7 +117,7 @@ def test_nodes_may_be_texts(follows, changing, named) -> None:
     follows(bfs, hops, given, workers=2)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_epochs_may_be_in_flight_together(follows, changing, seed) -> None:
     given = {"edges": (LONGS, changing(12, 18, 8, seed=3)), "roots": ("node long", [[(1, 1)], [(2, 1)]])}
 

@@ -48,8 +48,14 @@ def brute_force(pattern: str) -> Any:
     return oracle
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize(("workers", "seed"), [(1, None), (3, 1)])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        pytest.param(of, marks=[pytest.mark.slow] if len(nodes) > 3 else [])
+        for of, (*_, nodes) in PATTERNS.items()
+    ],
+)
+@pytest.mark.parametrize(("workers", "seed"), [pytest.param(1, None, marks=pytest.mark.slow), (3, 1)])
 def test_edges_come_and_go(follows, changing, pattern, workers, seed) -> None:
     given = {"edges": (LONGS, changing(6, 12, 4, seed=workers))}
 
@@ -69,6 +75,7 @@ def test_epochs_in_flight_together_and_in_crashes(follows, changing, pattern, ho
     follows(lambda edges: motifs(edges, pattern), brute_force(pattern), given, seed=4, **how)
 
 
+@pytest.mark.slow
 def test_triangles_of_an_undirected_graph_are_those_of_triangles() -> None:
     graph = nx.gnm_random_graph(60, 400, seed=1)
     flow = ts.Dataflow("triangles")

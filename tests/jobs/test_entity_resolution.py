@@ -151,14 +151,17 @@ def ids_of(entities: dict[int, str]) -> dict[frozenset[int], str]:
     return {frozenset(group): entity for entity, group in members.items()}
 
 
-@pytest.mark.parametrize(("workers", "seed"), [(1, 0), (2, 1), (3, 2), (3, 3)])
+@pytest.mark.parametrize(
+    ("workers", "seed"),
+    [(1, 0), (3, 2), *(pytest.param(*of, marks=pytest.mark.slow) for of in ((2, 1), (3, 3)))],
+)
 def test_entities_and_their_ids_while_records_come_go_and_change(workers: int, seed: int) -> None:
     epochs = drawn(seed, 12)
     crashes = 0.2 if seed == 3 else 0.0
     check(run(flow_of(), {"records": epochs}, workers=workers, seed=seed, crashes=crashes), epochs)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_ids_go_on_with_another_number_of_workers_also_while_records_move(seed: int) -> None:
     import entity_resolution as job
 

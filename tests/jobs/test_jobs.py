@@ -303,13 +303,15 @@ def test_wrong_columns_are_reported_before_the_start(tmp_path: Path) -> None:
 
 
 def test_imports_are_found_with_their_names(tmp_path: Path) -> None:
-    import run
+    from timely_spark.demo.imports import meant, packages
 
     package = tmp_path / "pack" / "age"
     package.mkdir(parents=True)
     (tmp_path / "pack" / "__init__.py").write_text("from . import age\nimport os.path")
     (package / "__init__.py").write_text("from ..other import thing\nfrom pack import age as again")
     (package / "broken.py").write_text("print 'two'")
-    assert set(run.imports(tmp_path)) == {
-        ("pack", "pack.age"), ("pack", "os.path"), ("pack.age", "pack.other"), ("pack.age", "pack.age")
+    ((name, modules),) = packages(tmp_path, "pack", 10)
+    assert name == "pack"
+    assert {(module, meant(name, modules) or name) for module in modules for name in modules[module]} == {
+        ("pack", "pack.age"), ("pack", "os.path"), ("pack.age", "pack.other:thing"), ("pack.age", "pack.age")
     }  # fmt: skip

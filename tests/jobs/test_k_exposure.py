@@ -48,7 +48,10 @@ def brute(posts: list[Line], follows: list[Line]) -> set[tuple[str, int, int, in
     return found
 
 
-@pytest.mark.parametrize(("workers", "seed"), [(1, 0), (2, 1), (3, 2), (3, 3)])
+@pytest.mark.parametrize(
+    ("workers", "seed"),
+    [(1, 0), (3, 2), *(pytest.param(*of, marks=pytest.mark.slow) for of in ((2, 1), (3, 3)))],
+)
 def test_curves_are_those_of_brute_force_while_posts_and_edges_come_and_go(workers: int, seed: int) -> None:
     import k_exposure
 

@@ -69,10 +69,11 @@ def check(
 
 
 SCHEDULES = [
-    {"workers": 1},
     {"workers": 2, "seed": 1},
-    {"workers": 3, "seed": 2, "together": True},
-    {"workers": 8},
+    *(
+        pytest.param(how, marks=pytest.mark.slow)
+        for how in ({"workers": 1}, {"workers": 3, "seed": 2, "together": True}, {"workers": 8})
+    ),
 ]
 INFINITY = pc.scalar(inf)
 
@@ -133,6 +134,7 @@ def test_crashes_change_nothing() -> None:
     check(least, components, changing(3), workers=2, seed=3, crashes=0.1)
 
 
+@pytest.mark.slow
 def test_ranks_as_in_graphframes() -> None:
     graph = nx.gnp_random_graph(20, 0.2, seed=2, directed=True)
     graph.add_edges_from((node, (node + 1) % 20) for node in range(20))

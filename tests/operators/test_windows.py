@@ -144,13 +144,13 @@ def test_a_window_that_closed_leaves_the_state() -> None:
     windows = flow.input("x", "t long, v long").window("t", ts.every(10))
     windows.closed.group_by("window_start").count(per="time").capture("out")
     simulation, sizes = Simulation(flow, workers=2), []
-    for epoch in range(40):
+    for epoch in range(12):
         simulation.send("x", [(epoch * 10 + n % 10, n) for n in range(200)])
         simulation.run()
         sizes.append(sum(len(state or b"") for state in simulation.states))
 
     rows = [row for of in simulation.captured["out"].rows().values() for row in of]
-    assert rows == [(10 * n, 200) for n in range(39)]
+    assert rows == [(10 * n, 200) for n in range(11)]
     assert max(sizes) < 4 * sizes[1]
 
 
@@ -182,6 +182,7 @@ def test_hours_and_days_are_those_of_pandas() -> None:
     assert sum(counts.values()) == 4 * len(rows)
 
 
+@pytest.mark.slow
 @given(epochs=st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([None, *range(12)]),
                                           st.integers(-1, 2)), max_size=5), min_size=1, max_size=4),
        by=BY, **HOW)  # fmt: skip

@@ -101,7 +101,9 @@ def test_an_epoch_waits_for_the_slowest_input_and_is_released_by_it() -> None:
     assert said(simulation) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 40))]
+)
 def test_each_epoch_is_released_once_in_order_with_all_its_records(seed: int) -> None:
     """Random programs of send, advance and close, on random schedules, with crashes."""
     draw = random.Random(seed)

@@ -62,8 +62,8 @@ def rings(names: Sequence[str], distance: Mapping[int, int]) -> str:
     """A drawing of the nodes on rings by distance, each package in a sector of its own.
 
     Example:
-        >>> rings(["a", "b.c"], {0: 0, 1: 1}).count("<circle")
-        5
+        >>> rings(["a", "b.c"], {0: 0, 1: 1}).count("<title>")
+        2
     """
     package = {node: names[node].partition(".")[0] for node in distance}
     sizes = Counter(package.values())
