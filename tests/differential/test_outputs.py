@@ -101,6 +101,7 @@ def test_the_frontier_at_a_collection_can_be_read() -> None:
     assert simulation.result.frontier[probe.name] == [[1]]
 
 
+@pytest.mark.slow
 def test_a_loop_in_the_body_of_a_loop_may_begin_with_a_collection_from_outside() -> None:
     """Which nodes are reached from a root by allowed ones; what is allowed grows with what is reached."""
 

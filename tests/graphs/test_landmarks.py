@@ -73,6 +73,7 @@ def test_edges_and_landmarks_come_and_go(follows, changing, weights, how) -> Non
     assert sum(map(len, rows.values())) > 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", WAYS)
 def test_bounds_hold(follows, changing, how) -> None:
     given = {

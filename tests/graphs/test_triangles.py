@@ -60,6 +60,7 @@ def test_epochs_may_be_in_flight_together(follows, changing, seed) -> None:
     follows(triangles, threes, given, workers=2, seed=seed, together=True)
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_in_crashes(follows, changing) -> None:
     given = {"edges": (LONGS, changing(9, 20, 5, changes=6, seed=4))}
 

@@ -15,7 +15,7 @@ Kind = Any
 KINDS = st.sampled_from([PRODUCT, LEXICOGRAPHIC])
 SMALL = st.integers(0, 4)
 #: pure algebra costs next to nothing: more examples than others have, however few those are
-MANY = settings(max_examples=max(200, settings().max_examples))
+MANY = settings(max_examples=max(100, settings().max_examples))
 
 
 def some(kind: Kind, *times: tuple[int, ...]) -> tuple[Kind, list[Any]]:

@@ -53,6 +53,7 @@ def by_key(rows: Any) -> dict[Any, list[int]]:
     return groups
 
 
+@pytest.mark.slow
 @given(epochs=st.lists(ROWS, min_size=1, max_size=7), expire=st.none() | st.integers(1, 2), **HOW)
 def test_each_record_changes_the_state_of_its_key_once(*, epochs: Any, expire: Any, **how: Any) -> None:
     flow = ts.Dataflow("stateful")

@@ -99,6 +99,7 @@ READ = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(epochs=EDGES, how=HOW, read=READ)
 def test_a_loop_of_merges_ends_exactly(epochs, how, read) -> None:
     """Each node gets the set of the nodes that reach it, as bits: once, when it is final, for any reader."""

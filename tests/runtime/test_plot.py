@@ -34,6 +34,7 @@ def test_an_epoch_over_several_batches_is_one_line() -> None:
     assert loops["c"] == {2: [(8, 2)]}
 
 
+@pytest.mark.slow
 def test_loops_latencies_and_states_have_panels() -> None:
     figure = plot("a $hostile$ name", RECENT, {1: 20, 0: 10})
 
