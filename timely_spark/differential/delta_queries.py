@@ -313,7 +313,7 @@ class _Wiring:
             schema = pa.schema(
                 [*kinds.items(), (DIFF, weighed), *((n, pa.int64()) for n in (FEWEST, BEST, AT))]
             )
-            prefixes = self.stage("count", prefixes, schema, Count(number, [p.keys for p in probes]), [index])
+            prefixes = self.stage("count", prefixes, schema, Count(number, probes), [index])
         for n in step.probes:
             atom = self.atoms[n]
             if not atom.negated:

@@ -19,7 +19,7 @@ from timely_spark.errors import StateError
 from timely_spark.graph import Partitioner, Stateless, States, Vertex
 from timely_spark.state.arrangement import Arrangement, paired
 from timely_spark.state.buffering import BufferingVertex
-from timely_spark.state.history import epochs_of, stamped
+from timely_spark.state.history import EPOCH, epochs_of, stamped
 from timely_spark.state.keys import Hashes, hashes
 from timely_spark.state.partitioning import repartition as repartitioned
 
@@ -104,6 +104,11 @@ class Probe:
     #: whether prefixes stay that find nothing
     negated: bool = False
 
+    def until(self, time: Any) -> int:
+        """The first epoch that is left out for prefixes of a time."""
+        epoch: int = time.epoch
+        return epoch if self.before else epoch + 1
+
 
 class _Lookup(BufferingVertex):
     """Look prefixes up when their epoch is complete, also in the indexes, which are inputs 1, 2, ..."""
@@ -135,16 +140,17 @@ class Count(_Lookup):
 
     Args:
         number: the number of the index among those that are counted.
-        keys: the key's attributes for each of those indexes.
+        probes: how each of those indexes is looked up.
     """
 
-    def __init__(self, number: int, keys: Sequence[tuple[str, ...]]) -> None:
+    def __init__(self, number: int, probes: Sequence[Probe]) -> None:
         super().__init__()
-        self.number, self.keys = number, tuple(keys)
+        self.number, self.probes = number, tuple(probes)
 
     def looked_up(self, time: Any, rows: pa.Table) -> Iterator[pa.Table]:
         """The prefixes that can be extended."""
-        found = self.index(1).at_most(rows, self.keys[self.number], _hashed(rows))
+        probe = self.probes[self.number]
+        found = self.index(1).at_most(rows, probe.keys, _hashed(rows), before=probe.until(time))
         rows, found = rows.drop_columns([AT]).filter(pa.array(found > 0)), found[found > 0]
         if self.number == 0:
             rows = rows.append_column(FEWEST, pa.array(found))
@@ -153,12 +159,12 @@ class Count(_Lookup):
             fewer = found < numbers(rows, FEWEST)
             rows = replaced(rows, BEST, np.where(fewer, self.number, numbers(rows, BEST)))
             rows = replaced(rows, FEWEST, np.where(fewer, found, numbers(rows, FEWEST)))
-        if self.number + 1 < len(self.keys):
-            yield located(rows, self.keys[self.number + 1])
+        if self.number + 1 < len(self.probes):
+            yield located(rows, self.probes[self.number + 1].keys)
             return
         best = numbers(rows, BEST)
-        for number, keys in enumerate(self.keys):
-            yield located(rows.filter(pa.array(best == number)), keys)
+        for number, each in enumerate(self.probes):
+            yield located(rows.filter(pa.array(best == number)), each.keys)
 
 
 class Match(_Lookup):
@@ -193,23 +199,26 @@ class Match(_Lookup):
         probe, index = self.probes[number], self.index(1 + number)
         within = [attribute for attribute in probe.within if attribute in rows.schema.names]
         hashed = paired(_hashed(rows), hashes(rows, within)) if within else _hashed(rows)
-        which, found = index.matches(rows, [*probe.keys, *within], hashed)
         new = dict(probe.others) | (dict(zip(probe.within, index.within, strict=True)) if not within else {})
+        until, read = probe.until(time), [*dict.fromkeys(new.values()), EPOCH, DIFF]
+        which, found = index.matches(rows, [*probe.keys, *within], hashed, columns=read, before=until)
         if not len(which):
             return rows.drop_columns([AT]) if probe.negated else rows.slice(0, 0)
-        up_to = epochs_of(found) <= time.epoch - probe.before
+        up_to = epochs_of(found) < until
         extensions = {attribute: found.column(column) for attribute, column in new.items()}
         matches = pa.table({_ROW: pa.array(which), **extensions, DIFF: found.column(DIFF)})
-        matches = consolidate(matches.filter(pa.array(up_to)))
+        matches = matches if up_to.all() else matches.filter(pa.array(up_to))
+        if (numbers(matches, DIFF) < 0).any():  # else nothing cancels
+            matches = consolidate(matches)
         which = numbers(matches, _ROW)
         if probe.negated:
             unmatched = np.ones(rows.num_rows, np.bool_)
             unmatched[which] = False
             return rows.drop_columns([AT]).filter(pa.array(unmatched))
-        taken = rows.take(pa.array(which))
+        taken = rows.drop_columns([AT]).take(pa.array(which))
         parts = {name: taken.column(name) for name in taken.schema.names}
         parts |= {to: matches.column(to) for to in new}
         parts[DIFF] = pa.array(numbers(taken, DIFF) * numbers(matches, DIFF))
         # what only the other indexes of this step have is not known yet
-        absent = {field.name: pa.nulls(len(which), field.type) for field in self.schema}
+        absent = {f.name: pa.nulls(len(which), f.type) for f in self.schema if f.name not in {*parts, AT}}
         return pa.table({name: (absent | parts)[name] for name in self.schema.names if name != AT})

@@ -43,12 +43,10 @@ def added_up(table: pa.Table, of: Groups) -> tuple[Indices, pa.Table]:
     weights = weights_of(table)
     if not table.num_rows:
         return of.order, table
-    totals = [of.totals(numbers(table, one)) for one in weights]
-    some = np.any(totals, axis=0)
-    firsts = of.firsts if some.all() else of.firsts[some]
+    firsts, totals = of.nonzero([numbers(table, one) for one in weights])
     rows = table.drop_columns(weights).take(pa.array(firsts))
     for column, total in zip(weights, totals, strict=True):
-        rows = rows.append_column(column, pa.array(total if len(firsts) == len(total) else total[some]))
+        rows = rows.append_column(column, pa.array(total))
     return firsts, rows.select(table.schema.names)
 
 

@@ -21,7 +21,7 @@ from timely_spark.differential.trace import labels_of, numbers, weights_of
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.codes import runs
 from timely_spark.state.history import Coordinates, by_join, times_of
-from timely_spark.state.keys import Indices, group
+from timely_spark.state.keys import Hashes, Indices, group
 
 Rows = list[Indices]
 """Rows as integer columns: the number of the key, the number of the value, and the weights."""
@@ -42,8 +42,8 @@ class Numbering:
         self.table: pa.Table | None = None
         self._index = Arrangement(self.columns)
 
-    def of(self, table: pa.Table) -> tuple[Indices, pa.Table, Indices]:
-        """The number of each row; and the rows that were not numbered before, with their numbers."""
+    def of(self, table: pa.Table) -> tuple[Indices, pa.Table, Hashes, Indices]:
+        """The number of each row; and the rows that were not numbered before, their hashes and numbers."""
         table = table.select(self.columns)
         hashed = self._index.hashes(table)
         groups = group(table, self.columns, hashed)
@@ -52,17 +52,17 @@ class Numbering:
         probe, found = self._index.matches(each, self.columns, hashed, columns=[_NUMBER])
         if len(probe):
             made[probe] = numbers(found, _NUMBER)
-        new = np.flatnonzero(made < 0)
+        (new,) = (made < 0).nonzero()
         used = 0 if self.table is None else self.table.num_rows
         made[new] = np.arange(used, used + len(new))
-        fresh = each if len(new) == len(made) else each.take(pa.array(new))
+        fresh, hashed = (each, hashed) if len(new) == len(made) else (each.take(pa.array(new)), hashed[new])
         if len(new):
-            self._index.insert(fresh.append_column(_NUMBER, pa.array(made[new])), hashed[new])
+            self._index.insert(fresh.append_column(_NUMBER, pa.array(made[new])), hashed)
             both = fresh if self.table is None else pa.concat_tables([self.table, fresh])
             self.table = both.combine_chunks()
         which = np.empty(table.num_rows, np.int64)
         which[groups.order] = made[groups.ids]
-        return which, fresh, made[new]
+        return which, fresh, hashed, made[new]
 
     def among(self, *which: Indices) -> Indices:
         """The distinct numbers of several arrays, ascending."""
@@ -194,8 +194,9 @@ class Side:
 
     def table(self, rows: Rows) -> pa.Table:
         """Rows as a table, with the number of the key in the column `GROUP`."""
-        weights = dict(zip(self.weights, rows[2:], strict=True))
-        return pa.table({GROUP: rows[0], **self.values.columns(rows[1]), **weights})
+        values = self.values.columns(rows[1])
+        columns = [pa.array(rows[0]), *values.values(), *map(pa.array, rows[2:])]
+        return pa.Table.from_arrays(columns, [GROUP, *values, *self.weights])
 
     def put_off(self, iterations: Indices, rows: Rows) -> None:
         """Store rows that count from a later iteration on."""
@@ -213,22 +214,20 @@ class Side:
         for at in [at for at in self.later if at <= iteration]:
             del self.later[at]
 
-    def merged(self, keys: Indices, added: Sequence[Rows]) -> Rows:
+    def parts(self, keys: Indices, added: Sequence[Rows]) -> list[Rows]:
         """Accumulated and added rows of ascending `keys`; the first column is the position in `keys`."""
-        parts = [self.accumulated.of(keys), *([np.searchsorted(keys, rows[0]), *rows[1:]] for rows in added)]
-        return consolidated([part for part in parts if part and len(part[0])])
+        parts = [self.accumulated.of(keys), *([keys.searchsorted(rows[0]), *rows[1:]] for rows in added)]
+        return [part for part in parts if part and len(part[0])]
 
 
 def consolidated(parts: Sequence[Rows], labels: int = 2) -> Rows:
     """The rows of all parts, sorted by their labels; weights of equal labels are added up, zeros dropped."""
     if not parts:
         return []
-    columns = [np.concatenate(each) for each in zip(*parts, strict=True)]
+    columns = [np.concatenate(each) for each in zip(*parts, strict=True)] if len(parts) > 1 else parts[0]
     found = runs(columns[:labels], len(columns[0]))
-    totals = [found.totals(weights) for weights in columns[labels:]]
-    some = np.any(totals, axis=0)
-    firsts = found.firsts[some]
-    return [*(column[firsts] for column in columns[:labels]), *(total[some] for total in totals)]
+    firsts, totals = found.nonzero(columns[labels:])
+    return [*(column[firsts] for column in columns[:labels]), *totals]
 
 
 class WorkingSet:
@@ -267,12 +266,12 @@ class WorkingSet:
         old: list[Rows] = []
         active = np.zeros(0, np.int64)
         if keys:
-            active, new, which = self.keys.of(pa.concat_tables(keys))
+            active, new, hashed, which = self.keys.of(pa.concat_tables(keys))
             if added is not None:
                 arrived.append(self.records.coded(active[: added.num_rows], added, self.logic.keys))
             if len(which):
-                arrived += self._read(self.records, new, which, at)
-                old += self._read(self.results, new, which, at)
+                arrived += self._read(self.records, new, hashed, which, at)
+                old += self._read(self.results, new, hashed, which, at)
         arrived += self.records.due(at)
         old += self.results.due(at)
         if not len(affected := self.keys.among(active, *(rows[0] for rows in (*arrived, *old)))):
@@ -289,9 +288,9 @@ class WorkingSet:
         )
         return changed, list(interesting)
 
-    def _read(self, side: Side, keys: pa.Table, which: Indices, at: int) -> list[Rows]:
+    def _read(self, side: Side, keys: pa.Table, hashed: Hashes, which: Indices, at: int) -> list[Rows]:
         """A trace's rows of newly active keys up to an iteration; later ones are put in `Side.later`."""
-        probe, rows = side.trace.matches(keys, self.logic.keys)
+        probe, rows = side.trace.matches(keys, self.logic.keys, hashed)
         if not len(probe):
             return []
         times, rows = times_of(rows, len(self.context) + 1)
@@ -320,22 +319,21 @@ class WorkingSet:
         self, affected: Indices, named: pa.Table, arrived: list[Rows], old: list[Rows]
     ) -> pa.Table | None:
         """The changes of the results of keys, after more records have been accumulated."""
-        rows = self.records.merged(affected, arrived)
+        rows = consolidated(self.records.parts(affected, arrived))
         self.records.accumulated.replace(affected, rows)
         made: list[Rows] = []
         if rows and len(rows[0]):
             table = self.logic.results(named, self.records.table(rows))
-            made = [consolidated([self.results.coded(numbers(table, GROUP), table, [GROUP])])]
-        retracted = self.results.merged(affected, old)
+            made = [self.results.coded(numbers(table, GROUP), table, [GROUP])]
+        before = self.results.parts(affected, old)
         self.results.accumulated.replace(affected, made[0] if made else [])
-        changed = consolidated([*made, *([[*retracted[:2], -retracted[2]]] if retracted else [])])
+        changed = consolidated([*made, *([*rows[:2], -rows[2]] for rows in before)])
         if not changed or not len(changed[0]):
             return None
-        rows = named.take(pa.array(changed[0]))
-        results = self.results.table(changed)
-        for place in range(1, results.num_columns):
-            rows = rows.append_column(results.field(place), results.column(place))
-        return rows
+        keys, results = named.take(pa.array(changed[0])), self.results.table(changed)
+        return pa.Table.from_arrays(
+            [*keys.columns, *results.columns[1:]], [*keys.schema.names, *results.schema.names[1:]]
+        )
 
     def requests(self) -> list[int]:
         """The iterations with later rows for which no notification was requested yet."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
+from timely_spark.differential.delta_queries import wcoj
 from timely_spark.graph import composed, locate_errors
 from timely_spark.graphs.edges import edges_of, magnitude
 
@@ -16,11 +17,11 @@ def triangles(
 ) -> Collection:
     """All triangles of an undirected graph, each once; parallel edges count as one, self-loops are ignored.
 
-    Each edge is directed from the node of the lower degree to the other, by powers of two (and between equal
-    ones from the lesser node). So at most 2 sqrt(m) of m edges leave a node, however skewed the graph is, and
-    only pairs of such edges are joined with the edge that closes the triangle. There is no loop: one exchange
-    each for edges, degrees, either end, pairs and closing edges. An epoch costs the pairs of its edges; if a
-    node's degree passes a power of two, those of all its edges.
+    A `wcoj` of the edges, each from its lesser end to the greater one: a changed edge is extended by the
+    neighbours of that end which has fewer, and these are looked up at the other end. So a hub costs its
+    edges, not their pairs, and no path of two edges is stored: state is the edges by either end. There is no
+    loop. Of twelve exchanges five follow one another. An epoch costs, for each of its edges, the lesser
+    degree of the ends. (In the scope of a loop the edges are joined one after the other: paths are stored.)
 
     Args:
         edges: the edges, in either direction or both.
@@ -47,16 +48,9 @@ def triangles(
         .where(src_ != dst_)
         .select(a=pc.if_else(forward, src_, dst_), b=pc.if_else(forward, dst_, src_))
         .distinct()
-        .arrange(["a", "b"])
     )
-    pairs = by_degree(links).arrange("low")
-    more = pairs.select("low", other="high")
-    wedges = more.join(pairs, on="low").where(pc.field("other") < pc.field("high"))
-    closed = wedges.semijoin(links, left=["other", "high"], right=["a", "b"], unique=True, name=name)
-    x, y, z = pc.field("low"), pc.field("other"), pc.field("high")
-    return closed.select(
-        a=pc.if_else(x < y, x, y), b=pc.if_else(x < y, y, pc.if_else(x < z, x, z)), c=pc.if_else(x < z, z, x)
-    )
+    ends = [{"a": "a", "b": "b"}, {"a": "b", "b": "c"}, {"a": "a", "b": "c"}]
+    return wcoj([(links, each) for each in ends], name=name)
 
 
 def by_degree(links: Collection) -> Collection:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.state.history import EPOCH, Compact
-from timely_spark.state.keys import Hashes, Indices, exact, flat, hashes, in_order, same
+from timely_spark.state.keys import FEW, Hashes, Indices, exact, flat, hashes, in_order, same
 
 _HASH = "__timely_hash"
 LIMIT = 1 << 21
@@ -63,6 +63,11 @@ class Batch:
         epochs = flat(self.table.column(EPOCH)).to_numpy()
         middle = (len(epochs) - 1) // 2
         return int(np.partition(epochs, middle)[middle])
+
+    @cached_property
+    def earliest(self) -> int:
+        """The least epoch."""
+        return int(flat(self.table.column(EPOCH)).to_numpy().min())
 
 
 class Arrangement:
@@ -191,42 +196,55 @@ class Arrangement:
         hashed: Hashes | None = None,
         *,
         columns: Sequence[str] | None = None,
+        before: int | None = None,
     ) -> tuple[Indices, pa.Table]:
-        """As `lookup`, in an arbitrary order, in which rows of one key are in the order of insertion."""
+        """As `lookup`, in an arbitrary order, in which rows of one key are in the order of insertion.
+
+        Args:
+            columns: of the rows that are found; by default all.
+            before: batches without rows before this epoch are not read; rows of others may be later.
+        """
         keys = (*self.keys, *self.within)[: len(on)]
         rest = self._rest(on)
         h = (self._hashes(probe, on) if hashed is None else hashed) & ~rest
         # searching in sorted order walks each batch once, from end to end
-        by_hash = in_order(h)
-        ordered = h[by_hash]
+        lanes = len(self.lanes) > 1
+        by_hash = in_order(h, exactly=lanes) if len(h) >= FEW or lanes else None
+        ordered = h if by_hash is None else h[by_hash]
         found: list[tuple[Indices, pa.Table]] = []
-        empty = pa.table({})
-        for part in self.parts:
-            table = part.table if columns is None else part.table.select(list(columns))
-            empty = table.slice(0, 0)
-            low, who = _runs(part, ordered, by_hash, rest)
+        parts, sure = self._parts(before), not self.within and exact(probe, on)
+        for part in parts:
+            low, at = _runs(part, ordered, by_hash, rest, among=lanes)
             if not len(low):
                 continue
-            rows, at = table.take(pa.array(low)), who
-            if self.within or not (exact(probe, on) and exact(part.table, keys)):
+            rows = _chosen(part.table, columns).take(pa.array(low))
+            if not (sure and exact(part.table, keys)):
                 known = part.table.select(list(keys)).take(pa.array(low))
                 equal = same(known, probe.select(list(dict.fromkeys(on))).take(pa.array(at)), keys, on)
                 if not equal.all():
                     rows, at = rows.filter(pa.array(equal)), at[equal]
             found.append((at, rows))
-        if len(found) <= 1:
-            return found[0] if found else (np.zeros(0, np.int64), empty)
+        if not found:
+            empty = _chosen(parts[-1].table.slice(0, 0), columns) if parts else pa.table({})
+            return np.zeros(0, np.int64), empty
+        if len(found) == 1:
+            return found[0]
         return np.concatenate([at for at, _ in found]), _concat(rows for _, rows in found)
 
-    def at_most(self, probe: pa.Table, on: Sequence[str], hashed: Hashes | None = None) -> Indices:
-        """For each probe row at least as many as the rows that `lookup` finds; these are not read.
+    def _parts(self, before: int | None) -> list[Batch]:
+        return [part for part in self.parts if before is None or part.earliest < before]
+
+    def at_most(
+        self, probe: pa.Table, on: Sequence[str], hashed: Hashes | None = None, *, before: int | None = None
+    ) -> Indices:
+        """For each probe row at least as many as the rows that `matches` finds; these are not read.
 
         Rows that are not merged yet, or that have equal hashes, count too.
         """
         rest = self._rest(on)
         h = (self._hashes(probe, on) if hashed is None else hashed) & ~rest
         found = np.zeros(probe.num_rows, np.int64)
-        for part in self.parts:
+        for part in self._parts(before):
             found += np.searchsorted(part.hashes, h | rest, "right")
             found -= np.searchsorted(part.hashes, h, "left")
         return found
@@ -236,18 +254,33 @@ class Arrangement:
         return _REST if self.within and len(on) == len(self.keys) else _U(0)
 
 
-def _runs(part: Batch, ordered: Hashes, by_hash: Indices, rest: np.uint64) -> tuple[Indices, Indices]:
-    """The rows of a batch that have one of the `ordered` hashes, each with its probe row."""
-    first = np.searchsorted(ordered, part.hashes[0] & ~rest, "left")
-    asked = ordered[first : np.searchsorted(ordered, part.hashes[-1], "right")]
-    who = by_hash[first : first + len(asked)]
-    low = np.searchsorted(part.hashes, asked, "left")
+def _chosen(table: pa.Table, columns: Sequence[str] | None) -> pa.Table:
+    return table if columns is None else table.select(list(columns))
+
+
+def _runs(
+    part: Batch, asked: Hashes, by_hash: Indices | None, rest: np.uint64, *, among: bool
+) -> tuple[Indices, Indices]:
+    """The rows of a batch that have one of the hashes, each with its probe row.
+
+    Args:
+        by_hash: the probe row of each hash; None: they are in the order of the rows.
+        among: whether the hashes are in order, and those of other lanes are among them.
+    """
+    if among and by_hash is not None:
+        first, last = asked.searchsorted(part.hashes[0] & ~rest), asked.searchsorted(part.hashes[-1], "right")
+        asked, by_hash = asked[first:last], by_hash[first:last]
     if part.distinct and not rest:  # none or one for each: half the work
-        hit = part.hashes[low] == asked
-        return low[hit], who[hit]
-    counts = np.searchsorted(part.hashes, asked | rest, "right") - low
-    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.repeat(low, counts) + within, np.repeat(who, counts)
+        low = part.hashes[:-1].searchsorted(asked)
+        (who,) = (part.hashes[low] == asked).nonzero()
+        return low[who], who if by_hash is None else by_hash[who]
+    low = part.hashes.searchsorted(asked)
+    counts = part.hashes.searchsorted(asked | rest, "right") - low
+    (some,) = counts.nonzero()
+    low, counts, who = low[some], counts[some], some if by_hash is None else by_hash[some]
+    ends = counts.cumsum()
+    within = np.arange(ends[-1] if len(ends) else 0) - (ends - counts).repeat(counts)
+    return low.repeat(counts) + within, who.repeat(counts)
 
 
 def paired(keys: Hashes, within: Hashes) -> Hashes:

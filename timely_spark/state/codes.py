@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.state.keys import Groups, Indices, flat, words
+from timely_spark.state.keys import Groups, Indices, flat, run_starts, words
 
 Codes = npt.NDArray[np.uint64]
 
@@ -63,8 +63,8 @@ def runs(numbers: Sequence[Indices], rows: int) -> Groups:
         >>> found.order.tolist(), found.starts.tolist()
         ([3, 1, 0, 2], [0, 1, 2])
     """
-    if not rows:
-        return Groups(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    if rows < 2:
+        return Groups(np.zeros(rows, np.int64), np.zeros(rows, np.int64))
     codes, bits = _packed(numbers, rows)
     return _sorted(codes, bits)
 
@@ -114,5 +114,4 @@ def _sorted(codes: Codes, bits: int) -> Groups:
     else:
         order = np.argsort(codes, kind="stable")
         ordered = codes[order]
-    new = np.concatenate([[True], ordered[1:] != ordered[:-1]])
-    return Groups(order, np.flatnonzero(new))
+    return Groups(order, run_starts(ordered))

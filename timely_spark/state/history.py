@@ -78,6 +78,9 @@ def times_of(table: pa.Table, depth: int) -> tuple[Coordinates, pa.Table]:
 def by_join(rows: pa.Table, times: Coordinates, time: Sequence[int]) -> Iterator[tuple[list[int], pa.Table]]:
     """Rows by the join of `time` with their own times in product order: each different join, and its rows."""
     joined = np.maximum(times, np.array(time, np.int64))
+    if (joined == joined[:1]).all():
+        yield from [(joined[0].tolist(), rows)] if len(joined) else ()
+        return
     yield from _slices(rows, joined, lambda row: joined[row].tolist())
 
 

@@ -27,7 +27,7 @@ _PRIME = _U(0x0000_0100_0000_01B3)
 #: bytes, or rows, that are hashed at once
 _PIECE = 1 << 20
 #: tables with fewer rows are sorted with numpy's own sort, and not narrowed
-_FEW = 1 << 11
+FEW = 1 << 11
 #: metadata of a column of longs that is written as a narrower type
 _NARROWED = {b"timely_narrowed": b""}
 
@@ -61,7 +61,7 @@ def flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         if isinstance(column, pa.ChunkedArray):
             column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    return column.dictionary_decode() if isinstance(column.type, pa.DictionaryType) else column
 
 
 def _hash_column(column: pa.Array) -> Hashes:
@@ -103,7 +103,8 @@ def words(column: pa.Array) -> Hashes:
         column = column.cast(pa.int64())
     elif pa.types.is_boolean(kind):
         column = column.cast(pa.int8())
-    words: npt.NDArray[Any] = column.fill_null(0).to_numpy(zero_copy_only=False)
+    column = column.fill_null(0) if column.null_count else column
+    words: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
     return words.view(_U) if words.dtype == np.uint64 else words.astype(np.int64).view(_U)
 
 
@@ -179,18 +180,28 @@ def run_starts(numbers: npt.NDArray[Any]) -> Indices:
     >>> run_starts(np.array([4, 4, 7, 4])).tolist()
     [0, 2, 3]
     """
-    return np.flatnonzero(np.append([True] * (len(numbers) > 0), numbers[1:] != numbers[:-1]))
+    return changes(numbers).nonzero()[0]
 
 
-def in_order(h: Hashes) -> Indices:
+def changes(numbers: npt.NDArray[Any]) -> Mask:
+    """Whether each number differs from the one before; the first does."""
+    new = np.ones(len(numbers), np.bool_)
+    np.not_equal(numbers[1:], numbers[:-1], out=new[1:])
+    return new
+
+
+def in_order(h: Hashes, *, exactly: bool = True) -> Indices:
     """The row numbers in the order of the rows' hashes; rows with one hash keep their order.
+
+    Args:
+        exactly: else hashes that are almost equal may be in another order.
 
     Example:
         >>> in_order(np.array([7, 3, 7, 3], np.uint64)).tolist()
         [1, 3, 0, 2]
     """
     rows = len(h)
-    if rows < _FEW:
+    if rows < FEW:
         return np.argsort(h, kind="stable")
     if (h[1:] >= h[:-1]).all():
         return np.arange(rows)
@@ -201,6 +212,8 @@ def in_order(h: Hashes) -> Indices:
     mixed.sort()
     mixed &= low
     order = mixed.view(np.int64)
+    if not exactly:
+        return order
     ordered = h[order]
     if (ordered[1:] < ordered[:-1]).any():  # some hashes differ in the replaced bits only
         order = order[np.argsort(ordered, kind="stable")]
@@ -237,10 +250,21 @@ class Groups:
 
     def totals(self, weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The sum of each group's weights."""
-        made: npt.NDArray[np.int64] = (
-            np.add.reduceat(weights[self.order], self.starts) if len(self.starts) else weights[:0]
-        )
+        each = weights[self.order]
+        if len(self.starts) == len(self.order):
+            return each
+        made: npt.NDArray[np.int64] = np.add.reduceat(each, self.starts)
         return made
+
+    def nonzero(self, weights: Sequence[npt.NDArray[np.int64]]) -> tuple[Indices, list[Indices]]:
+        """The first rows of the groups with a total that is not zero, and their totals."""
+        totals, firsts = [self.totals(each) for each in weights], self.firsts
+        some = totals[0] != 0
+        for total in totals[1:]:
+            some |= total != 0
+        if some.all():
+            return firsts, totals
+        return firsts[some], [total[some] for total in totals]
 
 
 def group(table: pa.Table, columns: Sequence[str], hashed: Hashes | None = None) -> Groups:
@@ -250,13 +274,13 @@ def group(table: pa.Table, columns: Sequence[str], hashed: Hashes | None = None)
     if not len(order):
         return Groups(order, np.zeros(0, np.int64))
     ordered = h[order]
-    new = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    new = changes(ordered)
     if not exact(table, columns):
         keys = table.select(list(columns)).take(order)
         equal = same(keys.slice(1), keys.slice(0, len(order) - 1), columns, columns)
         if not equal[~new[1:]].all():
             order, new = _split_collisions(keys, order, new, columns)
-    return Groups(order, np.flatnonzero(new))
+    return Groups(order, new.nonzero()[0])
 
 
 def _split_collisions(
@@ -331,7 +355,7 @@ def to_bytes(table: pa.Table, *, narrow: bool = False) -> bytes:
     Args:
         narrow: write large columns of longs as narrower integers if their values fit.
     """
-    table = _narrowed(table) if narrow and table.num_rows >= _FEW else table
+    table = _narrowed(table) if narrow and table.num_rows >= FEW else table
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks())

@@ -139,13 +139,18 @@ class MutableAntichain(Generic[T]):
                 counts[time] = old + n
             else:
                 counts.pop(time, None)
-        risen = [time for time, old in was.items() if old <= 0 < counts.get(time, 0)]
         before = self._frontier.elements
-        if any(old > 0 >= counts.get(time, 0) and time in before for time, old in was.items()):
+        if len(counts) <= 1:  # nearly always
+            self._frontier._elements = tuple(time for time, n in counts.items() if n > 0)  # noqa: SLF001
+            if self._frontier.elements == before:
+                return []
+        elif any(old > 0 >= counts.get(time, 0) and time in before for time, old in was.items()):
             # rebuilt from all counts, as in timely: a location has few times
             self._frontier = Antichain(time for time, n in counts.items() if n > 0)
-        elif not self._frontier.extend(risen):
-            return []
+        else:
+            risen = [time for time, old in was.items() if old <= 0 < counts.get(time, 0)]
+            if not self._frontier.extend(risen):
+                return []
         after = self._frontier.elements
         removed = [(time, -1) for time in before if time not in after]
         added = [(time, +1) for time in after if time not in before]
