@@ -1,15 +1,15 @@
-"""The notebooks run top to bottom, as one program in a process of its own, and are kept without outputs."""
+"""The notebooks run top to bottom in the session that all tests share, and are kept without outputs."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pytest
+from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -26,27 +26,22 @@ def cells(notebook: Path) -> list[dict[str, Any]]:
 @pytest.mark.spark
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:
-    script = tmp_path / f"{notebook.stem}.py"
-    script.write_text("\n\n".join("".join(cell["source"]) for cell in cells(notebook)), encoding="utf-8")
-    here = {
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-        "MPLBACKEND": "agg",  # draws, and shows to nobody
-        "MPLCONFIGDIR": str(tmp_path),
-    }
+def test_a_notebook_runs(
+    notebook: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(plt, "show", lambda: drawn.extend(plt.get_fignums()))
+    plt.switch_backend("agg")  # draws, and shows to nobody
+    names: dict[str, Any] = {"__name__": "__main__"}  # so what is pickled is pickled by value
 
-    done = subprocess.run(
-        [sys.executable, script],
-        cwd=tmp_path,
-        env=os.environ | here,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    for i, cell in enumerate(cells(notebook)):
+        exec(compile("".join(cell["source"]), f"{notebook.name}, cell {i}", "exec"), names)
 
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    plt.close("all")
+    assert drawn, "it shows no picture"
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
@@ -54,7 +49,8 @@ def test_a_notebook_is_kept_without_outputs_and_linked(notebook: Path) -> None:
     for cell in cells(notebook):
         assert cell["outputs"] == []
         assert cell["execution_count"] is None
-        compile("".join(cell["source"]), notebook.name, "exec")  # no magic: it is Python alone
+        source = "".join(cell["source"])
+        compile(source, notebook.name, "exec")  # no magic: it is Python alone
     assert f"notebooks/{notebook.name}" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
