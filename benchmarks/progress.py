@@ -6,9 +6,10 @@ the very same rounds, in the same encoding, from below: batches that were delive
 message.
 
 Growth: one record goes round a loop between workers, so each round changes the same few counts. Around it
-the flow grows: steps that wait below a record that cannot go on, workers with nothing to do, or epochs in
-flight. `ours` is the time at the largest size and `baseline` at the smallest: a ratio of 1x is time
-proportional to what changes, as is an exponent of 0 (of a log-log fit over the larger half of the sizes).
+the flow grows: steps that wait below a record that cannot go on, workers with nothing to do, vertices that
+wait for one input (in local rounds, in which workers live on), or epochs in flight. `ours` is the time at the
+largest size and `baseline` at the smallest: a ratio of 1x is time proportional to what changes, as is an
+exponent of 0 (of a log-log fit over the larger half of the sizes).
 "tracker" is update, propagation and one frontier; "coordinator" the driver's whole turn, of which the
 tracker is part; "workers" the rounds of those that run. "recomputed" finds all frontiers anew from all
 pointstamps, with could-result-in known beforehand. Where the input's epoch advances, every frontier behind
@@ -38,7 +39,7 @@ from timely_spark.coordinator import Coordinator
 from timely_spark.progress import Tracker
 from timely_spark.testing import Simulation
 from timely_spark.times import Antichain
-from timely_spark.worker import wire
+from timely_spark.worker import Worker, wire
 from timely_spark.worker.wire import Header, InputBatch, Message
 
 WARM = 3
@@ -211,6 +212,22 @@ def token(steps: int, workers: int, epochs: int, rounds: int) -> dict[str, float
     }
 
 
+def beside(vertices: int, rounds: int) -> dict[str, float]:
+    """Microseconds per local round, medians, beside vertices that all wait for one input."""
+    flow = token_flow(0)
+    held = flow.input("waiting", "to long", epochs="manual")
+    waits = [flow.vertex(Wait(), held, "to long", by="to", name=f"waits{i}") for i in range(vertices)]
+    waits[0].concat(*waits[1:]).probe("ends")
+    simulation = Simulation(flow, workers=2, rounds_per_batch=rounds + WARM)
+    simulation.send("token", [0])
+    simulation.advance_to("token", 1)
+    simulation.send("waiting", [0, 1, 2, 3], epoch=0)
+    gc.collect()
+    with _timed(Coordinator, "apply_round") as turns, _timed(Worker, "step") as steps_of:
+        simulation.step()
+    return {"coordinator": median(turns[WARM:]), "workers": median(steps_of[WARM:])}
+
+
 def tracker_time(coordinator: Coordinator, rounds: int) -> float:
     """The token's next iteration: two counts that change, and the frontiers that change by them."""
     tracker, plan = coordinator.tracker, coordinator.plan
@@ -290,6 +307,7 @@ def growth(report: Report, *, quick: bool) -> None:
     axes_of: dict[str, tuple[list[int], Callable[[int], dict[str, float]]]] = {
         "steps": ([10, 100, 1000, *([] if quick else [10_000])], lambda n: token(n, 2, 1, rounds)),
         "workers": ([4, 16, 64, 256], lambda n: token(10, n, 1, rounds)),
+        "vertices that wait": ([10, 100, 1000], lambda n: beside(n, rounds)),
         "epochs in flight": ([1, 10, 100, 1000], lambda n: token(10, 2, n, rounds)),
         "steps, by the clock": ([10, 100, *([] if quick else [1000])], lambda n: clocked(n, 10)),
     }

@@ -159,7 +159,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
                 "if time is not None and time.less_equal(guarantee):",
                 "if time is not None and time == guarantee:",
             ),
-            ("self._blocked.append(entry)", "pass"),
+            ("self._blocked.setdefault(pending.node, []).append(entry)", "pass"),
         ],
     ),
     (
@@ -185,7 +185,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
                 "(self.unfinished.add if report.left else self.unfinished.discard)(worker)",
                 "self.unfinished.discard(worker)",
             ),
-            ("not (clocked and guarantee.epoch > self.last_epoch)", "True"),
+            ("not (begun is not None and guarantee.epoch > begun)", "True"),
             ("complete=not wake and all(", "complete=all("),
             ("self.pending_count += n", "self.pending_count += 1"),
         ],

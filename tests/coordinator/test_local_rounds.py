@@ -14,7 +14,7 @@ import timely_spark as ts
 from timely_spark.compiler import Plan
 from timely_spark.coordinator import Bound, Coordinator, RoundResult, run_local_rounds, run_workers
 from timely_spark.testing import Simulation
-from timely_spark.worker import Worker, step
+from timely_spark.worker import Worker, notify, step
 
 PATH = [(i, i + 1) for i in range(40)]
 
@@ -131,3 +131,35 @@ def test_bounds_are_inclusive_and_a_flow_completes_with_nothing_in_flight() -> N
     assert bound.allows(result)
     for tighter in ({"rounds": 3}, {"exchanged": 49}, {"delivered": 69}):
         assert not dataclasses.replace(bound, **tighter).allows(result)
+
+
+def test_a_local_round_looks_at_no_notification_that_waits_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [0]
+    lower_bounds = notify.lower_bounds
+
+    def counted(*arguments: Any) -> list[Any]:
+        looks[0] += 1
+        return lower_bounds(*arguments)
+
+    monkeypatch.setattr(notify, "lower_bounds", counted)
+
+    def looked_at(vertices: int) -> int:
+        flow = ts.Dataflow("waits")
+        held = flow.input("held", "n long", epochs="manual").group_by("n")
+        for i in range(vertices):
+            held.count(name=f"count{i}").probe(f"end{i}")
+        further = pc.add(pc.field("n"), 1)
+        first = flow.input("first", "n long", epochs="manual")
+        first.loop(lambda n: n.where(pc.field("n") < 60).select(n=further).distinct()).capture("out")
+        simulation = Simulation(flow, workers=3, rounds_per_batch=1000)
+        simulation.send("held", [1, 2, 3])
+        simulation.send("first", [0])
+        simulation.run()
+        assert simulation.rounds > 30
+        simulation.advance_to("held", 1)
+        simulation.run()
+        assert simulation.coordinator.pending_count == 0, "and all are delivered once they may be"
+        looks[0], before = 0, looks[0]
+        return before
+
+    assert looked_at(100) - looked_at(10) < 90 * 3 * 6

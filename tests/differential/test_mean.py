@@ -55,6 +55,13 @@ def test_decimals_and_the_whole() -> None:
     }
 
 
+def test_longs_beyond_the_exact_doubles_are_rounded() -> None:
+    flow = ts.Dataflow("mean")
+    flow.input("x", "v long").collection().mean("v").changes().capture("out")
+
+    assert ts.testing.run(flow, {"x": [[2**60 + 1, 3]]})["out"].rows() == {0: [((2**60 + 4) / 2, 1)]}
+
+
 def test_a_mean_is_of_numbers() -> None:
     x = ts.Dataflow("mean").input("x", "k long, v string").collection()
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -16,7 +16,7 @@ from timely_spark.compiler.identity import described
 from timely_spark.compiler.partitioning import output_partitioning
 from timely_spark.graph import Edge, Kind, Partition, Scope, Stage, Vertex, find
 from timely_spark.progress import Reachability
-from timely_spark.times import PRODUCT, PathSummary, Times
+from timely_spark.times import PRODUCT, Antichain, PathSummary, Times
 
 #: per-batch stages, in order, and the output port of each that is followed
 Through: TypeAlias = tuple[tuple[Stage, int], ...]
@@ -90,6 +90,16 @@ class Source:
     late: frozenset[int]
 
 
+class Entry(NamedTuple):
+    """A way from an input to a location: the input's channel, and the path summaries behind its target."""
+
+    source: Source
+    channel: int
+    paths: Antichain[PathSummary]
+    #: of the paths with an exchange
+    exchanged: Antichain[PathSummary]
+
+
 @dataclass(eq=False)
 class Plan:
     """A graph compiled for a number of workers; equal on the driver and on all workers."""
@@ -153,6 +163,27 @@ class Plan:
         return self.times == PRODUCT and all(
             c.source is None or self.nodes[c.source].path < self.nodes[c.target].path for c in inner
         )
+
+    @cached_property
+    def feedbacks(self) -> dict[int, Scope]:
+        """By channel its loop: of the channels that cross a feedback with the same records, the first."""
+        first: dict[int, tuple[int, Scope]] = {}
+        for channel in self.channels:
+            for edge in channel.edges:
+                if edge.target.kind is Kind.FEEDBACK:
+                    first.setdefault(edge.index, (channel.index, edge.target.scope))
+        return dict(first.values())
+
+    @cached_property
+    def entries_to(self) -> dict[int, list[Entry]]:
+        """By location the inputs' channels that lead there."""
+        found: dict[int, list[Entry]] = defaultdict(list)
+        for source in self.inputs:
+            for index in source.entries:
+                every, exchanged = self.reach.paths_from(self.nodes[self.channels[index].target].arrives)
+                for location, paths in every.items():
+                    found[location].append(Entry(source, index, paths, exchanged.get(location, Antichain())))
+        return dict(found)
 
     def described(self) -> dict[str, Any]:
         """The description of this plan in a checkpoint: see `identity`."""

@@ -100,6 +100,12 @@ class Coordinator:
         #: `Tracker.arrivals` of the vertices that need them
         self.arrivals = Runs(node.index for node in self.plan.nodes if node.needs_arrivals)
         self.end_nodes = [node for node in self.plan.nodes if node.stage.kind.is_end]
+        #: pairs of a worker and a vertex with a deliverable notification, as of these positions of the inputs
+        self._deliverable: set[tuple[int, int]] = set()
+        self._positions: object = None
+        #: since then, the pairs whose notifications have changed, and the vertices whose arrivals have
+        self._requested: set[tuple[int, int]] = set()
+        self._arrived: set[int] = set()
 
     # -- rounds ----------------------------------------------------------------------------------------------
 
@@ -270,6 +276,7 @@ class Coordinator:
             if (index := location // 2) in self.arrivals and location % 2 == 0:
                 times = sorted(self.tracker.arrivals(location), key=lambda time: time.order_key())
                 self.arrivals.update(index, [time.encode() for time in times])
+                self._arrived.add(index)
         return self.arrivals.encode()
 
     def _deliverable_workers(self, header: Header) -> Iterable[int]:
@@ -277,20 +284,34 @@ class Coordinator:
 
         With clock epochs, a notification for an epoch that no input has begun waits for input. Otherwise a
         vertex that always requests the next epoch would keep an idle query running.
+
+        Only notifications of which something has changed are looked at.
         """
         positions = {s.name: input_frontier(s, self.inputs[s.name], self.batch + 1) for s in self.plan.inputs}
-        open_, present = {k: v[0] for k, v in positions.items()}, {k: v[1] for k, v in positions.items()}
         clocked = any(s.epochs == "clock" and self.inputs[s.name] is not None for s in self.plan.inputs)
+        begun = self.last_epoch if clocked else None
+        if self._positions == (now := (positions, header.late, begun)):
+            pairs = {(w, index) for index in self._arrived for w, p in enumerate(self.pending) if index in p}
+            pairs |= self._requested
+            self._deliverable -= pairs
+        else:
+            pairs = {(worker, index) for worker, pending in enumerate(self.pending) for index in pending}
+            self._deliverable.clear()
+        self._positions = now
+        self._arrived.clear()
+        self._requested.clear()
+        open_, present = {k: v[0] for k, v in positions.items()}, {k: v[1] for k, v in positions.items()}
         blockers = Blockers(self.plan, header, open_, present)
-        for worker, pending in enumerate(self.pending):
+        for worker, index in pairs:
+            waiting = self.pending[worker].get(index)
             # if the least guarantees of a vertex are blocked, so are its others
-            least = ((index, guarantee) for index, waiting in pending.items() for guarantee in waiting.least)
-            if any(
-                not (clocked and guarantee.epoch > self.last_epoch)
+            if waiting and any(
+                not (begun is not None and guarantee.epoch > begun)
                 and not any(time.less_equal(guarantee) for time in blockers[index])
-                for index, guarantee in least
+                for guarantee in waiting.least
             ):
-                yield worker
+                self._deliverable.add((worker, index))
+        return {worker for worker, _ in self._deliverable}
 
     def _update_pending(self, worker: int, changes: list[tuple[int, Any, int]]) -> None:
         """Enter the notifications that a worker's vertices requested (+1) and received (-1)."""
@@ -300,6 +321,7 @@ class Coordinator:
             grouped[index].append((guarantee, n))
             self.pending_count += n
         for index, counts in grouped.items():
+            self._requested.add((worker, index))
             waiting = pending.setdefault(index, MutableAntichain())
             waiting.update_iter(counts)
             if not waiting:

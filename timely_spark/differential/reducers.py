@@ -138,7 +138,8 @@ class Mean(Logic):
         else:
             valid = flat(pc.is_valid(inputs.column(self.total.value))).to_numpy(zero_copy_only=False)
             counts = np.add.reduceat(numbers(inputs, DIFF) * valid, _starts(inputs)) if len(valid) else valid
-        means = pc.divide(totals.column(self.total.value).cast(pa.float64()), pa.array(counts, pa.float64()))
+        sums = totals.column(self.total.value).cast(pa.float64(), safe=False)  # large longs are rounded
+        means = pc.divide(sums, pa.array(counts, pa.float64()))
         return pa.table({GROUP: totals[GROUP], self.total.value: means, DIFF: totals[DIFF]})
 
 

@@ -44,7 +44,7 @@ class Iterations:
         self._bounded: dict[int, Any] = {}
         #: called when a loop reaches another iteration; it only looks
         self.watch: Callable[[], object] | None = None
-        self._feedbacks = _feedbacks(plan) if _numbered(plan.times) else {}
+        self._feedbacks = plan.feedbacks if _numbered(plan.times) else {}
 
     def begin(self, bounds: Mapping[str, int]) -> None:
         """Begin a round with these bounds."""
@@ -137,16 +137,6 @@ def _bounded_summary(plan: Plan, channel: Channel, bounds: Mapping[str, int]) ->
 def limiting_loop(channel: Channel) -> Scope | None:
     """The loop whose feedback a channel crosses, if any."""
     return next((edge.target.scope for edge in channel.edges if edge.target.kind is Kind.FEEDBACK), None)
-
-
-def _feedbacks(plan: Plan) -> dict[int, Scope]:
-    """By channel its loop: of the channels that cross a feedback with the same records, the first."""
-    first: dict[int, tuple[int, Scope]] = {}
-    for channel in plan.channels:
-        for edge in channel.edges:
-            if edge.target.kind is Kind.FEEDBACK:
-                first.setdefault(edge.index, (channel.index, edge.target.scope))
-    return dict(first.values())
 
 
 def _counter(loop: Scope, time: Any) -> int:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import sys
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from timely_spark.compiler.plan import Node, Plan, Source
@@ -43,27 +45,21 @@ def lower_bounds(
     """
     arrivals = header.arrivals_at(node.index) if node.needs_arrivals else ()
     times = [plan.times.decode(time) for time in arrivals]
-    for source in plan.inputs:
-        in_time = late = (open_[source.name], present[source.name])
-        if source.late and open_[source.name] is None:  # rows of a closed source are late
-            at = header.late.get(source.name, present[source.name])
-            late = at, at
-        for index in source.entries:
-            epochs = late if index in source.late else in_time
-            if epochs == (None, None):
+    for source, index, *reachable in plan.entries_to.get(node.arrives, ()):
+        epochs = open_[source.name], present[source.name]
+        if index in source.late and epochs[0] is None:  # rows of a closed source are late
+            epochs = (header.late.get(source.name, epochs[1]),) * 2
+        for paths, epoch in zip(reachable, epochs, strict=True):
+            if epoch is None:
                 continue
-            channel = plan.channels[index]
-            # paths from the few entries: paths back from each waiting node would be quadratic
-            reachable = plan.reach.paths_from(plan.nodes[channel.target].arrives)
-            for paths, epoch in zip(reachable, epochs, strict=True):
-                if epoch is None or node.arrives not in paths:
-                    continue
-                entered = channel.summary.results_in(plan.times.epoch(epoch))
-                if entered is None:
-                    continue
-                reached = (path.results_in(entered) for path in paths[node.arrives])
-                times.extend(time for time in reached if time is not None)
+            entered = plan.channels[index].summary.results_in(plan.times.epoch(epoch))
+            if entered is not None:
+                times.extend(time for path in paths if (time := path.results_in(entered)) is not None)
     return list(Antichain(times))
+
+
+#: the range of all nodes
+EVERY = ((0, sys.maxsize),)
 
 
 class Blockers(dict[int, list[Any]]):
@@ -79,6 +75,19 @@ class Blockers(dict[int, list[Any]]):
         node = self.plan.nodes[index]
         bounds = self[index] = lower_bounds(self.plan, node, self.header, self.open, self.present)
         return bounds
+
+    def changed(self, before: Blockers) -> Iterable[tuple[int, int]]:
+        """Ranges of nodes, (first, end), outside of which the bounds are those of the round before."""
+        if self._inputs != before._inputs:
+            return EVERY
+        old, new = before.header, self.header
+        runs = sorted({first for header in (old, new) for first, _ in header.arrivals})
+        ranges = pairwise([*runs, sys.maxsize]) if old.arrivals != new.arrivals else ()
+        return [(a, b) for a, b in ranges if old.arrivals_at(a) != new.arrivals_at(a)]
+
+    @property
+    def _inputs(self) -> object:
+        return self.open, self.present, self.header.late
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +121,9 @@ class Notificator:
         self._order: list[_Entry] = []
         #: notifications that wait until a capability, (location, time), is dropped; not in `_order`
         self._behind: dict[tuple[int, Any], list[_Entry]] = defaultdict(list)
-        #: notifications that are blocked from outside for the rest of the round
-        self._blocked: list[_Entry] = []
+        #: by vertex, notifications that are blocked from outside until that changes; the vertices in order
+        self._blocked: dict[int, list[_Entry]] = {}
+        self._blocked_vertices: list[int] = []
         #: notifications that were requested (+1) and delivered (-1) since the round began
         self.changed: Counter[Pending] = Counter()
         #: the capabilities, by location and epoch; and each location's epochs in order
@@ -133,11 +143,14 @@ class Notificator:
         place = bisect_left(epochs, epoch)
         return epochs[place : place + 1] == [epoch]
 
-    def begin(self) -> None:
-        """Begin a round, in which the blocked notifications of the last one may be deliverable."""
-        for entry in self._blocked:
-            heapq.heappush(self._order, entry)
-        self._blocked.clear()
+    def begin(self, changed: Iterable[tuple[int, int]] = EVERY) -> None:
+        """Begin a round: blocked notifications of vertices in these ranges may have become deliverable."""
+        for low, end in changed:
+            part = slice(bisect_left(self._blocked_vertices, low), bisect_left(self._blocked_vertices, end))
+            for vertex in self._blocked_vertices[part]:
+                for entry in self._blocked.pop(vertex):
+                    heapq.heappush(self._order, entry)
+            del self._blocked_vertices[part]
         self.changed.clear()
 
     def add(self, pending: Pending) -> None:
@@ -251,7 +264,9 @@ class Notificator:
             _, _, number, pending = entry
             if self._numbers.get(pending) == number:
                 if any(time.less_equal(pending.guarantee) for time in blockers[pending.node]):
-                    self._blocked.append(entry)
+                    if pending.node not in self._blocked:
+                        insort(self._blocked_vertices, pending.node)
+                    self._blocked.setdefault(pending.node, []).append(entry)
                 elif (capability := self._capability_before(pending)) is None:
                     return pending
                 else:

@@ -112,6 +112,8 @@ class Worker:
         self.queue_blobs: dict[tuple[int, int, Any], tuple[pa.Table, BlobRef]] = {}
         self.sequence = itertools.count()
         self.pending = Notificator(plan)
+        #: what may still arrive from outside in the present round
+        self.blockers = Blockers(plan, Header(batch=-1), {}, {})
         #: the last checkpoint of each vertex; `vertices` has those that were called in this process
         self.snapshots: dict[str, VertexSnapshot] = {}
         self.vertices: dict[int, Vertex] = {}
@@ -132,11 +134,13 @@ class Worker:
         self.outputs: dict[tuple[int, Any], list[pa.Table]] = defaultdict(list)
         self.stats: Counter[str] = Counter()
         self.queued_before = self._queued()
-        self.pending.begin()
-        self.received = Received(self.plan, batch_id, rows, header)
-        self.header = self.received.header
+        received = self.received = Received(self.plan, batch_id, rows, header)
+        self.header = received.header
+        blockers = Blockers(self.plan, self.header, received.frontiers, received.data_epochs)
+        self.pending.begin(blockers.changed(self.blockers))
+        self.blockers = blockers
         self.iterations.begin(self.header.bounds)
-        for batch in self.received.batches():
+        for batch in received.batches():
             self.enqueue(*batch)
         self.run()
         out = self._rows()
@@ -187,8 +191,6 @@ class Worker:
 
     def run(self) -> None:
         """Deliver batches and notifications until none is deliverable, or the budget is used up."""
-        received = self.received
-        self.blockers = Blockers(self.plan, received.header, received.frontiers, received.data_epochs)
         while self.stats["steps"] < self.budget.steps and self.stats["bytes"] < self.budget.bytes:
             before = self.order[0][0] if self.order else None
             pending = None
