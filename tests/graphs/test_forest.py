@@ -23,6 +23,7 @@ from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graphs import forest as module
 from timely_spark.graphs.forest import components, spanning_forest
 from timely_spark.graphs.spanning import rooted_forest
+from timely_spark.state.arrangement import Arrangement
 from timely_spark.testing import Simulation
 
 Edge = tuple[Any, Any]
@@ -356,6 +357,63 @@ def test_edges_that_are_partitioned_by_one_end_are_exchanged(workers: int) -> No
     simulation.send("edges", [(100 + node, node, -1) for node in range(10, 20)])
     simulation.run()
     assert ts.snapshot(simulation.captured["components"]).num_rows == 0
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_hub_that_loses_an_edge_does_not_cost_its_degree(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touched = [0]
+    matches, insert = Arrangement.matches, Arrangement.insert
+
+    def matched(self: Arrangement, *arguments: Any, **options: Any) -> Any:
+        found = matches(self, *arguments, **options)
+        touched[0] += len(found[0])
+        return found
+
+    def inserted(self: Arrangement, table: pa.Table, *arguments: Any) -> None:
+        touched[0] += table.num_rows
+        insert(self, table, *arguments)
+
+    n, hub = 50_000, 10
+    leaves = np.delete(np.arange(1, n), hub - 1)
+    edges = [(np.full(n - 2, hub), leaves), (leaves[:-1:2], leaves[1::2]), ([1, 1, 0], [100, 101, 1])]
+    a, b = (np.concatenate(ends) for ends in zip(*edges, strict=True))
+    simulation = Simulation(graph_flow(), workers=workers)
+    simulation.send("edges", pa.table({"a": a, "b": b, "diff": np.ones(len(a), np.int64)}))
+    simulation.run()
+    monkeypatch.setattr(Arrangement, "matches", matched)
+    monkeypatch.setattr(Arrangement, "insert", inserted)
+
+    not_in_tree, children, parent = [100], [7, 25_000, n - 1], [1]
+    for leaf in [*not_in_tree, *children, *(parent if workers == 1 else ())]:
+        touched[0] = 0
+        simulation.send("edges", [(hub, leaf, -1)])
+        simulation.run()
+        assert touched[0] < 200, leaf
+    left = ts.snapshot(simulation.captured["components"], diff=DIFF)
+    assert left.num_rows == n
+    assert set(left["component"].to_pylist()) == {0}
+
+    touched[0] = 0
+    simulation.send("edges", [(0, 1, -1)])
+    simulation.run()
+    assert touched[0] > n, "all nodes have another component now"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("near", [0, 4, 1000])
+def test_a_subtree_is_rerooted_whatever_the_rest_of_its_tree_may_cost(
+    seed: int, near: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_NEAR", near)
+    draw = random.Random(seed)
+    edges = sorted({undirected(*draw.sample(range(30), 2)) for _ in range(60)})
+    epochs = [[(*edge, 1) for edge in edges]]
+    epochs += [[(*edge, sign)] for edge in draw.choices(edges, k=20) for sign in (-1, 1)]
+
+    check_run(epochs)
 
 
 def test_inside_a_loop_it_is_refused() -> None:

@@ -40,6 +40,12 @@ from timely_spark.streams import Stream
 _LEVELS = 64
 _PER_LEVEL = 2048
 _FEW = 4096
+#: A tree that loses an edge keeps the larger side as it is if the other one, from the edge on, has at most
+#: `_STEPS` levels with at most `_NEAR` entries each; and the path to be reversed at most `_STEPS` nodes.
+_STEPS = 8
+_NEAR = 256
+#: Whether a node has an edge is first looked for in so many entries of each batch.
+_SAMPLE = 8
 #: the rank in the row of a removed node
 _REMOVED = -1
 
@@ -96,8 +102,10 @@ class _Forest(BufferingVertex):
         alive = np.zeros(len(nodes), np.bool_)
         alive[with_added] = True
         roots = ends[(nodes.parent[ends] == ends) & ~alive[ends]]
+        if len(children) == 1 and self._reroot(nodes, int(children[0])):
+            children = children[:0]
         x, y = self._detach(nodes, children)
-        with_edge, _ = pairs_of(self.edges, nodes, roots)
+        with_edge = self._with_edge(nodes, roots)
         alive = np.zeros(len(nodes), np.bool_)
         alive[x] = alive[with_added] = alive[with_edge] = True
         isolated = np.concatenate([roots[~alive[roots]], np.flatnonzero(nodes.detached & ~alive)])
@@ -113,18 +121,37 @@ class _Forest(BufferingVertex):
         """Update the multiplicities. Returns the edges that appear or disappear, and whether each appears."""
         a, b = nodes.numbers(*(changes.column(end) for end in self.ends))
         a, b, diff = summed(a, b, numbers(changes, DIFF))
-        before, h = np.zeros(len(a), np.int64), nodes.hashes()
-        if len(self.edges):
-            pairs = pa.table({"node": nodes.of(a), "other": nodes.of(b)})
-            probe, found = self.edges.lookup(pairs, pairs.column_names, paired(h[a], h[b]))
-            if len(probe):
-                np.add.at(before, probe, numbers(found, DIFF))
-        back = a != b
+        before, back = self._multiplicity(nodes, a, b), a != b
         small = narrowed(diff)
         either = np.append(a, b[back]), np.append(b, a[back])
         insert_pairs(self.edges, nodes, *either, np.append(small, small[back]))
         changed = (before > 0) != (before + diff > 0)
         return a[changed], b[changed], before[changed] <= 0
+
+    def _multiplicity(self, nodes: Affected, a: Indices, b: Indices) -> Indices:
+        """The multiplicities of edges."""
+        total, h = np.zeros(len(a), np.int64), nodes.hashes()
+        if len(self.edges):
+            pairs = pa.table({"node": nodes.of(a), "other": nodes.of(b)})
+            probe, found = self.edges.matches(pairs, pairs.column_names, paired(h[a], h[b]))
+            if len(probe):
+                np.add.at(total, probe, numbers(found, DIFF))
+        return total
+
+    def _with_edge(self, nodes: Affected, which: Indices) -> Indices:
+        """Those of some nodes that have an edge. Of most, a few entries show it, however many there are."""
+        if not len(which) or not len(self.edges):
+            return which[:0]
+        keys = pa.table({"node": nodes.of(which)})
+        probe, found = self.edges.matches(keys, ["node"], nodes.hashes()[which], most=_SAMPLE)
+        (other,) = nodes.numbers(found.column("other"))
+        seen = which[probe[self._multiplicity(nodes, which[probe], other) > 0]]
+        rest, _ = pairs_of(self.edges, nodes, which[~np.isin(which, seen)])
+        return np.append(seen, rest)
+
+    def _few_edges(self, nodes: Affected, which: Indices) -> bool:
+        keys = pa.table({"node": nodes.of(which)})
+        return int(self.edges.at_most(keys, ["node"], nodes.hashes()[which]).sum()) <= _NEAR
 
     def _table(self, a: pa.Array, b: pa.Array, diff: Indices) -> pa.Table:
         return pa.table({self.ends[0]: a, self.ends[1]: b, DIFF: diff})
@@ -178,6 +205,49 @@ class _Forest(BufferingVertex):
         insert_pairs(self.members, nodes, label, np.append(leave, join), diff)
 
     # -- trees -----------------------------------------------------------------------------------------------
+
+    def _reroot(self, nodes: Affected, child: int) -> bool:
+        """Reroot a subtree that lost its parent, at another edge to the rest of its tree, if that is small.
+
+        A hub then keeps its children: only the path from the new edge up to `child` is reversed. The rest
+        gets the least ranks and the path the next ones; `child` and all nodes below it keep theirs.
+        """
+        level = rest = np.array([nodes.parent[child]])
+        edges: list[tuple[Indices, Indices]] = []
+        for _ in range(_STEPS):
+            if not self._few_edges(nodes, level):
+                return False
+            x, y = pairs_of(self.edges, nodes, level)
+            self._look_up(nodes, unique(len(nodes), y))
+            edges.append((x, y))
+            tree = ((nodes.parent[y] == x) | (nodes.parent[x] == y)) & (y != child)
+            level = np.setdiff1d(y[tree], rest)
+            rest = np.append(rest, level)
+            if not len(level):
+                break
+        else:
+            return False
+        x, y = (np.concatenate(column) for column in zip(*edges, strict=True))
+        leads = (nodes.label[y] == nodes.label[child]) & ~np.isin(y, rest)
+        x, y = x[leads], y[leads]
+        if not len(x):
+            return False
+        first = np.argmin(nodes.rank[y])
+        path = [int(y[first])]
+        while path[-1] != child and len(path) < _STEPS:
+            path.append(int(nodes.parent[path[-1]]))
+            self._look_up(nodes, np.array(path[-1:]))
+        up, inner = np.arange(len(nodes)), np.zeros(len(nodes), np.int64)
+        up[rest] = nodes.parent[rest]
+        inner[rest] = up[rest] != rest
+        depth = along_paths(up, inner)
+        lowest = depth[x[first]] + 1
+        if path[-1] != child or lowest + len(path) - 1 > nodes.rank[child]:
+            return False
+        nodes.rank[rest] = depth[rest]
+        nodes.rank[path[:-1]] = lowest + np.arange(len(path) - 1)
+        nodes.parent[path] = [x[first], *path[:-1]]
+        return True
 
     def _detach(self, nodes: Affected, orphans: Indices) -> tuple[Indices, Indices]:
         """Find new parents for nodes that lost theirs, and detach those without one. Returns their edges.

@@ -197,12 +197,14 @@ class Arrangement:
         *,
         columns: Sequence[str] | None = None,
         before: int | None = None,
+        most: int | None = None,
     ) -> tuple[Indices, pa.Table]:
         """As `lookup`, in an arbitrary order, in which rows of one key are in the order of insertion.
 
         Args:
             columns: of the rows that are found; by default all.
             before: batches without rows before this epoch are not read; rows of others may be later.
+            most: for each probe row, read only so many rows of each batch.
         """
         keys = (*self.keys, *self.within)[: len(on)]
         rest = self._rest(on)
@@ -214,7 +216,7 @@ class Arrangement:
         found: list[tuple[Indices, pa.Table]] = []
         parts, sure = self._parts(before), not self.within and exact(probe, on)
         for part in parts:
-            low, at = _runs(part, ordered, by_hash, rest, among=lanes)
+            low, at = _runs(part, ordered, by_hash, rest, among=lanes, most=most)
             if not len(low):
                 continue
             rows = _chosen(part.table, columns).take(pa.array(low))
@@ -259,13 +261,20 @@ def _chosen(table: pa.Table, columns: Sequence[str] | None) -> pa.Table:
 
 
 def _runs(
-    part: Batch, asked: Hashes, by_hash: Indices | None, rest: np.uint64, *, among: bool
+    part: Batch,
+    asked: Hashes,
+    by_hash: Indices | None,
+    rest: np.uint64,
+    *,
+    among: bool,
+    most: int | None,
 ) -> tuple[Indices, Indices]:
     """The rows of a batch that have one of the hashes, each with its probe row.
 
     Args:
         by_hash: the probe row of each hash; None: they are in the order of the rows.
         among: whether the hashes are in order, and those of other lanes are among them.
+        most: so many rows for each hash.
     """
     if among and by_hash is not None:
         first, last = asked.searchsorted(part.hashes[0] & ~rest), asked.searchsorted(part.hashes[-1], "right")
@@ -276,6 +285,8 @@ def _runs(
         return low[who], who if by_hash is None else by_hash[who]
     low = part.hashes.searchsorted(asked)
     counts = part.hashes.searchsorted(asked | rest, "right") - low
+    if most is not None:
+        np.minimum(counts, most, out=counts)
     (some,) = counts.nonzero()
     low, counts, who = low[some], counts[some], some if by_hash is None else by_hash[some]
     ends = counts.cumsum()
