@@ -90,7 +90,8 @@ class Vertex:
     """Optional: combine a worker's records for this vertex in one round, before the exchange.
 
     A method ``combine(self, edge, batch)``: it gets the number of the input, as `on_recv` does, and records
-    for one worker; its result has the same columns, and is received instead.
+    for one worker, or those that a source's task has read if a sample of them becomes fewer; its result has
+    the same columns, and is received instead.
     """
 
     before_exchange: Callable[[int, pa.Table], pa.Table] | None = None

@@ -10,13 +10,16 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from timely_spark.compiler.plan import Plan, Source
+from timely_spark.compiler.plan import Node, Plan, Source
 from timely_spark.errors import VertexError, excerpt
 from timely_spark.graph import Stage, Stateless
 from timely_spark.state.keys import partition, to_bytes
 from timely_spark.worker import wire
 from timely_spark.worker.columns import Epochs, by_column, epochs_of, spans
 from timely_spark.worker.wire import Advance, InputBatch, Item, Tick
+
+#: Rows by which is decided whether a source's rows are combined before the exchange.
+SAMPLE = 4096
 
 #: A large `send` is split into rows of about this size.
 PIECE_BYTES = 8 << 20
@@ -167,6 +170,7 @@ def _pack(
         elif channel.exchange.broadcast:
             parts = dict.fromkeys(range(plan.workers), batch) if batch.table.num_rows else {}
         else:
+            batch = _combined(plan.nodes[channel.target], channel.input, batch)
             parts = batch.partitioned(channel.exchange.columns, plan.workers)
         for worker, part in parts.items():
             yield (
@@ -182,6 +186,24 @@ def _pack(
                     payload=to_bytes(part.table, narrow=True),
                 ),
             )
+
+
+def _combined(node: Node, edge: int, batch: _Batch) -> _Batch:
+    """The records combined as before any exchange, if among the first ones at least a quarter is saved.
+
+    Combining is optional, so the sample decides only what is cheaper, and equal rows decide equally. What a
+    vertex does `before_exchange` was done already, and rows of several epochs cannot be combined.
+    """
+    combine, first = node.template.combine, batch.table.slice(0, SAMPLE)
+    if combine is None or node.template.before_exchange is not None or batch.epochs is not None:
+        return batch
+    try:
+        many = first.num_rows == SAMPLE and 4 * combine(edge, first).num_rows > 3 * SAMPLE
+        return batch if many else _Batch(combine(edge, batch.table))
+    except Exception as error:
+        raise VertexError.from_exception(
+            node.name, node.stage.where, error, rows=excerpt(batch.table)
+        ) from error
 
 
 def apply_stage(stage: Stage, batch: pa.Table) -> tuple[pa.Table, ...]:
