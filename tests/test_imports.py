@@ -31,6 +31,7 @@ LAYERS = (
     ("differential",),
     ("graphs",),
     ("libraries",),
+    ("provenance",),
     ("runtime",),
     ("crashes",),
     ("testing",),

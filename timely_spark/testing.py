@@ -57,6 +57,7 @@ from timely_spark.dataflow import Dataflow
 from timely_spark.errors import BadArgument, TimelyError
 from timely_spark.graph import Kind, as_table, caller, refuse, whole
 from timely_spark.graph.arguments import check_schedule, most_epochs
+from timely_spark.provenance import Explanation, explain_row
 from timely_spark.runtime.sources.simulated import SimulatedFolders
 from timely_spark.state.codec import Blobs, unpack_parts
 from timely_spark.state.keys import from_bytes
@@ -524,18 +525,9 @@ def run(
 
 
 __all__ = [
-    "BrokenLaw",
-    "Captured",
-    "Diverged",
-    "LoopWarning",
-    "Recorded",
-    "Result",
-    "Simulation",
-    "check_lattice",
-    "recorded",
-    "run",
-    "sorted_rows",
-]
+    "BrokenLaw", "Captured", "Diverged", "Explanation", "LoopWarning", "Recorded", "Result", "Simulation",
+    "check_lattice", "explain_row", "recorded", "run", "sorted_rows",
+]  # fmt: skip
 
 
 class BrokenLaw(TimelyError, AssertionError):

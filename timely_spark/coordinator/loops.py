@@ -22,7 +22,7 @@ class Notice:
     >>> print(Notice(kind="iterations", loop="hops", where="job.py:3", epoch=7, iteration=10000, rows="[1]"))
     loop 'hops' (job.py:3) has reached iteration 10000 in epoch 7; records: [1]
     Hint: let the loop drop repeated records, as distinct or min do; or bound it with max_iterations, \
-or with cancel(7)
+or with cancel(7); query.changing('hops') shows what still changes
     """
 
     #: "iterations": a loop has very many iterations; "limit" or "canceled": its limit, or the bound that
@@ -46,7 +46,7 @@ or with cancel(7)
             )
             hint = (
                 "let the loop drop repeated records, as distinct or min do; or bound it with max_iterations, "
-                f"or with cancel({self.epoch})"
+                f"or with cancel({self.epoch}); query.changing({self.loop!r}) shows what still changes"
             )
             return with_hint(text, hint)
         if self.kind == "limit":

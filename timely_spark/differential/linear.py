@@ -37,13 +37,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class _Weigh(Stateless):
+class Weigh(Stateless):
     """Turn a column of differences into `DIFF`."""
 
     def __init__(self, column: str) -> None:
         self.column = column
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        """The batch with `DIFF` instead of the column."""
         diffs = batch.column(self.column)
         if diffs.null_count:
             msg = f"{diffs.null_count} records have a null {self.column!r}, their change of multiplicity"
@@ -106,7 +107,7 @@ def changed_by(stream: Stream, diff: str | None, *, name: str | None = None) -> 
         [pa.schema([*kept, pa.field(DIFF, pa.int64())])],
         name=name,
         own=(DIFF,),
-        vertex=_Weigh(diff),
+        vertex=Weigh(diff),
         keeps={field.name: field.name for field in kept},
         detail=diff,
         parameters={"diff": diff},

@@ -17,6 +17,7 @@ from timely_spark.compiler.summary import PlanSummary
 from timely_spark.graph import find, locate_errors, whole
 from timely_spark.graph.schema import RESERVED
 from timely_spark.runtime.errors import OtherFlow
+from timely_spark.runtime.handle.changing import Changing
 from timely_spark.runtime.handle.why import as_text
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.log import FIRST, RoundLog
@@ -220,6 +221,32 @@ class Round:
                 for name, table in self._attributes(snapshot):
                     found.setdefault(name, []).append(_first(table, worker=worker))
         return {name: _concat(tables) for name, tables in found.items()}
+
+    def changing(self, name: str, *, last: int = 16) -> Changing:
+        """Which records of a loop still change, in the oldest epoch in flight, and whether that repeats.
+
+        Reads the trace of a step in the loop, which has all changes by iteration.
+
+        Args:
+            name: a loop, of which the first step that changes is taken; or a step in a loop that keeps a
+                trace: a reduction, `distinct`, or `arrange`.
+            last: how many of the last iterations are shown. A cycle is found if they have it twice.
+
+        Raises:
+            BadArgument: `last` is no number of at least 2.
+            UnknownName: there is no such loop or step with a trace.
+        """
+        epoch = min(self._manifest.open_epochs, default=self._manifest.coordinator["begun"])
+        found = {}
+        for step, *_ in self._summary.steps:
+            if step == name or step.startswith(f"{name}."):
+                state = self.state(step)
+                traces = [state[each] for each in ("output", "state", "input") if each in state]
+                if traces and {"epoch", "iteration1", "diff"} <= set(traces[0].schema.names):
+                    found[step] = Changing.of(step, epoch, traces[0], whole("last", last, least=2))
+        if not found:
+            find({}, name, kind="loop or step with a trace in a loop", flow=self.flow)  # raises
+        return max(found.values(), key=lambda each: max(each.iterations, default=-1))
 
     def sizes(self) -> pa.Table:
         """The bytes of state by step and worker.

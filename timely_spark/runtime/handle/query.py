@@ -17,16 +17,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.captured import Captured
-from timely_spark.compiler.summary import PlanSummary
 from timely_spark.errors import TimelyError, with_hint
 from timely_spark.graph import caller, find
 from timely_spark.runtime.errors import EpochClosed, LostOwnership, NotComplete, QueryEnded, QueryFailed
 from timely_spark.runtime.handle.ask import Answer, Asked, how_old
-from timely_spark.runtime.handle.display import Display
 from timely_spark.runtime.handle.interrupt import only_the_wait
+from timely_spark.runtime.handle.reasons import Reasons
 from timely_spark.runtime.handle.sent import Sent
 from timely_spark.runtime.handle.watch import BEAT, Completed, Progress, Watch
-from timely_spark.runtime.handle.why import Why
 from timely_spark.runtime.query.rest import at_rest
 from timely_spark.runtime.query.run_context import RunContext
 from timely_spark.runtime.storage.cancel import ask
@@ -111,7 +109,7 @@ class Probe:
         return self.query.wait_for(self, epoch=epoch, timeout=timeout)
 
 
-class Query(Display):
+class Query(Reasons):
     """A running flow.
 
     Has the methods of Spark's `StreamingQuery`, in snake_case and in camelCase, and those of a timely
@@ -419,33 +417,6 @@ class Query(Display):
             return until is not None and all(self._watch.is_past(name, until) for name in names)
 
         return self._wait(reached, timeout)
-
-    def why(self, epoch: int | None = None) -> Why:
-        """Why an epoch is not complete: the inputs, messages and notifications that keep it open.
-
-        As of the newest micro-batch; the last lines of `python -m timely_spark status` show the same of the
-        oldest epoch.
-
-        Args:
-            epoch: None: the oldest epoch in flight, or the next one if there is none.
-
-        Example:
-            >>> print(query.why(3))  # doctest: +SKIP
-            epoch 3 is held back by
-              2 messages at (3, 17), step hops.near (job.py:12), 310 records, since micro-batch 40
-                before hops.link -> out
-
-        Raises:
-            InvalidTime: `epoch` is no epoch.
-            QueryEnded: the query's temporary checkpoint is deleted.
-        """
-        self._check_kept("why()")
-        whole = self._context.log.read_whole(self._watch.newest().batch)
-        assert whole is not None
-        manifest, rows = whole
-        oldest = min(manifest.open_epochs, default=manifest.coordinator["begun"] + 1)
-        at = oldest if epoch is None else as_epoch(epoch, "why", caller())
-        return Why.of(self._context.log, manifest, rows, PlanSummary.of(self._context.plan), at)
 
     def cancel(self, epoch: int) -> None:
         """End the loops in which an epoch is active, so that the epoch completes.

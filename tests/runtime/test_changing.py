@@ -1,0 +1,86 @@
+"""Which records of a loop still change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+
+import timely_spark as ts
+from timely_spark.coordinator.loops import with_warn_after
+from timely_spark.errors import BadArgument, UnknownName
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round ends after each 40 iterations, so that one sees a loop which never leaves its worker."""
+    compile_ = ts.Dataflow.compile
+    monkeypatch.setattr(
+        ts.Dataflow, "compile", lambda self, workers=1: with_warn_after(compile_(self, workers), 40)
+    )
+
+
+def looping(step: Any) -> ts.Dataflow:
+    flow = ts.Dataflow("looping")
+    numbers = flow.input("numbers", "k string, n long").collection()
+    numbers.iterate(step, name="turns").capture("out")
+    return flow
+
+
+def modulo(period: int) -> Any:
+    """Of each key the number goes round for ever; key "x" ends."""
+
+    def step(now: ts.Collection) -> ts.Collection:
+        following = pc.if_else(pc.equal(pc.field("n"), period - 1), 0, pc.add(pc.field("n"), 1))
+        return now.select("k", n=pc.if_else(pc.equal(pc.field("k"), "x"), 7, following)).max(
+            "n", keys="k", name="most"
+        )
+
+    return step
+
+
+@pytest.mark.parametrize(("period", "workers"), [(2, 1), (3, 3), (5, 2)])
+def test_a_loop_that_goes_round_is_told_with_its_cycle(
+    period: int, workers: int, begin: Any, tmp_path: Path
+) -> None:
+    process = begin(looping(modulo(period)), workers=workers, rounds=25, keep=50)
+    process.handles["numbers"].send([("a", 0), ("b", 1), ("x", 3)])
+    for _ in range(3):
+        process.batch()
+
+    found = ts.inspect(str(tmp_path)).at().changing("turns")
+
+    assert found.step == "turns.most"
+    assert found.epoch == 0
+    assert found.cycle == period
+    assert set(found.changes["k"].to_pylist()) == {"a", "b"}, "x has come to rest"
+    assert len(found.iterations) == 16
+    for iteration in found.iterations[:-1]:
+        rows = found.changes.filter(pc.equal(found.changes["iteration"], iteration)).to_pylist()
+        now = {row["k"]: row["n"] for row in rows if row["diff"] == 1}
+        assert now == {"a": (iteration + 1) % period, "b": (iteration + 2) % period}
+    assert f"the same every {period}" in str(found)
+    assert len(str(found).splitlines()) == 1 + period
+
+
+def test_a_loop_that_drifts_has_no_cycle_and_one_at_rest_has_no_changes(begin: Any, tmp_path: Path) -> None:
+    def up(now: ts.Collection) -> ts.Collection:
+        return now.select("k", n=pc.add(pc.field("n"), 1)).max("n", keys="k", name="most")
+
+    process = begin(looping(up), workers=2, rounds=25, keep=50)
+    process.handles["numbers"].send([("a", 0)])
+    for _ in range(2):
+        process.batch()
+    look = ts.inspect(str(tmp_path)).at()
+
+    found = look.changing("turns.most", last=4)
+
+    assert found.cycle is None
+    assert len(found.iterations) == 4
+    assert "no cycle" in str(found)
+    with pytest.raises(BadArgument, match="last"):
+        look.changing("turns", last=1)
+    with pytest.raises(UnknownName, match="no loop or step with a trace in a loop 'out'"):
+        look.changing("out")

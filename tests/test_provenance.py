@@ -1,0 +1,176 @@
+"""Why a row is in an output, or is not: against graphs, and by leaving records out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import timely_spark as ts
+from timely_spark.errors import BadArgument, SchemaError, UnknownName
+from timely_spark.testing import explain_row
+
+EDGES = "src long, dst long, diff long"
+
+
+def reach() -> ts.Dataflow:
+    flow = ts.Dataflow("reach")
+    edges = flow.input("edges", EDGES).collection(diff="diff")
+    roots = flow.input("roots", "node long").collection()
+
+    def hop(near: ts.Collection) -> ts.Collection:
+        return near.join(edges, left="node", right="src").select(node="dst").concat(roots).distinct()
+
+    roots.iterate(hop, name="hops").capture("near")
+    return flow
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_node_is_near_because_of_a_path_in_the_graph_as_it_is_then(workers: int) -> None:
+    draw, there, epochs, graphs = np.random.default_rng(workers), [], [], []  # type: ignore[var-annotated]
+    for _ in range(2):
+        gone, there = there[:4], there[4:]
+        come = list({tuple(edge) for edge in draw.integers(0, 9, (6, 2)).tolist()} - {*there})
+        there += come
+        epochs.append([*((*edge, 1) for edge in come), *((*edge, -1) for edge in gone)])
+        graphs.append(nx.DiGraph(there))
+    plan = reach().compile(workers)
+
+    for at, graph in enumerate(graphs):
+        near = nx.descendants(graph, 0) | {0} if 0 in graph else {0}
+        for node in [*sorted(near)[1:3], *sorted(set(range(9)) - near)[:1]]:
+            why = explain_row(plan, {"edges": epochs, "roots": [[0]]}, "near", {"node": node}, at=at)
+            assert why.here == (node in near)
+            if why.here:
+                path = nx.DiGraph(
+                    zip(*(why.inputs["edges"][c].to_pylist() for c in ("src", "dst")), strict=True)
+                )
+                assert set(path.edges) <= set(graph.edges)
+                assert list(nx.all_simple_paths(path, 0, node)) == [[*nx.topological_sort(path)]]
+                sent = {each.step: each.records for each in why.steps}
+                assert sent["hops.join"].num_rows >= path.number_of_edges()
+                assert f"(node={node}) is in 'near' at epoch {at}, because of\n  edges: (src=" in str(why)
+
+
+def orders() -> ts.Dataflow:
+    flow = ts.Dataflow("orders")
+    made = flow.input("orders", "id long, customer string, amount long, diff long", epochs="manual")
+    banned = flow.input("banned", "customer string", epochs="manual").collection()
+    sold = made.collection(diff="diff").antijoin(banned, on="customer")
+    sold.sum("amount", keys="customer").where(pc.field("amount") >= 100, name="large").capture("good")
+    made.collection(diff="diff").max("amount", keys="customer").capture("best")
+    return flow
+
+
+SOLD: list[list[Any]] = [
+    [(1, "ann", 70, 1), (2, "ann", 40, 1), (3, "bob", 120, 1), (4, "cy", 60, 1)],
+    [(2, "ann", 40, -1), (5, "cy", 50, 1), (6, "bob", 30, 1)],
+]
+GIVEN = {"orders": SOLD, "banned": [["bob"]]}
+
+
+def test_a_sum_needs_all_that_are_in_it() -> None:
+    why = explain_row(orders(), GIVEN, "good", {"customer": "cy"})
+
+    assert sorted(why.inputs["orders"]["id"].to_pylist()) == [4, 5]
+    assert why.inputs["banned"].num_rows == 0
+    assert not explain_row(orders(), GIVEN, "good", {"customer": "cy"}, at=0).here
+    then = explain_row(orders(), GIVEN, "good", ("ann", 110), at=0)
+    assert sorted(then.inputs["orders"]["id"].to_pylist()) == [1, 2]
+    assert sum(each.step == "large" for each in then.steps) == 1
+
+
+def test_what_keeps_a_row_away_or_where_it_is_lost() -> None:
+    banned = explain_row(orders(), GIVEN, "good", {"customer": "bob"})
+    assert not banned.here
+    assert banned.inputs["banned"]["customer"].to_pylist() == ["bob"]
+    assert "would be without\n  banned: (customer='bob')" in str(banned)
+    beaten = explain_row(orders(), GIVEN, "best", ("bob", 30))
+    assert beaten.inputs["orders"]["id"].to_pylist() == [3]
+    small = explain_row(orders(), GIVEN, "good", {"customer": "ann"})
+    assert not any(table.num_rows for table in small.inputs.values())
+    left = {each.step: each.records.num_rows for each in small.steps}
+    assert left["sum"] == 1
+    assert left["large"] == 0
+    assert "no record was found that keeps it away" in str(small)
+
+
+def program(flow: ts.Dataflow) -> None:
+    """Joins, reductions, negation and a loop, all together."""
+    x, y = (flow.input(name, "a long, b long, d long").collection(diff="d") for name in ("x", "y"))
+    paths = x.select("a", c="b").join(y.select(c="a", b="b"), on="c").select("a", "b")
+
+    def step(now: ts.Collection) -> ts.Collection:
+        on = now.select("a", c="b").join(y.select(c="a", b="b"), on="c").select("a", "b")
+        return on.concat(x).min("b", keys="a")
+
+    low = x.iterate(step, max_iterations=4)
+    counts = paths.concat(low).count("b", keys="a")
+    counts.antijoin(y.where(pc.field("b") == 0).select("a").distinct(), on="a").capture("out")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0])
+def test_a_smallest_explanation_suffices_and_needs_each_of_its_records(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    flow = ts.Dataflow("any")
+    program(flow)
+    inputs = {
+        name: [[(*row, 1) for row in draw.integers(0, 5, (6, 2)).tolist()] for _ in range(2)] for name in "xy"
+    }
+    rows = ts.snapshot(ts.testing.run(flow, inputs)["out"]).to_pylist()
+
+    def there(row: Any, given: Any) -> bool:
+        out = ts.testing.run(flow, {name: [table] for name, table in given.items()}, workers=2)["out"]
+        return row in ts.snapshot(out).to_pylist()
+
+    for row in rows[:2]:
+        why = explain_row(flow, inputs, "out", row)
+        assert there(row, why.inputs)
+        for name, table in why.inputs.items():
+            sent = Counter((a, b) for epoch in inputs[name] for a, b, _ in epoch)
+            for i, record in enumerate(table.to_pylist()):
+                assert sent[record["a"], record["b"]] == record["d"]
+                rest = table.filter(pa.array([j != i for j in range(table.num_rows)], pa.bool_()))
+                assert not there(row, {**why.inputs, name: rest})
+
+
+def test_a_row_that_depends_on_epochs_is_refused() -> None:
+    flow = ts.Dataflow("epochs")
+    flow.input("x", "k long, n long").group_by("k").aggregate(n=("sum", "n")).capture("sums")
+
+    with pytest.raises(ts.TimelyError, match=r"depends on the epochs[\s\S]*Hint: rows are explained"):
+        explain_row(flow, {"x": [[(1, 1)], [(1, 2)]]}, "sums", {"n": 1})
+
+
+def test_streams_and_captured_inputs() -> None:
+    flow = ts.Dataflow("stream")
+    x = flow.input("x", "k long, n long")
+    x.capture("log")
+    x.where(pc.field("n") > 1).select("k").distinct().capture("keys")
+    log = ts.testing.run(flow, {"x": [[(1, 1), (1, 2)], [(2, 5), (1, 7)]]})["log"]
+
+    why = explain_row(flow, {"x": log}, "keys", 1)
+
+    assert why.inputs["x"]["n"].to_pylist() in ([2], [7])
+    assert not explain_row(flow, {}, "keys", 1).here
+
+
+@pytest.mark.parametrize(
+    ("output", "row", "inputs", "error", "text"),
+    [
+        ("goods", ("ann", 1), GIVEN, UnknownName, "did you mean 'good'"),
+        ("good", {"custom": "ann"}, GIVEN, SchemaError, "not \\['custom'\\]"),
+        ("good", ("ann", 1, 2), GIVEN, SchemaError, "a tuple of all of them"),
+        ("good", {"customer": "ann"}, {"order": []}, UnknownName, "did you mean 'orders'"),
+        ("good", {"customer": "ann"}, {"orders": 7}, BadArgument, "records by epoch"),
+    ],
+)
+def test_mistakes(output: str, row: Any, inputs: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        explain_row(orders(), inputs, output, row)

@@ -1,0 +1,462 @@
+"""Why a row is in an output, or is not: the input records and the steps that lead to it.
+
+The flow runs again, on its accumulated inputs in one epoch. For a row that is there, records are left out as
+long as the row stays (delta debugging: Zeller and Hildebrandt, 2002), until the row needs each of those that
+are left. What each step sends in a run on these alone is the way from them to the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.captured import Captured
+from timely_spark.compiler import Node, Plan
+from timely_spark.compiler.plan import Channel
+from timely_spark.coordinator import Coordinator
+from timely_spark.coordinator.local_rounds import run_workers
+from timely_spark.coordinator.round_result import OUTPUTS
+from timely_spark.differential.linear import Weigh
+from timely_spark.differential.trace import DIFF, consolidate
+from timely_spark.errors import SchemaError, TimelyError
+from timely_spark.graph import Kind, Stage, as_table, caller, describe, find, locate_errors, refuse
+from timely_spark.graph.schema import RESERVED
+from timely_spark.state.keys import from_bytes
+from timely_spark.worker import Worker, pack, pack_input
+from timely_spark.worker.context import CallContext
+from timely_spark.worker.pack import apply_stage
+
+Epochs = Captured | Mapping[int, Any] | Sequence[Any]
+"""The records of an input by epoch: what `capture` has of it, or records of epoch 0, 1, ..."""
+
+#: Runs that look for records which keep a row away.
+MOST = 500
+_ROWS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecords:
+    """What a step sent in the run that an explanation shows."""
+
+    step: str
+    #: the user's line
+    where: str
+    #: Columns: time string, then the records'; of a collection also ``diff``.
+    records: pa.Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a row is in an output at an epoch, or is not; as text, one line for each record."""
+
+    output: str
+    row: Mapping[str, Any]
+    #: None: all epochs that were given
+    at: int | None
+    #: whether the row is there
+    here: bool
+    #: By input, records. If the row is there: without any of them it would not be, and they suffice. Else:
+    #: records without which it would be there; none if none were found.
+    inputs: Mapping[str, pa.Table]
+    #: If the row is there, what the steps on the way send, given only these records. Else, what they send
+    #: that agrees with the row in all columns which both have: where that ends, the row is lost.
+    steps: Sequence[StepRecords]
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        row = ", ".join(f"{name}={value!r}" for name, value in self.row.items())
+        epoch = "" if self.at is None else f" at epoch {self.at}"
+        some = any(table.num_rows for table in self.inputs.values())
+        if self.here:
+            because = ", because of" if some else ", whatever the inputs are"
+            yield f"({row}) is in {self.output!r}{epoch}{because}"
+        else:
+            because = ", and would be without" if some else "; no record was found that keeps it away"
+            yield f"({row}) is not in {self.output!r}{epoch}{because}"
+        for name, table in self.inputs.items():
+            yield from (f"  {name}: {_text(record)}" for record in table.to_pylist())
+        yield "by way of" if self.here else "what agrees with it"
+        for each in self.steps:
+            rows = each.records.to_pylist()
+            shown = "; ".join(map(_text, rows[:_ROWS])) or "nothing"
+            more = f"; and {len(rows) - _ROWS} more" if len(rows) > _ROWS else ""
+            yield f"  {each.step} ({each.where}): {shown}{more}"
+
+
+@locate_errors
+def explain_row(
+    flow: Any,
+    inputs: Mapping[str, Epochs],
+    output: str,
+    row: Any,
+    *,
+    at: int | None = None,
+    diff: str = "diff",
+) -> Explanation:
+    """Explain why a row is in an output, or why it is not: the input records and steps that lead to it.
+
+    For a row that is there: input records which suffice for it, and of which none can be left out; and what
+    each step sends, given only these. For a row that is not there: input records without which it would be
+    there, if some are found; and what each step sends that agrees with the row, so one sees where it is lost.
+
+    The flow runs again, here, on the accumulated inputs, often: about as often as the explanation has
+    records, times the logarithm of their number, each time on fewer records. Functions in the flow must be
+    deterministic. A row often has several explanations; this is one of them.
+
+    Args:
+        flow: the flow, or its plan.
+        inputs: for each input its records by epoch: those of epoch 0, 1, ..., or what a `capture` of the
+            input's stream has. An input that is left out is empty.
+        output: the name of an output, such as that of `capture`.
+        row: a dict of some or all of the output's columns; or the values of all but the differences.
+        at: the epoch; None: the last one.
+        diff: the column of differences in a collection's output.
+
+    Returns:
+        The explanation: print it, or read its fields.
+
+    **Columns:** `inputs` of the result have those of the inputs; `steps` see `StepRecords`.
+
+    Raises:
+        UnknownName: there is no such input or output.
+        SchemaError: the row does not fit the output, or records do not fit an input.
+        TimelyError: the row depends on the epochs in which records come, as with aggregates per epoch.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("reach")
+        >>> edges = flow.input("edges", "src long, dst long, diff long").collection(diff="diff")
+        >>> roots = flow.input("roots", "node long").collection()
+        >>> def hop(near):
+        ...     return near.join(edges, left="node", right="src").select(node="dst").concat(roots).distinct()
+        >>> _ = roots.iterate(hop).capture("near")
+        >>> inputs = {"edges": [[(1, 2, 1), (2, 3, 1), (4, 3, 1)], [(1, 2, -1), (1, 4, 1)]], "roots": [[1]]}
+        >>> why = ts.testing.explain_row(flow, inputs, "near", {"node": 3})
+        >>> why.here, why.inputs["edges"].select(["src", "dst"]).to_pylist()
+        (True, [{'src': 1, 'dst': 4}, {'src': 4, 'dst': 3}])
+    """
+    if not isinstance(flow, Plan) and not hasattr(flow, "compile"):
+        refuse(flow, what="flow", expected="a Dataflow", hint="give the flow that has the output.")
+    plan: Plan = flow if isinstance(flow, Plan) else flow.compile()
+    outputs = {node.name: node for node in plan.nodes if node.stage.kind is Kind.OUTPUT}
+    asked = _Asked(plan, find(outputs, output, kind="output", flow=plan.name), diff)
+    wanted = asked.wanted(row)
+    for name in inputs:
+        plan.source(name)
+    of = {name: _up_to(plan, name, inputs.get(name, ()), at) for name in plan.sources}
+    given = {name: _accumulated(plan, name, epochs) for name, epochs in of.items()}
+    here = asked.has(given, wanted)
+    if here != asked.has_by_epochs(of, wanted):
+        msg = f"{wanted} in {output!r} depends on the epochs in which records come"
+        hint = "rows are explained that depend on the accumulated inputs alone, as those of collections do."
+        raise TimelyError(msg, where=caller(), hint=hint)
+    items = [(name, i) for name, table in given.items() for i in range(table.num_rows)]
+    if here:
+        found = _only(given, smallest(items, lambda some: asked.has(_only(given, some), wanted)))
+        steps = asked.sent(found)
+    else:
+        found = _only(given, _blockers(items, lambda rest: asked.has(_only(given, rest), wanted)))
+        steps = asked.agreeing(given, wanted)
+    return Explanation(output=output, row=wanted, at=at, here=here, inputs=found, steps=steps)
+
+
+def smallest(items: Sequence[Any], holds: Callable[[Sequence[Any]], bool]) -> list[Any]:
+    """A part of the items for which `holds`, but not without any one of them. It holds for all of them.
+
+    Example:
+        >>> smallest(range(100), lambda some: {3, 77} <= set(some))
+        [3, 77]
+        >>> smallest(range(9), lambda some: True)
+        []
+    """
+    found, parts = list(items), 2
+    if not found or holds([]):
+        return []
+    while len(found) > 1:
+        size = -(-len(found) // parts)
+        for start in range(0, len(found), size):
+            rest = found[:start] + found[start + size :]
+            if holds(rest):
+                found, parts = rest, max(parts - 1, 2)
+                break
+        else:
+            if size == 1:
+                break
+            parts = min(2 * parts, len(found))
+    return found
+
+
+def _blockers(items: list[Any], appears: Callable[[Sequence[Any]], bool]) -> list[Any]:
+    """Items without which the row appears, if few runs find some: large groups of neighbours first."""
+
+    def without(gone: Sequence[Any]) -> bool:
+        left_out = set(gone)
+        return appears([item for item in items if item not in left_out])
+
+    size, runs = len(items), 0
+    while size and runs < MOST:
+        for start in range(0, len(items), size):
+            runs += 1
+            if runs < MOST and without(group := items[start : start + size]):
+                return smallest(group, without)
+        size //= 2
+    return []
+
+
+# -- inputs --------------------------------------------------------------------------------------------------
+
+
+def _up_to(plan: Plan, name: str, epochs: Any, at: int | None) -> dict[int, pa.Table]:
+    """The records of an input by epoch, up to one, in the input's schema."""
+    source = plan.source(name)
+    schema, what = source.stage.outputs[0], f"input {name!r} ({source.stage.where})"
+    if isinstance(epochs, Captured):
+        epochs = epochs.epochs
+    if isinstance(epochs, Sequence) and not isinstance(epochs, str | bytes):
+        epochs = dict(enumerate(epochs))
+    if not isinstance(epochs, Mapping):
+        hint = (
+            "give the input's records of each epoch, in a list; or what capture() of the input's stream has."
+        )
+        refuse(epochs, what=f"inputs[{name!r}]", expected="records by epoch", hint=hint)
+    tables = {}
+    for epoch in sorted(epoch for epoch in epochs if at is None or epoch <= at):
+        table = epochs[epoch]
+        if isinstance(table, pa.Table) and set(schema.names) <= set(table.schema.names):
+            table = table.select(schema.names).cast(schema)
+        tables[epoch] = as_table(table, schema, of=what)
+    return tables
+
+
+def _accumulated(plan: Plan, name: str, epochs: Mapping[int, pa.Table]) -> pa.Table:
+    """The records of all epochs; those that were removed again cancel out."""
+    source = plan.source(name)
+    table = pa.concat_tables([source.stage.outputs[0].empty_table(), *epochs.values()])
+    stages = (stage for index in source.entries for stage, _ in plan.channels[index].through)
+    diffs = {stage.vertex.column for stage in stages if isinstance(stage.vertex, Weigh)}
+    if len(diffs) != 1 or not table.num_rows:
+        return table
+    (diff,) = diffs
+    names = table.schema.names
+    total = consolidate(table.rename_columns([DIFF if column == diff else column for column in names]))
+    return total.rename_columns(names).cast(table.schema)
+
+
+def _only(given: Mapping[str, pa.Table], items: Sequence[tuple[str, int]]) -> dict[str, pa.Table]:
+    """Some of the records."""
+    which: dict[str, list[int]] = {name: [] for name in given}
+    for name, i in items:
+        which[name].append(i)
+    return {name: table.take(pa.array(which[name], pa.int64())) for name, table in given.items()}
+
+
+def _text(record: Mapping[str, Any]) -> str:
+    time = f"{record['time']} " if "time" in record else ""
+    return f"{time}({', '.join(f'{name}={value!r}' for name, value in record.items() if name != 'time')})"
+
+
+# -- runs ----------------------------------------------------------------------------------------------------
+
+_Seen = dict[Stage, list[tuple[Any, pa.Table]]]
+#: Rounds of one run; a loop may not end on a part of the inputs.
+_ROUNDS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The output that is asked about."""
+
+    plan: Plan
+    node: Node
+    diff: str
+
+    @property
+    def _schema(self) -> pa.Schema:
+        template: Any = self.node.template
+        schema: pa.Schema = template.schema
+        return schema
+
+    def wanted(self, row: Any) -> dict[str, Any]:
+        """The columns and values of the row: all of them, or some."""
+        columns = [name for name in self._schema.names if name != self.diff]
+        if not isinstance(row, Mapping):
+            values = list(row) if isinstance(row, tuple | list) else [row]
+            row = dict(zip(columns, values, strict=False)) if len(values) == len(columns) else {"": row}
+        if not row or (missing := [name for name in row if name not in columns]):
+            msg = f"row={row!r}: output {self.node.name!r} has ({describe(self._schema)}), not {missing}"
+            hint = "give a dict of some of its columns, or a tuple of all of them but the differences."
+            raise SchemaError(msg, where=caller(), hint=hint)
+        return dict(row)
+
+    def has(self, given: Mapping[str, pa.Table], wanted: Mapping[str, Any]) -> bool:
+        """Whether the row is there in the end, if all records come in one epoch."""
+        return self._in(self._run([given]), wanted)
+
+    def has_by_epochs(self, of: Mapping[str, Mapping[int, pa.Table]], wanted: Mapping[str, Any]) -> bool:
+        """Whether the row is there in the end, if records come in their epochs."""
+        epochs = sorted({epoch for tables in of.values() for epoch in tables})
+        empty = {name: self.plan.source(name).stage.outputs[0].empty_table() for name in of}
+        each = [{name: of[name].get(epoch, empty[name]) for name in of} for epoch in epochs]
+        return self._in(self._run(each), wanted)
+
+    def _in(self, rows: pa.Table, wanted: Mapping[str, Any]) -> bool:
+        found = _agreeing(rows, wanted)
+        if self.diff not in found.schema.names:
+            return bool(found.num_rows)
+        names = [DIFF if name == self.diff else name for name in found.schema.names]
+        return bool(pc.any(pc.greater(consolidate(found.rename_columns(names))[DIFF], 0)).as_py())
+
+    def sent(self, given: Mapping[str, pa.Table]) -> list[StepRecords]:
+        """What the steps on the way to the output send."""
+        seen: _Seen = {}
+        self._run([given], seen)
+        shown = [(stage, _shown(parts)) for stage, parts in self._in_order(seen)]
+        return [StepRecords(step=s.name, where=str(s.where), records=r) for s, r in shown if r.num_rows]
+
+    def agreeing(self, given: Mapping[str, pa.Table], wanted: Mapping[str, Any]) -> list[StepRecords]:
+        """What the steps on the way to the output send that agrees with the row in the columns of both."""
+        seen: _Seen = {}
+        self._run([given], seen)
+        found = []
+        for stage, parts in self._in_order(seen):
+            table = _shown(parts)
+            some = {name: value for name, value in wanted.items() if name in table.schema.names}
+            if some:
+                records = _agreeing(table, some)
+                found.append(StepRecords(step=stage.name, where=str(stage.where), records=records))
+        return found
+
+    def _in_order(self, seen: _Seen) -> list[tuple[Stage, Any]]:
+        return sorted(seen.items(), key=lambda pair: self.plan.stages.index(pair[0]))
+
+    def _run(self, epochs: Sequence[Mapping[str, pa.Table]], seen: _Seen | None = None) -> pa.Table:
+        """The output's records of all epochs, if records come so."""
+        plan = self.plan
+        workers = [Worker(plan, None, index) for index in range(plan.workers)]
+        if seen is not None:
+            way = _Way.to(plan, self.node, seen)
+            for worker in workers:
+                worker.context = _Watched(worker, way)
+            for name, table in epochs[0].items():
+                for index in plan.source(name).entries:
+                    way.through(plan.channels[index], plan.times.epoch(0), table)
+        coordinator = Coordinator(plan)
+        result, outputs, number = coordinator.first(), [OUTPUTS.empty_table()], 0
+        for epoch, given in enumerate([*epochs, None]):
+            rows = pa.concat_tables([result.rows, *_packed(plan, given, epoch)])
+            while rows.num_rows:
+                written = run_workers(rows, lambda w, own: workers[w].step(number, own, result.header))  # noqa: B023
+                result = coordinator.apply_round(number, written)
+                outputs.append(result.outputs)
+                rows, number = result.rows, number + 1
+                if number > _ROUNDS:
+                    msg = f"flow {plan.name!r} still runs after {number} rounds on a part of the inputs"
+                    raise TimelyError(msg, where=caller(), hint="bound its loops with max_iterations.")
+        parts: dict[int, list[pa.Table]] = {}
+        for row in pa.concat_tables(outputs).to_pylist():
+            if row["sink"] == self.node.name:
+                parts.setdefault(row["epoch"], []).append(from_bytes(pa.py_buffer(row["payload"])))
+        template: Any = self.node.template
+        finished = [template.finish(parts[epoch]) for epoch in sorted(parts)]
+        return pa.concat_tables([self._schema.empty_table(), *finished])
+
+
+def _packed(plan: Plan, given: Mapping[str, pa.Table] | None, epoch: int) -> Iterator[pa.Table]:
+    """An epoch's input; None: the end."""
+    for source in plan.inputs:
+        name = source.name
+        if given is None:
+            if source.epochs != "clock":
+                yield pack_input(plan, name, [(0, "close", None, None)])
+        elif source.epochs == "manual":
+            yield pack_input(plan, name, [(0, "send", epoch, given[name]), (1, "advance", epoch + 1, None)])
+        else:
+            yield pack(plan, name, given[name], 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """The steps on the way to an output, and what they sent."""
+
+    seen: _Seen
+    #: the locations from which the output is reached
+    ahead: set[int]
+    #: by channel, the per-batch stages that no earlier channel applies to the same records
+    first: Mapping[int, set[Stage]]
+
+    @classmethod
+    def to(cls, plan: Plan, output: Node, seen: _Seen) -> _Way:
+        """The way to an output."""
+        ahead = {*plan.reach.summaries(output.arrives), output.arrives}
+        paths, first = set[tuple[int, ...]](), dict[int, set[Stage]]()
+        for channel in plan.channels:
+            path: tuple[int, ...] = ()
+            for edge in channel.edges if plan.nodes[channel.target].arrives in ahead else ():
+                path = (*path, edge.index)
+                if path not in paths:
+                    paths.add(path)
+                    first.setdefault(channel.index, set()).add(edge.target)
+        return cls(seen, ahead, first)
+
+    def sent(self, stage: Stage, time: Any, batch: pa.Table) -> None:
+        """Keep what a step sends."""
+        self.seen.setdefault(stage, []).append((time, batch))
+
+    def through(self, channel: Channel, time: Any, batch: pa.Table) -> None:
+        """Keep what each of the per-batch stages of a channel sends."""
+        for stage, port in channel.through if channel.index in self.first else ():
+            batch = apply_stage(stage, batch)[port]
+            if stage in self.first[channel.index]:
+                self.sent(stage, time, batch)
+
+
+class _Watched(CallContext):
+    """Keeps what each step sends, if it is on the way to an output."""
+
+    def __init__(self, worker: Worker, way: _Way) -> None:
+        super().__init__(worker)
+        self._way = way
+
+    def send(self, edge: int, time: Any, batch: pa.Table) -> None:
+        if self.node.leaves in self._way.ahead:
+            self._way.sent(self.node.stage, time, batch)
+        super().send(edge, time, batch)
+
+    def _send_over(self, index: int, time: Any, batch: pa.Table) -> None:
+        self._way.through(self.round.plan.channels[index], time, batch)
+        super()._send_over(index, time, batch)
+
+
+def _shown(parts: Sequence[tuple[Any, pa.Table]]) -> pa.Table:
+    """Records with their times; changes are consolidated."""
+    tables = []
+    for time, batch in parts:
+        table = batch if isinstance(batch, pa.Table) else pa.Table.from_pandas(batch)
+        kept = [name for name in table.schema.names if not name.startswith(RESERVED) or name == DIFF]
+        text = pa.repeat(pa.scalar(f"({', '.join(map(str, time.encode()))})"), table.num_rows)
+        tables.append(table.select(kept).add_column(0, "time", text))
+    table = pa.concat_tables(tables, promote_options="permissive")
+    if DIFF not in table.schema.names:
+        return table
+    return consolidate(table).rename_columns(["diff" if n == DIFF else n for n in table.schema.names])
+
+
+def _agreeing(table: pa.Table, wanted: Mapping[str, Any]) -> pa.Table:
+    """The rows with these values; null agrees with null, and NaN with NaN."""
+    for name, value in wanted.items():
+        column = table.column(name)
+        if value is None:
+            mask = pc.is_null(column)
+        elif isinstance(value, float) and np.isnan(value):
+            mask = pc.is_nan(column)
+        else:
+            mask = pc.fill_null(pc.equal(column, pa.scalar(value)), False)  # noqa: FBT003 - Arrow's signature
+        table = table.filter(mask)
+    return table

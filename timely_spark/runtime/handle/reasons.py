@@ -1,0 +1,120 @@
+"""The methods of `Query` that give reasons: for an open epoch, for a row, for a loop that does not end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from timely_spark.captured import Captured
+from timely_spark.compiler.summary import PlanSummary
+from timely_spark.graph import caller
+from timely_spark.provenance import Epochs, Explanation, explain_row
+from timely_spark.runtime.handle.changing import Changing
+from timely_spark.runtime.handle.display import Display
+from timely_spark.runtime.handle.inspection import inspect
+from timely_spark.runtime.handle.why import Why
+from timely_spark.times import as_epoch
+
+
+class Reasons(Display):
+    """The methods of `Query` that give reasons."""
+
+    def captured(self, name: str) -> Captured:
+        """The records that an output has released so far."""
+        raise NotImplementedError
+
+    def _check_kept(self, verb: str) -> None:
+        raise NotImplementedError
+
+    def why(self, epoch: int | None = None) -> Why:
+        """Why an epoch is not complete: the inputs, messages and notifications that keep it open.
+
+        As of the newest micro-batch; the last lines of `python -m timely_spark status` show the same of the
+        oldest epoch.
+
+        Args:
+            epoch: None: the oldest epoch in flight, or the next one if there is none.
+
+        Example:
+            >>> print(query.why(3))  # doctest: +SKIP
+            epoch 3 is held back by
+              2 messages at (3, 17), step hops.near (job.py:12), 310 records, since micro-batch 40
+                before hops.link -> out
+
+        Raises:
+            InvalidTime: `epoch` is no epoch.
+            QueryEnded: the query's temporary checkpoint is deleted.
+        """
+        self._check_kept("why()")
+        whole = self._context.log.read_whole(self._watch.newest().batch)
+        assert whole is not None
+        manifest, rows = whole
+        oldest = min(manifest.open_epochs, default=manifest.coordinator["begun"] + 1)
+        at = oldest if epoch is None else as_epoch(epoch, "why", caller())
+        return Why.of(self._context.log, manifest, rows, PlanSummary.of(self._context.plan), at)
+
+    def explain_row(
+        self,
+        output: str,
+        row: Any,
+        *,
+        inputs: Mapping[str, str | Epochs],
+        at: int | None = None,
+        diff: str = "diff",
+    ) -> Explanation:
+        """Explain why a row is in an output, or why it is not: the input records and steps that lead to it.
+
+        A query keeps no inputs. So capture those that are to be explained: ``edges.capture("log")``. The
+        flow then runs again on them, in this process and without Spark, as by `testing.explain_row`, which
+        says what is found and what it costs. The query runs on.
+
+        Args:
+            output: the name of an output.
+            row: a dict of some or all of the output's columns; or the values of all but the differences.
+            inputs: for each input the name of a captured output that has its records, or the records. An
+                input that is left out is empty.
+            at: a complete epoch; None: the last one that was captured.
+            diff: the column of differences in a collection's output.
+
+        **Columns:** a captured output has at least those of the input.
+
+        Example:
+            >>> print(query.explain_row("near", {"node": 3}, inputs={"edges": "log"}))  # doctest: +SKIP
+            (node=3) is in 'near', because of
+              edges: (src=1, dst=3, diff=1)
+            by way of
+              hops.join (job.py:9): (0, 0) (node=1, dst=3, diff=1)
+              hops.distinct (job.py:9): (0, 0) (node=3, diff=1)
+
+        Raises:
+            UnknownName: there is no such input or output.
+            SchemaError: the row does not fit the output, or records do not fit an input.
+            TimelyError: the row depends on the epochs in which records come.
+        """
+        given: dict[str, Any] = {
+            name: self.captured(of) if isinstance(of, str) else of for name, of in inputs.items()
+        }
+        return explain_row(self._context.plan, given, output, row, at=at, diff=diff)
+
+    def changing(self, name: str, *, last: int = 16) -> Changing:
+        """Which records of a loop still change, and whether that repeats; see `Round.changing`.
+
+        As of the newest micro-batch. A loop that does not end is reported with its name, after `warn_after`
+        iterations; `cancel` ends it.
+
+        Args:
+            name: a loop; or a step in a loop that keeps a trace: a reduction, `distinct`, or `arrange`.
+            last: how many of the last iterations are shown. A cycle is found if they have it twice.
+
+        Example:
+            >>> print(query.changing("hops"))  # doctest: +SKIP
+            hops.min at epoch 3, iterations 9985 to 10000: the same every 2
+              iteration 9999: +(node=7, label=2), -(node=7, label=3)
+              iteration 10000: -(node=7, label=2), +(node=7, label=3)
+
+        Raises:
+            UnknownName: there is no such loop or step.
+            QueryEnded: the query's temporary checkpoint is deleted.
+        """
+        self._check_kept("changing()")
+        return inspect(self._context.checkpoint).at().changing(name, last=last)
