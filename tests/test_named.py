@@ -194,6 +194,7 @@ COLLECTIONS: dict[str, Build] = {
     "to_files": lambda x, _: x.to_files("/nowhere", name="it"),
     "to_kafka": lambda x, _: x.to_kafka("topic", "nowhere:1", key="k", name="it"),
     "capture_to": lambda x, _: x.capture_to(tempfile.mkdtemp(), name="it"),
+    "publish": lambda x, _: x.publish(tempfile.mkdtemp(), name="it"),
 }
 GRAPHS: dict[str, Build] = {
     "connected_components": lambda x, _: ts.graphs.connected_components(x, src="k", dst="v", name="it"),

@@ -329,6 +329,7 @@ class Dataflow:
         at the end of the capture. The number of workers, crashes and restarts of either flow change nothing.
         Epochs that the capture skipped are empty here. The epochs count as manual ones, so other inputs of
         this flow have manual epochs, too. Several epochs may be read together; the tasks read the files.
+        A published collection (`Collection.publish`) begins with the sum of its changes up to one epoch.
 
         Args:
             name: the input's name.

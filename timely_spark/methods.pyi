@@ -110,6 +110,7 @@ class CollectionMethods(Suggests):
     min = timely_spark.differential.reductions.min
     negate = timely_spark.differential.linear.negate
     probe = timely_spark.differential.outputs.probe
+    publish = timely_spark.differential.outputs.publish
     reduce = timely_spark.differential.reductions.reduce
     reduce_batches = timely_spark.differential.reductions.reduce_batches
     select = timely_spark.differential.linear.select

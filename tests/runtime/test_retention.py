@@ -9,7 +9,7 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.errors import BadArgument
-from timely_spark.runtime.arguments import seconds
+from timely_spark.graph import seconds
 from timely_spark.runtime.storage import manifest
 
 

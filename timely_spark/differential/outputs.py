@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
 from timely_spark.differential.collections import Collection
-from timely_spark.graph import operator
-from timely_spark.operators.outputs import Probe, Release
+from timely_spark.graph import operator, refuse, seconds
+from timely_spark.operators.outputs import Probe, Release, add_output
 from timely_spark.streams import Stream
 
 if TYPE_CHECKING:
@@ -293,4 +293,66 @@ def capture_to(
         SchemaError: the records have a column `diff`, or nested ones.
     """
     _changes(collection, diff, name).capture_to(path, overwrite=overwrite, name=name)
+    return collection
+
+
+@operator(Collection)
+def publish(
+    collection: Collection,
+    path: str | os.PathLike[str],
+    *,
+    lease: float | str = "10 minutes",
+    diff: str = "diff",
+    overwrite: bool = False,
+    name: str | None = None,
+) -> Collection:
+    """Publish the collection in a folder, from which other flows import it at any time, without its history.
+
+    As `capture_to`, but the folder stays short: epochs that all readers have read become one snapshot, the
+    sum of their changes, when they have grown as large as the last one. So an epoch's changes are written a
+    few times (amortised). The driver adds them up, so the collection must fit into its memory.
+
+    ``flow.replay(name, path).collection(diff="diff")`` imports the collection. It begins at a consistent
+    epoch, that of the newest snapshot, with all records that are there then; from there on it has each
+    epoch's changes, exactly once, and the frontier of this flow. Each importing flow arranges the records for
+    itself, as flows share no memory. Source: differential's `import`; McSherry et al., Shared arrangements.
+
+    Compaction waits for readers: each holds what it has not read. A reader that is gone loses its hold, after
+    `lease`; if it comes back later, and epochs that it needs are summed up, it ends with an error.
+
+    Args:
+        path: a folder for this output alone, which the processes of all flows can reach.
+        lease: seconds, or text such as "10 minutes", for which a reader may give no sign of life.
+        diff: the column of differences.
+        overwrite: remove what another checkpoint published there.
+
+    **Columns:** written: the records', then `diff` long.
+
+    Example:
+        >>> import tempfile, timely_spark as ts
+        >>> folder, first, late = tempfile.mkdtemp(), ts.Dataflow("first"), ts.Dataflow("late")
+        >>> x = first.input("x", "n long, diff long", epochs="manual").collection(diff="diff")
+        >>> _ = x.publish(folder, name="numbers")
+        >>> _ = ts.testing.run(first, {"x": [[(1, 1), (2, 1)], [(1, -1)]]})
+        >>> _ = late.replay("numbers", folder).collection(diff="diff").count("n").capture("size")
+        >>> ts.snapshot(ts.testing.run(late, {})["size"]).to_pylist()
+        [{'n': 1}]
+
+    Raises:
+        GraphError: the collection is in a loop.
+        BadArgument: `path` is no path, or `lease` no time.
+        SchemaError: the records have a column `diff`, or nested ones.
+        OutputMismatch: at the start: the folder holds other files.
+        TableTaken: at the start: another checkpoint's epochs are there, and `overwrite` is false.
+    """
+    if not isinstance(path, str | os.PathLike):
+        refuse(path, what="path", expected="a path", hint="give a folder that all flows can reach")
+    held = seconds("lease", lease)
+    options: dict[str, Any] = {
+        "path": os.fspath(path),
+        "overwrite": bool(overwrite),
+        "lease": held,
+        "diff": diff,
+    }
+    add_output(_changes(collection, diff, name), "publish", name, "folder", "epoch", **options)
     return collection

@@ -10,6 +10,7 @@ from timely_spark.graph.arguments import (
     frame_schema,
     names,
     refuse,
+    seconds,
     whole,
 )
 from timely_spark.graph.caller import caller
@@ -59,5 +60,6 @@ __all__ = [
     "names",
     "operator",
     "refuse",
+    "seconds",
     "whole",
 ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar
 
+import pandas as pd
 import pyarrow as pa
 
 from timely_spark.errors import BadArgument, GraphError, SchemaError, UnknownName, Where
@@ -28,6 +31,20 @@ def whole(what: str, value: Any, *, least: int = 1) -> int:
         msg = f"{what}={value!r}: it must be a whole number of at least {least}"
         raise BadArgument(msg, where=caller(), hint="leave it out for the default.")
     return int(value)
+
+
+def seconds(what: str, duration: Any) -> float:
+    """Check a duration: seconds, or text that pandas reads.
+
+    >>> seconds("within", 2), seconds("within", "500ms"), seconds("keep", "7 days")
+    (2.0, 0.5, 604800.0)
+    """
+    with contextlib.suppress(ValueError, TypeError):
+        found = pd.Timedelta(duration).total_seconds() if isinstance(duration, str) else float(duration)
+        if 0 <= found < math.inf:
+            return found
+    hint = f'{what}=1, {what}="1s" or {what}="2 minutes".'
+    return refuse(duration, what=what, expected="seconds, or a number and a unit of time,", hint=hint)
 
 
 def refuse(value: object, *, what: str, expected: str, hint: str) -> NoReturn:

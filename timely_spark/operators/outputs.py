@@ -76,7 +76,7 @@ def inspect(stream: Stream, name: str | None = None, *, limit: int = 20) -> Stre
 
     A micro-batch may take many rounds; ``start(rounds_per_batch=1)`` shows each.
     """
-    return _output(stream, "inspect", name, "inspect", "arrival", limit=limit)
+    return add_output(stream, "inspect", name, "inspect", "arrival", limit=limit)
 
 
 @operator(Stream)
@@ -92,7 +92,7 @@ def capture(stream: Stream, name: str | None = None) -> Stream:
         >>> ts.testing.run(flow, {"x": [[2, 1], [3]]})["out"].rows()
         {0: [(1,), (2,)], 1: [(3,)]}
     """
-    return _output(stream, "capture", name, "capture", "epoch")
+    return add_output(stream, "capture", name, "capture", "epoch")
 
 
 @operator(Stream)
@@ -103,7 +103,7 @@ def to_memory(stream: Stream, name: str, *, release: Release = "epoch") -> Strea
 
     **Columns:** epoch long, then the stream's own.
     """
-    return _output(stream, "to_memory", name, "memory", release)
+    return add_output(stream, "to_memory", name, "memory", release)
 
 
 @operator(Stream)
@@ -138,7 +138,7 @@ def subscribe(
             "only the first."
         )
         raise GraphError(msg, where=caller(), hint=hint)
-    return _output(
+    return add_output(
         stream, "subscribe", name, "subscribe", release, on_epoch=on_epoch, on_complete=on_complete
     )
 
@@ -162,7 +162,7 @@ def foreach_epoch(
         >>> flow = ts.Dataflow("archive")
         >>> _ = flow.input("x", "n long").foreach_epoch(write)
     """
-    return _output(stream, "foreach_epoch", name, "foreach_epoch", release, function=function)
+    return add_output(stream, "foreach_epoch", name, "foreach_epoch", release, function=function)
 
 
 @operator(Stream)
@@ -219,7 +219,7 @@ def to_delta(
     if diff is not None:
         _check_diff(stream, diff, columns, release)
         added = diff if diff not in stream.schema.names else None
-    return _output(
+    return add_output(
         stream,
         "to_delta",
         name,
@@ -287,7 +287,9 @@ def to_files(
     if format not in {"parquet", "arrow", "csv"}:
         msg = f"to_files: format={format!r}"
         raise GraphError(msg, where=caller(), hint="'parquet', 'arrow' or 'csv'.")
-    return _output(stream, "to_files", name, "files", "epoch", path=path, format=format, overwrite=overwrite)
+    return add_output(
+        stream, "to_files", name, "files", "epoch", path=path, format=format, overwrite=overwrite
+    )
 
 
 @operator(Stream)
@@ -336,7 +338,7 @@ def to_kafka(
     _check_kafka(topic, servers, value, options or {})
     if key is not None:
         check_columns("to_kafka", stream.schema, [key], keys=True)
-    return _output(
+    return add_output(
         stream,
         "to_kafka",
         name,
@@ -400,12 +402,12 @@ def capture_to(
     """
     if not isinstance(path, str | os.PathLike):
         refuse(path, what="path", expected="a path", hint="give a folder that both flows can reach")
-    return _output(
+    return add_output(
         stream, "capture_to", name, "folder", "epoch", path=os.fspath(path), overwrite=bool(overwrite)
     )
 
 
-def _output(
+def add_output(
     stream: Stream,
     operator: str,
     name: str | None,
@@ -415,6 +417,7 @@ def _output(
     added: str | None = None,
     **options: Any,
 ) -> Stream:
+    """Add an output to the flow, whose sink gets the options."""
     if kind != "inspect" and stream.stage.scope.parent is not None:
         msg = f"{operator}: {stream.name!r} is inside loop {stream.stage.scope.name!r}"
         raise GraphError(msg, where=caller(), hint="let it leave the loop first.")

@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 import os
 from collections.abc import Mapping
 from typing import Any
 
-import pandas as pd
-
 from timely_spark.graph import refuse
-
-
-def seconds(what: str, duration: Any) -> float:
-    """Check a duration: seconds, or text that pandas reads.
-
-    >>> seconds("within", 2), seconds("within", "500ms"), seconds("keep", "7 days")
-    (2.0, 0.5, 604800.0)
-    """
-    with contextlib.suppress(ValueError, TypeError):
-        found = pd.Timedelta(duration).total_seconds() if isinstance(duration, str) else float(duration)
-        if 0 <= found < math.inf:
-            return found
-    hint = f'{what}=1, {what}="1s" or {what}="2 minutes".'
-    return refuse(duration, what=what, expected="seconds, or a number and a unit of time,", hint=hint)
 
 
 def check_arguments(*, session: Any, checkpoint: Any, name: Any, sources: Any, record: Any) -> None:

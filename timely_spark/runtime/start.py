@@ -24,8 +24,7 @@ from timely_spark.compiler import Plan
 from timely_spark.compiler.summary import plan_summary
 from timely_spark.coordinator import Bound, Coordinator
 from timely_spark.errors import TimelyError
-from timely_spark.graph import caller, frame_schema, whole
-from timely_spark.runtime.arguments import seconds
+from timely_spark.graph import caller, frame_schema, seconds, whole
 from timely_spark.runtime.errors import (
     CheckpointInUse,
     InputsInUse,

@@ -14,9 +14,8 @@ import pyarrow as pa
 from timely_spark.captured import sorted_rows
 from timely_spark.differential.trace import DIFF, consolidate, consolidation, numbers, replaced
 from timely_spark.errors import SchemaError, shorten
-from timely_spark.graph import caller, describe, refuse
+from timely_spark.graph import caller, describe, refuse, seconds
 from timely_spark.graph.schema import as_table
-from timely_spark.runtime.arguments import seconds
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.history import EPOCH, epochs_of, stamped
 from timely_spark.state.keys import Indices

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from timely_spark.runtime.sinks.folder import COMPLETE, FolderSink, Format, Writer
-from timely_spark.runtime.sinks.sink import Output
+from timely_spark.runtime.sinks.sink import Output, Parts
 from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.published import Published
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,19 +28,36 @@ class CaptureFolderSink(FolderSink):
     """
 
     format: Format = "arrow"
+    #: Of a published collection: the seconds of a reader's hold, and the column of differences.
+    lease: float | None = None
+    diff: str = ""
+
+    @property
+    def _published(self) -> Published | None:
+        return None if self.lease is None else Published(Files(self.path), self.lease, self.diff)
 
     def prepare(self, session: SparkSession | None, output: Output, checkpoint: str, identity: str) -> None:
         """Own the folder, and write the schema, so that a flow that replays can be built at once."""
         self._claim(output, identity)
         Files(self.path).write_table(SCHEMA, output.schema.empty_table(), durable=True)
+        if self._published is not None:
+            self._published.declare()
+
+    def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
+        """Write a file for each epoch, and keep the folder of a published collection short."""
+        super().deliver(session, version, parts)
+        if self._published is not None:
+            self._published.compact()
 
     def complete(self) -> None:
         """Mark the end."""
         Files(self.path).write(COMPLETE, b"", durable=True)
 
     def write(self, epoch: int, table: pa.Table) -> None:
-        """Write one epoch."""
+        """Write one epoch, as `deliver` does."""
         self._writer(epoch, table.schema)([table])
+        if self._published is not None:
+            self._published.compact()
 
     def _writer(self, epoch: int, schema: pa.Schema) -> Writer:
         return Writer(Files(self.path), self._name(epoch), self.format, schema)

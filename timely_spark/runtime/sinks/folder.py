@@ -24,7 +24,7 @@ Format = Literal["parquet", "arrow", "csv"]
 OWNER = "_timely_spark.json"
 #: Marks the end of a capture: there is no later epoch.
 COMPLETE = "_complete"
-_EPOCH = re.compile(r"epoch-\d{20}\.\w+")
+_EPOCH = re.compile(r"(epoch|snapshot)-\d{20}\.\w+")
 #: Rows of a row group, or record batch.
 _GROUP = 1 << 20
 

@@ -54,7 +54,7 @@ def _sink(spec: OutputSpec) -> Sink:
         case "kafka":
             sink = KafkaSink(**options)
         case "folder":
-            sink = CaptureFolderSink(options["path"], overwrite=options["overwrite"])
+            sink = CaptureFolderSink(**options)
         case _:
             msg = f"output {spec.name!r} is of an unknown kind {spec.kind!r}"
             raise ValueError(msg)

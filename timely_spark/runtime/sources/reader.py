@@ -8,6 +8,7 @@ goes on from the journal.
 from __future__ import annotations
 
 import base64
+import hashlib
 import pickle
 import time
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,8 @@ from timely_spark.runtime.query.run_context import RunContext
 from timely_spark.runtime.sources.arrivals import File, Part, Unread, split
 from timely_spark.runtime.sources.delta_log import DeltaSource
 from timely_spark.runtime.sources.journal import FileJournal
-from timely_spark.runtime.sources.replay import Captured, ReplaySource, epoch_of
+from timely_spark.runtime.sources.replay import Captured, ReplaySource
+from timely_spark.runtime.storage.published import Published, epoch_of
 from timely_spark.worker import pack_input
 
 Offset = dict[str, Any]
@@ -262,11 +264,37 @@ class ReplayReader(Reader):
 
     #: With availableNow, what was there at the start.
     _target: Captured | None = None
+    #: When the hold in a published folder was renewed.
+    _renewed = 0.0
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read what is there now, and nothing later."""
         with self.context.reporting():
             self._target = self.source.after(-1)
+
+    @property
+    def _reader(self) -> str:
+        """The name of this flow's hold."""
+        return hashlib.sha256(f"{self.context.checkpoint}/{self._name}".encode()).hexdigest()[:16]
+
+    def _since(self, start: Offset, published: Published) -> int:
+        """The snapshot with which this flow begins; its hold is renewed."""
+        if start["epoch"] < 0 and "since" not in start:
+            return published.begin(self._reader)
+        if time.monotonic() - self._renewed > published.lease / 10:
+            held = published.held(self._reader)
+            published.hold(self._reader, start["epoch"] if held is None else held)
+            self._renewed = time.monotonic()
+        return int(start.get("since", -1))
+
+    def commit(self, end: Offset) -> None:
+        """What is before `end` is not read again: other readers' holds decide on it from now on."""
+        with self.context.reporting():
+            if (published := self.source.published) is not None:
+                if end["complete"]:
+                    published.release(self._reader)
+                else:
+                    published.hold(self._reader, end["epoch"])
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """The offset before the first epoch."""
@@ -286,8 +314,13 @@ class ReplayReader(Reader):
             with self._looking():
                 capture: Any = start.get("capture") or self.source.capture()
                 self.source.check_same(capture)
-                found = self._target or self.source.after(epoch)
-            epochs = [(at, file) for at, file in found.epochs if at > epoch]
+                published = self.source.published
+                since = {} if published is None else {"since": self._since(start, published)}
+                found = self.source.after(epoch, **since)
+            epochs = found.epochs
+            if self._target is not None:
+                last = max((at for at, _ in self._target.epochs), default=-1)
+                epochs, found = [each for each in epochs if each[0] <= last], self._target
             sizes = accumulate(file.size for _, file in epochs)
             read = max(1, sum(size <= _REPLAYED for size in sizes)) if epochs else 0
             complete = found.complete and read == len(epochs)
@@ -297,13 +330,15 @@ class ReplayReader(Reader):
                 self._next_look = 0.0
             last = epochs[read - 1][0] if read else epoch
             epochs_read = start["epochs"] + read
-            return {"epoch": last, "epochs": epochs_read, "complete": int(complete), "capture": capture}
+            read_so_far = {"epoch": last, "epochs": epochs_read, "complete": int(complete)}
+            return {**read_so_far, "capture": capture, **since}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The shares of the tasks: whole epochs. The first one also tells the progress."""
         with self.context.reporting():
             number = end["epochs"] - start["epochs"]
-            files = [file for _, file in self.source.between(start["epoch"], end["epoch"], number)]
+            since = end.get("since", -1)
+            files = [file for _, file in self.source.between(start["epoch"], end["epoch"], number, since)]
         shares: list[list[tuple[int, Part]]] = []
         for parts in split(files, self.source.tasks, divisible=False) or [[]]:
             shares.append(list(enumerate(parts, sum(map(len, shares)))))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,8 +13,7 @@ from timely_spark.runtime.sinks.folder import COMPLETE, OWNER
 from timely_spark.runtime.sources.arrivals import File
 from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.storage.files import Files
-
-_EPOCH = re.compile(r"epoch-(\d{20})\.arrow")
+from timely_spark.runtime.storage.published import Published, epoch_of, is_snapshot
 
 
 class Captured(NamedTuple):
@@ -62,24 +59,33 @@ class ReplaySource(FileSource):
             msg = f"{self.folder.path} has the capture of checkpoint {now}; epochs were read of {capture}"
             raise self._error(msg, "start this flow with a new checkpoint, or capture to another folder.")
 
-    def after(self, epoch: int) -> Captured:
-        """The epochs after `epoch` that are there."""
+    @property
+    def published(self) -> Published | None:
+        """Where the capture stays short, the holds of its readers."""
+        return Published.of(self._files)
+
+    def after(self, epoch: int, since: int = -1) -> Captured:
+        """The epochs after `epoch` that are there; those up to `since` are in one snapshot.
+
+        Raises:
+            BadFile: epochs were removed, as the hold of this flow has expired.
+        """
         complete = self._files.exists(COMPLETE)  # before the listing: all files were there before the mark
-        found = self._listed(epoch)
+        found = self._listed(epoch, since)
         if found and not complete:
             # a listing may miss a file that appears meanwhile, and have a later one: what was there at the
             # end of the first listing is in the second
             last = found[-1][0]
-            found = [(at, file) for at, file in self._listed(epoch) if at <= last]
+            found = [(at, file) for at, file in self._listed(epoch, since) if at <= last]
         return Captured(found, complete)
 
-    def between(self, start: int, end: int, number: int) -> list[tuple[int, File]]:
+    def between(self, start: int, end: int, number: int, since: int = -1) -> list[tuple[int, File]]:
         """The epochs after `start` up to `end`, of which there are `number`.
 
         Raises:
             BadFile: some are gone.
         """
-        found = [(at, file) for at, file in self._listed(start) if at <= end]
+        found = [(at, file) for at, file in self._listed(start, since) if at <= end]
         if len(found) != number:
             msg = (
                 f"{self.folder.path} had {number} epochs from {start + 1} to {end}, which are planned; now "
@@ -89,8 +95,18 @@ class ReplaySource(FileSource):
             raise self._error(msg, hint)
         return found
 
-    def _listed(self, epoch: int) -> list[tuple[int, File]]:
-        return sorted(pair for pair in _epochs(self.folder.files()) if pair[0] > epoch)
+    def _listed(self, epoch: int, since: int) -> list[tuple[int, File]]:
+        files = [(at, file) for file in self.folder.files() if (at := epoch_of(file.path)) >= 0]
+        newest = max((at for at, file in files if is_snapshot(file.path)), default=-1)
+        if newest > max(epoch, since) >= 0 and epoch >= 0:
+            msg = f"{self.folder.path} has epochs up to {newest} as a sum only, {epoch} was read last"
+            hint = "start it with a new checkpoint; publish(lease=) must be longer than it may be away."
+            raise self._error(msg, hint)
+        return sorted(
+            (at, file)
+            for at, file in files
+            if (at == since > epoch if is_snapshot(file.path) else at > max(epoch, since))
+        )
 
     @property
     def _files(self) -> Files:
@@ -102,17 +118,3 @@ class ReplaySource(FileSource):
 
     def _error(self, msg: str, hint: str) -> BadFile:
         return BadFile(f"source {self.folder.source!r}: {msg}", where=self.folder.where, hint=hint)
-
-
-def epoch_of(path: str) -> int:
-    """The epoch of a file; -1: the file is no epoch's.
-
-    >>> epoch_of("/shared/epoch-00000000000000000007.arrow"), epoch_of("/shared/_schema.arrow")
-    (7, -1)
-    """
-    found = _EPOCH.fullmatch(path.rpartition("/")[2])
-    return -1 if found is None else int(found[1])
-
-
-def _epochs(files: Iterable[File]) -> Iterator[tuple[int, File]]:
-    return ((at, file) for file in files if (at := epoch_of(file.path)) >= 0)

@@ -32,7 +32,7 @@ class SimulatedFolders:
     """The folders of a simulation, which counts as one run with a checkpoint of its own."""
 
     def __init__(self, flow: Dataflow | Plan, plan: Plan) -> None:
-        identity = f"simulation-{uuid.uuid4()}"
+        self._identity = identity = f"simulation-{uuid.uuid4()}"
         self._sinks: dict[str, CaptureFolderSink] = {}
         #: The captures that have not ended, and the last epoch read.
         self._sources: dict[str, ReplaySource] = {}
@@ -43,18 +43,27 @@ class SimulatedFolders:
                     self._sinks[output.name] = output.sink
             self._sources = {name: of for name, of in flow.frames.items() if isinstance(of, ReplaySource)}
         self._read = dict.fromkeys(self._sources, -1)
+        #: By source, the snapshot with which it begins.
+        self._since: dict[str, int] = {}
 
     def replay(self, inputs: Inputs) -> None:
         """Send what was captured since the last time."""
         for name, source in list(self._sources.items()):
-            found = source.after(self._read[name])
+            published, reader = source.published, f"{self._identity[-12:]}{name}"
+            if published is not None and name not in self._since:
+                self._since[name] = published.begin(reader)
+            found = source.after(self._read[name], self._since.get(name, -1))
             for epoch, file in found.epochs:
                 schema = source.schema()
                 batches = source.folder.read([Part(file.path, 0, file.size)], schema, schema.names)
                 inputs.send(name, pa.Table.from_batches(batches, schema), epoch=epoch)
                 inputs.advance_to(name, epoch + 1)
                 self._read[name] = epoch
+            if published is not None:
+                published.hold(reader, max(self._read[name], self._since[name]))
             if found.complete:
+                if published is not None:
+                    published.release(reader)
                 inputs.close(name)
                 del self._sources[name]
 

@@ -1,0 +1,229 @@
+"""A published collection: a flow attaches at any time, and has the records at each epoch from then on."""
+
+from __future__ import annotations
+
+import random
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+import timely_spark as ts
+from timely_spark.errors import BadArgument
+from timely_spark.runtime.errors import BadFile
+from timely_spark.runtime.sources.reader import ReplayReader
+from timely_spark.runtime.storage import published as module
+from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.published import Published
+from timely_spark.testing import Simulation, run
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snapshots of small epochs, too."""
+    monkeypatch.setattr(Published.compact, "__defaults__", (0,))
+
+
+def publishing(path: Path, **options: Any) -> ts.Dataflow:
+    flow = ts.Dataflow("publishes")
+    rows = flow.input("x", "k long, v long, d long", epochs="manual").collection(diff="d")
+    rows.distinct(name="once").publish(path, name="shared", **options).capture("out")
+    return flow
+
+
+def importing(path: Path) -> ts.Dataflow:
+    flow = ts.Dataflow("imports")
+    rows = flow.replay("given", path).collection(diff="diff")
+    rows.changes().capture("rows")
+    rows.count("n", keys="k").capture("counts")
+    return flow
+
+
+def changes(draw: random.Random, there: set[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """Some rows come, others go."""
+    gone = draw.sample(sorted(there), min(len(there), draw.randint(0, 2)))
+    come = {(draw.randrange(4), draw.randrange(9)) for _ in range(draw.randint(0, 3))} - there
+    there.difference_update(gone)
+    there.update(come)
+    return [*((*row, 1) for row in come), *((*row, -1) for row in gone)]
+
+
+def rows_at(captured: Any, at: int | None = None) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in ts.snapshot(captured, at=at).to_pylist())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_who_attaches_late_has_the_records_of_each_epoch_from_then_on(seed: int, tmp_path: Path) -> None:
+    draw = random.Random(seed)
+    crashes = draw.choice([0.0, 0.3])
+    first = Simulation(publishing(tmp_path), workers=2, seed=seed, crashes=crashes)
+    readers: list[Simulation] = []
+    there: set[tuple[int, int]] = set()
+    truth: dict[int, list[tuple[Any, ...]]] = {}
+    for epoch in range(16):
+        first.send("x", changes(draw, there), epoch=epoch)
+        first.advance_to("x", epoch + 1)
+        first.run()
+        truth[epoch] = sorted(there)
+        if draw.random() < 0.2:
+            readers.append(
+                Simulation(importing(tmp_path), workers=draw.choice([1, 3, 8]), seed=epoch, crashes=crashes)
+            )
+        for reader in readers:
+            if draw.random() < 0.5:
+                reader.run()
+    first.close("x")
+    first.run()
+    readers.append(Simulation(importing(tmp_path), workers=3))
+
+    for reader in readers:
+        reader.run()
+        assert reader.result.complete
+        captured = reader.captured["rows"]
+        begun = min(epoch for epoch, table in captured.epochs.items() if table.num_rows)
+        for epoch in range(begun, 16):
+            assert rows_at(captured, epoch) == truth[epoch], (begun, epoch)
+    assert min(readers[-1].captured["rows"].epochs) >= 0
+    assert Published(Files(tmp_path), 1, "diff").holds() == {}, "who has read all holds nothing"
+
+
+def test_the_folder_stays_short_unless_somebody_holds_it(tmp_path: Path) -> None:
+    def epochs(number: int, start: int) -> None:
+        for epoch in range(start, start + number):
+            first.send("x", [(1, 1, 1 if epoch % 2 == 0 else -1)], epoch=epoch)
+            first.advance_to("x", epoch + 1)
+            first.run()
+
+    def files() -> list[str]:
+        return [path.name for path in tmp_path.iterdir() if path.name.startswith(("epoch", "snapshot"))]
+
+    first = Simulation(publishing(tmp_path))
+    epochs(20, 0)
+    assert len(files()) < 8
+    reader = Simulation(importing(tmp_path))
+    reader.step()
+    read = max(Published(Files(tmp_path), 600, "diff").holds().values())
+    epochs(20, 20)
+    assert len(files()) >= 20, "nothing that the reader needs is removed"
+    assert max(Published(Files(tmp_path), 600, "diff").holds().values()) == read
+    reader.run()
+    epochs(4, 40)
+    assert len(files()) < 12
+    assert rows_at(reader.captured["rows"], 39) == []
+
+
+def test_a_reader_that_is_gone_loses_its_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Simulation(publishing(tmp_path, lease="1 minute"))
+    for epoch in range(8):
+        first.send("x", [(epoch, 1, 1)], epoch=epoch)
+        first.advance_to("x", epoch + 1)
+        first.run()
+        if epoch == 0:
+            reader = Simulation(importing(tmp_path))
+            reader.run()
+    published = Published.of(Files(tmp_path))
+    assert published is not None
+    assert published.lease == 60.0
+    assert list(published.holds().values()) == [0]
+    now = module.time.time()
+    monkeypatch.setattr(module.time, "time", lambda: now + 61)
+    first.send("x", [(9, 1, 1)], epoch=8)
+    first.advance_to("x", 9)
+    first.run()
+    assert published.holds() == {}
+    with pytest.raises(BadFile, match=r"as a sum only, 0 was read last[\s\S]*Hint: .*lease"):
+        reader.run()
+
+
+def test_a_snapshot_that_is_chosen_while_another_one_is_written_is_not_removed(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    published = Published(files, 600, "diff")
+
+    def epoch(number: int) -> None:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, pa.schema([("n", pa.int64()), ("diff", pa.int64())])) as writer:
+            writer.write_table(pa.table({"n": [number], "diff": [1]}))
+        files.write(f"epoch-{number:020d}.arrow", sink.getvalue())
+        published.compact()
+
+    epoch(0)
+
+    class Busy(Published):
+        """The publisher works between the two looks of a reader."""
+
+        def hold(self, reader: str, at: int) -> None:
+            if at == 0:
+                epoch(1)
+                epoch(2)
+            super().hold(reader, at)
+
+    held = Busy(files, 600, "diff").begin("me")
+    assert held == published.newest() > 0
+    for number in range(3, 9):
+        epoch(number)
+    names = files.names(".")
+    assert f"snapshot-{held:020d}.arrow" in names
+    assert {f"epoch-{number:020d}.arrow" for number in range(held + 1, 9)} <= {*names}
+
+
+def test_a_query_begins_with_the_snapshot_and_holds_what_it_has_not_committed(tmp_path: Path) -> None:
+    first = Simulation(publishing(tmp_path))
+    for epoch in range(4):
+        first.send("x", [(epoch, 1, 1)], epoch=epoch)
+        first.advance_to("x", epoch + 1)
+        first.run()
+    published: Any = Published.of(Files(tmp_path))
+    context: Any = SimpleNamespace(reporting=nullcontext, checkpoint="/c")
+    source: Any = importing(tmp_path).frames["given"]
+    newest = published.newest()
+
+    def poll(start: Any = None) -> tuple[ReplayReader, Any]:
+        reader = ReplayReader(context, source)
+        return reader, reader.latestOffset(start or reader.initialOffset(), ReadAllAvailable())
+
+    def read(start: Any, end: Any) -> list[str]:
+        found = ReplayReader(context, source).partitions(start, end)
+        return [Path(part.path).name for share in found for _, part in share.parts]  # type: ignore[attr-defined]
+
+    reader, end = poll()
+    planned = read(reader.initialOffset(), end)
+    assert (end["epoch"], end["since"]) == (3, newest)
+    assert f"snapshot-{newest:020d}.arrow" in planned
+    first.send("x", [(9, 9, 1)], epoch=4)
+    first.advance_to("x", 5)
+    first.run()
+    assert read(reader.initialOffset(), end) == planned, "a batch that runs again reads the same files"
+    assert list(published.holds().values()) == [newest]
+    reader.commit(end)
+    assert list(published.holds().values()) == [3]
+    again, later = poll(end)
+    assert (later["epoch"], later["epochs"]) == (4, end["epochs"] + 1)
+    assert list(published.holds().values()) == [3], "after a restart, too"
+    first.close("x")
+    first.run()
+    again, last = poll(later)
+    again.commit(last)
+    assert last["complete"]
+    assert published.holds() == {}
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    rows = ts.Dataflow("wrong").input("x", "n long").collection()
+    with pytest.raises(BadArgument, match="lease='soon'"):
+        rows.publish(tmp_path, lease="soon")
+    with pytest.raises(BadArgument, match="path"):
+        rows.publish(7)  # type: ignore[arg-type]
+
+
+def test_a_new_checkpoint_replaces_what_is_there(tmp_path: Path) -> None:
+    run(publishing(tmp_path), {"x": [[(1, 1, 1)], [(2, 1, 1)]]})
+    run(publishing(tmp_path, overwrite=True), {"x": [[(7, 1, 1)]]})
+
+    found = run(importing(tmp_path), {})["rows"]
+
+    assert rows_at(found) == [(7, 1)]
