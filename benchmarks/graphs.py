@@ -124,7 +124,7 @@ def foreach_batch(folder: Path, count: int) -> list[str]:
     return [sys.executable, "-m", "benchmarks.baselines.foreach_batch", str(folder), str(count)]
 
 
-def graphx(folder: Path, count: int) -> list[str]:
+def graphx(folder: Path, count: int, script: str = "graphx.scala") -> list[str]:
     import pyspark
 
     confs = {
@@ -136,7 +136,7 @@ def graphx(folder: Path, count: int) -> list[str]:
     }
     shell = str(Path(pyspark.__file__).parent / "bin" / "spark-shell")
     options = [part for name, value in confs.items() for part in ("--conf", f"{name}={value}")]
-    return [shell, "--master", "local[2]", *options, "-i", str(BASELINES / "graphx.scala")]
+    return [shell, "--master", "local[2]", *options, "-i", str(BASELINES / script)]
 
 
 def differential(folder: Path, count: int) -> list[str]:

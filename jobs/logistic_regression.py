@@ -41,7 +41,7 @@ class Newton(ts.Vertex):
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Store vectors; begin an epoch; or take a step with the sums."""
         if edge == 0:
-            values = np.stack([np.asarray(row) for row in batch["x"].to_pylist()])
+            values = batch["x"].combine_chunks().flatten().to_numpy().reshape(batch.num_rows, -1)
             ones = np.ones((len(values), 1))
             self.points.append((time.epoch, np.hstack([ones, values]), batch["y"].to_numpy()))
         elif edge == 1:
