@@ -463,6 +463,7 @@ class Dataflow:
         rounds_per_batch: int | None = None,
         parallel_rounds: bool | None = None,
         record: str | None = None,
+        log_to: str | os.PathLike[str] | None = None,
         replace: bool = False,
         warn_after: int | None = 10_000,
         keep: float | str | None = None,
@@ -495,6 +496,8 @@ class Dataflow:
                 the next micro-batch. None: yes, unless Spark allocates executors dynamically, encrypts its
                 traffic, or runs behind Spark Connect.
             record: a folder into which each worker's round is written, to be repeated by `testing.recorded`.
+            log_to: a folder into which each micro-batch writes what it did, by step, worker and epoch, as a
+                capture: `replay` reads it in another flow. Its columns are explained in "The system's log".
             replace: for a notebook cell that is run again: first stop queries of this process that read this
                 flow's inputs, or have the query's name or checkpoint. Sent records are kept if the checkpoint
                 is the same.
@@ -516,7 +519,9 @@ class Dataflow:
         from timely_spark.runtime.sinks.outputs import outputs_of
         from timely_spark.runtime.start import default_workers, start
 
-        check_arguments(session=session, checkpoint=checkpoint, name=name, sources=sources, record=record)
+        check_arguments(
+            session=session, checkpoint=checkpoint, name=name, sources=sources, record=record, log_to=log_to
+        )
         if workers is None:
             workers = default_workers(session, checkpoint)
         plan = with_warn_after(self.compile(workers), warn_after)
@@ -533,6 +538,7 @@ class Dataflow:
             rounds_per_batch=rounds_per_batch,
             parallel_rounds=parallel_rounds,
             record=record,
+            log_to=log_to,
             replace=replace,
             keep=keep,
         )

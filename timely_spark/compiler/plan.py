@@ -121,6 +121,8 @@ class Plan:
     budget: Any = None
     #: warn when a loop has so many iterations in one epoch; None: never
     warn_after: int | None = 10_000
+    #: whether workers measure each call and message, for the system's log
+    measured: bool = False
     #: by vertex and output, stages and loop of the feedback paths that no time gets through (one iteration)
     ends: dict[tuple[int, int], list[tuple[Through, Scope]]] = field(default_factory=dict)
     by_name: dict[str, Node] = field(init=False)

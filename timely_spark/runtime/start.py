@@ -53,6 +53,7 @@ from timely_spark.runtime.session import (
     same_python,
 )
 from timely_spark.runtime.sinks.sink import MemorySink, Output
+from timely_spark.runtime.sinks.system_log import SystemLog
 from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.lock import Lock
@@ -87,6 +88,7 @@ def start(
     rounds_per_batch: int | None = None,
     parallel_rounds: bool | None = None,
     record: str | None = None,
+    log_to: str | os.PathLike[str] | None = None,
     replace: bool = False,
     keep: float | str | None = None,
 ) -> Query:
@@ -97,6 +99,7 @@ def start(
     """
     require_spark()
     session = active_session(session)
+    plan = plan if log_to is None else dataclasses.replace(plan, measured=True)
     partitions = partitions if partitions is None else whole("partitions", partitions)
     rounds = Bound().rounds if rounds_per_batch is None else whole("rounds_per_batch", rounds_per_batch)
     name, arguments = name or plan.name, trigger_of(trigger)
@@ -125,6 +128,9 @@ def start(
         check(log, plan)
         for output in outputs:
             output.sink.prepare(session, output, log.checkpoint, flow["id"])
+        system_log = None if log_to is None else SystemLog(os.fspath(log_to))
+        if system_log is not None:
+            system_log.prepare(log.checkpoint, flow["id"])
         given = labels(plan.workers, flow["partitions"])
         context, epochs = _claimed(dataclasses.replace(context, checkpoint=log.checkpoint, labels=given))
         journals = [handle.journal(context.log, epochs[handle.name]) for handle in inputs]
@@ -136,7 +142,7 @@ def start(
         for output in outputs:
             confs |= output.sink.confs
         undo.callback(_stop_named, session, name)
-        driver = Driver(context, tuple(outputs))
+        driver = Driver(context, tuple(outputs), system_log)
         with applied(session, confs) as unset:
             running = _run(session, context, dataframes, driver, name=name, trigger=arguments)
         query = Query(

@@ -16,7 +16,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, perf_counter_ns
 from typing import Any
 
 import pyarrow as pa
@@ -121,6 +121,8 @@ class Worker:
         self.invocations: dict[int, list[Invocation]] = {}
         #: time spent in `step`, for statistics
         self.seconds = 0.0
+        #: if `plan.measured`, by ("call" or "message", step, epoch): number, records, bytes, nanoseconds
+        self.measured: dict[tuple[str, str, Any], list[int]] = {}
         self.context = CallContext(self)
         self._restore(state)
 
@@ -233,7 +235,18 @@ class Worker:
             invocations = self.invocations.setdefault(node.index, [])
             if node.template.logged:
                 invocations.append(invocation)
+        if not self.plan.measured:
+            self.context.run(node, invocation, capability)
+            return
+        started, batch = perf_counter_ns(), invocation.batch
         self.context.run(node, invocation, capability)
+        records = 0 if batch is None else batch.num_rows
+        self._measure("call", node, invocation.time, (1, records, 0, perf_counter_ns() - started))
+
+    def _measure(self, kind: str, node: Node, time: Any, counts: tuple[int, int, int, int]) -> None:
+        total = self.measured.setdefault((kind, node.name, time.epoch), [0, 0, 0, 0])
+        for i, count in enumerate(counts):
+            total[i] += count
 
     def vertex(self, node: Node) -> Vertex:
         """The node's vertex on this worker, restored from its snapshot on first use."""
@@ -276,6 +289,8 @@ class Worker:
             self.stats["sent"] += 1
             self.stats["bytes_sent"] += len(payload)
             self.stats["records_sent"] += table.num_rows
+            if self.plan.measured:
+                self._measure("message", node, time, (1, table.num_rows, len(payload), 0))
         for (index, time), tables in self.outputs.items():
             sink, payload = self.plan.nodes[index].name, to_bytes(pa.concat_tables(tables))
             items.append((self.worker, Output(sink=sink, epoch=time.epoch, payload=payload)))

@@ -23,6 +23,7 @@ from timely_spark.runtime.query.rounds import Rounds
 from timely_spark.runtime.query.run_context import RunContext
 from timely_spark.runtime.sinks.pending_outputs import PendingOutputs
 from timely_spark.runtime.sinks.sink import CaptureSink, Output
+from timely_spark.runtime.sinks.system_log import SystemLog
 from timely_spark.runtime.storage.blobs import files_of
 from timely_spark.runtime.storage.cancel import due
 from timely_spark.runtime.storage.log import RoundLog
@@ -44,6 +45,7 @@ class Driver:
 
     context: RunContext
     outputs: Sequence[Output]
+    system_log: SystemLog | None = None
     #: The state after this run's last batch, used for batch + 1 only.
     _last: _BatchState | None = field(default=None, repr=False)
 
@@ -87,6 +89,8 @@ class Driver:
         manifest = pending.into(replace(manifest, gone=gone, captured=captured))
         manifest = log.prune(manifest, keep=self.context.keep, seconds=self.context.keep_seconds)
         log.write(manifest, pa.concat_tables([result.rows, states.rows()]))
+        if self.system_log is not None:
+            self.system_log.write(manifest, states)
         log.check_owner()  # Spark commits the batch when this returns
         self._log_batch(manifest, result, time.perf_counter() - started)
         return _BatchState(manifest, coordinator, States(states.by_worker), sent)

@@ -30,6 +30,8 @@ class State(Item):
     indexed: int = 0
     #: milliseconds that the worker has taken in this batch
     ms: float = 0.0
+    #: if the plan is measured, what the worker did in this batch: kind, step, epoch, and the counts
+    measured: list[list[Any]] = field(default_factory=list)
 
     @classmethod
     def _of(cls, values: dict[str, Any]) -> State:
@@ -62,13 +64,16 @@ class States:
     gone: list[str] = field(default_factory=list)
     #: milliseconds of each worker in this batch
     took: dict[int, float] = field(default_factory=dict)
+    #: what each worker did in this batch: see `State.measured`
+    measured: dict[int, list[list[Any]]] = field(default_factory=dict)
 
     def enter(self, rows: pa.Table) -> None:
         """Enter the states among the rows of the operator, or of local rounds."""
         for worker, state in wire.read(rows, State):
             if (old := self.by_worker.get(worker)) is not None:
                 self.gone += sorted(old.files - state.files)
-            self.by_worker[worker] = replace(state, ms=0.0)
+            self.by_worker[worker] = replace(state, ms=0.0, measured=[])
+            self.measured.setdefault(worker, []).extend(state.measured)
             self.took[worker] = self.took.get(worker, 0.0) + state.ms
 
     @property
@@ -95,4 +100,6 @@ def write_state(blobs: Blobs, worker: Worker, batch: int, before: bytes | None, 
     data = worker.checkpoint(prefix)
     if before is None or size_of(before) != len(data) or blobs.get(before) != data:
         before = blobs.put(prefix, data)
-    return State(before, as_text(sorted(worker.references)), worker.sizes, worker.arrangement_bytes, ms)
+    measured = [[*key, *counts] for key, counts in worker.measured.items()]
+    references = as_text(sorted(worker.references))
+    return State(before, references, worker.sizes, worker.arrangement_bytes, ms, measured)

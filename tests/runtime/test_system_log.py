@@ -1,0 +1,101 @@
+"""The system's log: what is measured, and that measuring changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timely_spark as ts
+from timely_spark.errors import BadArgument
+from timely_spark.runtime.errors import OutputMismatch
+from timely_spark.runtime.sinks.system_log import SystemLog
+from timely_spark.testing import Simulation, run
+
+
+def reach() -> ts.Dataflow:
+    flow = ts.Dataflow("reach")
+    edges = flow.input("edges", "src long, dst long, diff long").collection(diff="diff")
+    roots = flow.input("roots", "node long").collection()
+
+    def hop(near: ts.Collection) -> ts.Collection:
+        return (
+            near.join(edges, left="node", right="src").select(node="dst").concat(roots).distinct(name="near")
+        )
+
+    roots.iterate(hop, name="hops").capture("out")
+    return flow
+
+
+def edges(epoch: int) -> list[tuple[int, int, int]]:
+    draw = random.Random(epoch)
+    return [(draw.randrange(9), draw.randrange(9), 1) for _ in range(6)]
+
+
+def test_measuring_changes_no_result() -> None:
+    plan = reach().compile(3)
+    given = [edges(epoch) for epoch in range(4)]
+
+    def rounds(plan: Any) -> list[Any]:
+        simulation = Simulation(plan)
+        for rows in given:
+            simulation.send("edges", rows)
+            simulation.send("roots", [0])
+            simulation.run()
+        return [(result.rows, result.header, result.stats) for _, result in simulation.log]
+
+    assert rounds(plan) == rounds(dataclasses.replace(plan, measured=True))
+
+
+def test_each_call_and_each_message_is_counted_at_its_step_and_epoch(
+    begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_ = ts.Dataflow.compile
+    monkeypatch.setattr(
+        ts.Dataflow,
+        "compile",
+        lambda self, workers=1: dataclasses.replace(compile_(self, workers), measured=True),
+    )
+    process = begin(reach(), workers=2, rounds=100, keep=50)
+    process.driver.system_log = SystemLog(str(tmp_path / "log"))
+    process.driver.system_log.prepare("checkpoint", "one")
+    stats: Counter[str] = Counter()
+    for epoch in range(3):
+        process.handles["edges"].send(edges(epoch))
+        process.handles["roots"].send([epoch])
+        process.batches()
+        newest = process.context.log.read(process.context.log.newest())
+        stats.update({name: n for name, n in newest.stats.items() if name in {"steps", "records", "sent"}})
+
+    flow = ts.Dataflow("analysis")
+    log = flow.replay("log", tmp_path / "log")
+    log.capture("rows")
+    found = run(flow, {})
+    rows = [row for table in found["rows"].epochs.values() for row in table.to_pylist()]
+
+    def total(kind: str, column: str = "count") -> int:
+        return sum(row[column] for row in rows if row["kind"] == kind)
+
+    assert total("call") == stats["steps"]
+    assert total("call", "records") == stats["records"]
+    assert total("message") == stats["sent"] > 0
+    assert {row["epoch"] for row in rows if row["kind"] == "call"} == {0, 1, 2}
+    assert {row["worker"] for row in rows if row["kind"] == "call"} == {0, 1}
+    assert all(row["ns"] > 0 for row in rows if row["kind"] == "call")
+    assert any(row["step"] == "hops.near" for row in rows if row["kind"] == "state")
+    assert {row["epoch"] for row in rows if row["kind"] == "frontier"} == {1, 2, 3}
+
+    process.driver.system_log.write(newest, process.driver._last.states)  # the batch runs again
+    assert len(run(flow, {})["rows"].epochs) == len(found["rows"].epochs)
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    with pytest.raises(BadArgument, match="log_to"):
+        ts.Dataflow("none").start(log_to=7)  # type: ignore[arg-type]
+    (tmp_path / "other.txt").write_text("")
+    with pytest.raises(OutputMismatch, match="holds other files"):
+        SystemLog(str(tmp_path)).prepare("checkpoint", "one")

@@ -1,0 +1,72 @@
+"""`SystemLog`: what each micro-batch did, by step and worker, as a capture that a flow can replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from timely_spark.operators import output_vertex as vertices
+from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
+from timely_spark.runtime.sinks.sink import Output
+from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.runtime.storage.states import States
+
+SCHEMA = pa.schema(
+    [
+        ("kind", pa.string()), ("step", pa.string()), ("worker", pa.int32()), ("epoch", pa.int64()),
+        ("count", pa.int64()), ("records", pa.int64()), ("bytes", pa.int64()), ("ns", pa.int64()),
+    ]
+)  # fmt: skip
+"""Columns: kind, step, worker, epoch (of the flow that is logged), count, records, bytes, ns; null where a
+kind has none. The page "The system's log" explains the kinds."""
+
+
+@dataclass
+class SystemLog:
+    """Writes one epoch for each micro-batch, numbered like it. The first attempt at a micro-batch counts."""
+
+    path: str
+
+    @property
+    def _sink(self) -> CaptureFolderSink:
+        return CaptureFolderSink(self.path)
+
+    def prepare(self, checkpoint: str, identity: str) -> None:
+        """Own the folder."""
+        output = Output(name="log", vertex=vertices.Output(SCHEMA), sink=self._sink)
+        self._sink.prepare(None, output, checkpoint, identity)
+
+    def write(self, manifest: Manifest, states: States) -> None:
+        """Write what a micro-batch did."""
+        if not Files(self.path).exists(self._sink._name(manifest.batch)):  # noqa: SLF001 - its own room
+            rows = [dict(zip(SCHEMA.names, row, strict=True)) for row in _rows(manifest, states)]
+            self._sink.write(manifest.batch, pa.Table.from_pylist(rows, SCHEMA))
+        if manifest.complete:
+            self._sink.complete()
+
+
+def _rows(manifest: Manifest, states: States) -> Iterator[Iterable[Any]]:
+    for worker, measured in sorted(states.measured.items()):
+        for kind, step, epoch, count, records, size, ns in measured:
+            if kind == "call":
+                yield kind, step, worker, epoch, count, records, None, ns
+            else:
+                yield kind, step, worker, epoch, count, records, size, None
+    for worker, state in sorted(states.by_worker.items()):
+        for step, size in state.sizes.items():
+            yield "state", step, worker, None, None, None, size, None
+    for output, times in manifest.frontier.items():
+        for time in times:
+            epoch = time[0] if isinstance(time, list) and time and isinstance(time[0], int) else None
+            yield "frontier", output, None, epoch, None, None, None, None
+    stats = manifest.stats
+    for worker, ms in sorted(states.took.items()):
+        yield "worker", None, worker, None, None, None, None, int(1e6 * ms)
+    flying, size = stats.get("rows_in_flight", 0), stats.get("bytes_in_flight", 0)
+    yield "batch", None, None, None, stats.get("rounds"), stats.get("records", 0), None, None
+    yield "in flight", None, None, None, flying, None, size, None
+    yield "notifications", None, None, None, manifest.notifications, None, None, None
