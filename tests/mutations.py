@@ -613,8 +613,8 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         [
             ("self.first = numbers[-1] + 1 if numbers else 0", "self.first = numbers[-1] if numbers else 0"),
             (
-                "self._file(position.sent - 1), table, durable=True, new=True)",
-                "self._file(position.sent - 1), table, durable=True)",
+                "_file(self.name, position.sent - 1), table, durable=True, new=True)",
+                "_file(self.name, position.sent - 1), table, durable=True)",
             ),
         ],
     ),

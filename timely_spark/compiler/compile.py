@@ -66,13 +66,10 @@ class _Compiler:
         self.exchanged: dict[int, Partition] = {}
         self.elided: dict[int, Partition] = {}
         self._chosen: dict[Stage, tuple[str, ...]] = {}
-        for edge in graph.edges:
-            need = edge.target.requires[edge.input] if edge.input < len(edge.target.requires) else None
-            if need is not None and not edge.target.is_routing:
-                self._require(edge, need)
-        for edge in graph.edges:  # a user's exchange comes after the requirements of stages
-            need = edge.target.requires[edge.input] if edge.input < len(edge.target.requires) else None
-            if need is not None and edge.target.is_routing and self._chosen.get(edge.target) is None:
+        for edge in sorted(graph.edges, key=lambda edge: edge.target.is_routing):  # user's exchanges last
+            stage = edge.target
+            need = stage.requires[edge.input] if edge.input < len(stage.requires) else None
+            if need is not None and not (stage.is_routing and stage in self._chosen):
                 self._require(edge, need)
         self.vertices = self._vertices()
 
@@ -144,34 +141,27 @@ class _Compiler:
     def _vertices(self) -> set[Stage]:
         vertices = {s for s in self.graph.stages if s.vertex is not None and not s.is_stateless}
         # each copy of a broadcast record counts, so a broadcast arrives before the next exchange
-        vertices |= {
-            stage
-            for stage in self.graph.stages
-            if stage.kind is Kind.BROADCAST and self._exchanged_again(stage)
-        }
-        while True:
-            behind = self._behind_exchange(vertices)
-            more = {
-                stage
-                for stage in self.graph.stages
-                if stage not in vertices
-                and not stage.is_source
-                and (
-                    (stage.is_stateless and behind[stage])
-                    or (
-                        stage not in self.at_sources
-                        and len(self.out[stage]) > 1
-                        and (stage.is_stateless or behind[stage])
-                    )
-                    or (stage in self.at_sources and len(self.out[stage]) > 1 and behind[stage])
-                )
-            }
-            if not more:
-                break
+        vertices |= {s for s in self.graph.stages if s.kind is Kind.BROADCAST and self._exchanged_again(s)}
+        while more := self._sharing_work(vertices):
             vertices |= more
         variables = [stage for stage in self.graph.stages if stage.kind is Kind.VARIABLE]
         vertices |= {stage for stage in variables if self._in_vertexless_cycle(stage, vertices)}
         return vertices | self._with_many_routes(vertices)
+
+    def _sharing_work(self, vertices: set[Stage]) -> set[Stage]:
+        """Stages whose work would be repeated on channels: for each reader, or behind an exchange."""
+        behind = self._behind_exchange(vertices)
+        found = set()
+        for stage in self.graph.stages:
+            if stage not in vertices and not stage.is_source:
+                shared = len(self.out[stage]) > 1
+                if (
+                    stage.is_stateless or shared
+                    if behind[stage]
+                    else stage.is_stateless and shared and stage not in self.at_sources
+                ):
+                    found.add(stage)
+        return found
 
     def _with_many_routes(self, vertices: set[Stage]) -> set[Stage]:
         """Stages where the number of channels would multiply: k diamonds in a row have 2^k routes.

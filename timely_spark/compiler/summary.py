@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -110,24 +110,13 @@ class PlanSummary:
 
     def _path(self, start: int) -> list[str]:
         """The steps on a shortest path to an output or a probe."""
-        before: dict[int, int | None] = {start: None}
-        todo = deque([start])
+        seen, todo = {start}, deque([[start]])
         while todo:
-            index = todo.popleft()
-            if Kind(self.steps[index][1]).is_end:
-                path = []
-                at: int | None = index
-                while at is not None:
-                    path.append(self.steps[at][0])
-                    at = before[at]
-                return path[::-1]
-            for successor in self._successors(index):
-                if successor not in before:
-                    before[successor] = index
-                    todo.append(successor)
+            path = todo.popleft()
+            if Kind(self.steps[path[-1]][1]).is_end:
+                return [self.steps[index][0] for index in path]
+            for edge in self.reach.out[2 * path[-1] + 1] if self.reach is not None else ():
+                if (successor := edge.target // 2) not in seen:
+                    seen.add(successor)
+                    todo.append([*path, successor])
         return [self.steps[start][0]]
-
-    def _successors(self, index: int) -> Iterable[int]:
-        if self.reach is not None:
-            for edge in self.reach.out[2 * index + 1]:
-                yield edge.target // 2

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.compiler.partitioning import BROADCAST
-from timely_spark.compiler.plan import Node, Plan, Source
+from timely_spark.compiler.plan import Node, Plan
 from timely_spark.coordinator.bounds import lowered_bounds, with_bounds
 from timely_spark.coordinator.coordinator import Coordinator
 from timely_spark.coordinator.differences import compare
@@ -114,12 +114,10 @@ class _Migrator:
         messages: pa.Table,
         blobs: Blobs | None,
     ) -> None:
-        self.old_plan, self.plan, self.snapshot, self.blobs = before, plan, snapshot, blobs
+        self.plan, self.snapshot, self.blobs = plan, snapshot, blobs
         self.new_plan, self.differences = plan.described(), compare(before, plan)
-        self.old_plan, self.bounded = (
-            with_bounds(before, self.new_plan),
-            lowered_bounds(before, self.new_plan),
-        )
+        self.old_plan = with_bounds(before, self.new_plan)
+        self.bounded = lowered_bounds(before, self.new_plan)
         self.stages: dict[str, Stage] = {stage.name: stage for stage in plan.stages}
         self.heads = [self._head(worker, state) for worker, state in enumerate(states)]
         self.messages = sorted(
@@ -395,10 +393,11 @@ class _Migrator:
         inputs_at: Counter[tuple[int, Any]] = Counter()
         for source in self.plan.inputs:
             for index in source.entries:
-                at, channel = self._entry_epoch(source, index, inputs), self.plan.channels[index]
-                if at is None:
-                    continue
-                if (time := channel.summary.results_in(self.plan.times.epoch(at))) is not None:
+                epoch, channel = inputs[source.name], self.plan.channels[index]
+                if epoch is None and index in source.late:  # a closed source, open for late rows
+                    epoch = self.snapshot["after"].get(source.name)
+                time = None if epoch is None else channel.summary.results_in(self.plan.times.epoch(epoch))
+                if time is not None:
                     inputs_at[self.plan.nodes[channel.target].arrives, time] += 1
 
         def counted() -> Tracker:
@@ -413,11 +412,6 @@ class _Migrator:
                     for worker in workers:
                         worker.pending.add(Pending(node.index, time, time))
         return counted()
-
-    def _entry_epoch(self, source: Source, entry: int, inputs: Mapping[str, Any]) -> int | None:
-        """The epoch of an entry of an input; a closed source has entries that are open for late rows."""
-        at: int | None = inputs[source.name]
-        return self.snapshot["after"].get(source.name) if at is None and entry in source.late else at
 
     def _initial_notifications(self, node: Node, tracker: Tracker) -> Iterable[Any]:
         """The times of notifications for vertices that are new, or announce their repartitioned state."""

@@ -262,15 +262,7 @@ def where(
         >>> ts.testing.run(flow, {"x": [[1, 2, 3, 4]]})["out"].rows()
         {0: [(2,), (3,)]}
     """
-    return stream.then(
-        "where",
-        [stream.schema],
-        name=name,
-        vertex=_checked(stream, _Where(predicate)),
-        keeps=_all(stream),
-        detail=_text(predicate),
-        parameters=_expression(predicate),
-    )[0]
+    return _filtered("where", stream, _Where(predicate), outputs=1, name=name)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,16 +289,7 @@ def branch(
         >>> ts.testing.run(flow, {"x": [[1, 2, 3]]})["odd"].rows()
         {0: [(1,), (3,)]}
     """
-    trues, falses = stream.then(
-        "branch",
-        [stream.schema] * 2,
-        name=name,
-        vertex=_checked(stream, _Branch(predicate)),
-        keeps=_all(stream),
-        detail=_text(predicate),
-        parameters=_expression(predicate),
-    )
-    return Branches(trues, falses)
+    return Branches(*_filtered("branch", stream, _Branch(predicate), outputs=2, name=name))
 
 
 @operator(Stream)
@@ -391,31 +374,34 @@ def map_batches(
     )[0]
 
 
-def _checked(stream: Stream, vertex: _Where) -> _Where:
-    """Evaluate an expression on an empty table, so that mistakes show when the graph is built."""
-    if not callable(vertex.predicate) and not isinstance(vertex.predicate, pc.Expression):
-        msg = f"where: {vertex.predicate!r} is neither an expression nor a function"
+def _filtered(
+    operator: str, stream: Stream, vertex: _Where, *, outputs: int, name: str | None
+) -> tuple[Stream, ...]:
+    """A step that passes records by a predicate; an expression is checked on an empty table at once."""
+    predicate = vertex.predicate
+    if not callable(predicate) and not isinstance(predicate, pc.Expression):
+        msg = f"{operator}: {predicate!r} is neither an expression nor a function"
         hint = "write pc.field('n') > 1 (pyarrow.compute as pc), or lambda row: row.n > 1."
         raise SchemaError(msg, where=caller(), hint=hint)
-    if isinstance(vertex.predicate, pc.Expression):
+    if isinstance(predicate, pc.Expression):
         try:
             passes = vertex.split(stream.schema.empty_table())
         except pa.ArrowException as error:
-            msg = f"where: {error}; the input has ({describe(stream.schema)})"
+            msg = f"{operator}: {error}; the input has ({describe(stream.schema)})"
             raise SchemaError(msg, where=caller(), hint="check the columns' names and types.") from error
         if not pa.types.is_boolean(passes.type):
-            msg = f"where: the expression gives {passes.type}, not boolean"
-            raise SchemaError(msg, where=caller(), hint="compare with something.")
-    return vertex
-
-
-def _all(stream: Stream) -> dict[str, str]:
-    return {column: column for column in stream.schema.names}
-
-
-def _expression(predicate: Any) -> dict[str, str]:
-    """The predicate's part of a plan's identity: expressions can be compared, functions cannot."""
-    return {"predicate": str(predicate)} if isinstance(predicate, pc.Expression) else {}
+            msg = f"{operator}: the expression {predicate} gives {passes.type}, not boolean"
+            raise SchemaError(msg, where=caller(), hint="compare with a value: pc.field('n') > 1.")
+    return stream.then(
+        operator,
+        [stream.schema] * outputs,
+        name=name,
+        vertex=vertex,
+        keeps={column: column for column in stream.schema.names},
+        detail=_text(predicate),
+        # expressions can be compared at a restart, functions cannot
+        parameters={"predicate": str(predicate)} if isinstance(predicate, pc.Expression) else {},
+    )
 
 
 def _text(function: Any) -> str:

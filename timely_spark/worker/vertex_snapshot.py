@@ -179,12 +179,8 @@ def _is_setting(value: Any) -> bool:
     if isinstance(value, tuple | frozenset):
         return all(map(_is_setting, value))
     kind: Any = type(value)
-    return isinstance(value, _ATOMS) or callable(value) or (is_dataclass(kind) and _frozen(kind))
-
-
-def _frozen(kind: Any) -> bool:
-    frozen: bool = kind.__dataclass_params__.frozen
-    return frozen
+    frozen = is_dataclass(kind) and bool(kind.__dataclass_params__.frozen)
+    return frozen or isinstance(value, _ATOMS) or callable(value)
 
 
 def instance(template: Vertex) -> Vertex:

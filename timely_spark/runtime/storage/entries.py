@@ -165,7 +165,7 @@ class Journal:
         self._interrupted = entry
         # `new`: a second process that sends into the same input gets an error, and overwrites nothing
         try:
-            self.log.files.write_table(self._file(position.sent - 1), table, durable=True, new=True)
+            self.log.files.write_table(_file(self.name, position.sent - 1), table, durable=True, new=True)
         except FileExistsError:  # some network file systems raise this after creating the link
             if not self._is_written(entry):
                 self._interrupted = None
@@ -199,11 +199,8 @@ class Journal:
         return exists and bool(self._head(number)["id"] == entry.id)
 
     def _head(self, number: int) -> dict[str, Any]:
-        files, name = self.log.files, self._file(number)
+        files, name = self.log.files, _file(self.name, number)
         return {"id": None} | files.head(name, files.found(name, files.schema(name)))
-
-    def _file(self, number: int) -> str:
-        return _file(self.name, number)
 
 
 def close_source(log: RoundLog, name: str) -> None:
