@@ -87,12 +87,12 @@ class Graph:
         A reserved column name (``__timely_...``) must be in `own`, or be a column of an input. `parts` are
         other fields of `Stage`.
         """
-        title = self.names.add(scope.title, called or operator, name, caller())
+        where = caller()
+        title = self.names.add(scope.title, called or operator, name, where)
         needs = tuple(requires) if requires is not None else (None,) * max(1, len(inputs))
         for (source, port), need in zip(inputs, needs, strict=False):
             if need is not None:
                 check_columns(title.full, source.outputs[port], need.columns, keys=True)
-        where = caller()
         known = {*own, *(name for source, port in inputs for name in source.outputs[port].names)}
         for schema in outputs:
             check_names(title.full, where, schema, known=known)

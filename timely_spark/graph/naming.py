@@ -37,7 +37,7 @@ class Name:
 
     def update(self) -> None:
         """Recompute `full`."""
-        self.full = f"{self.outer.full}.{self.text}" if self.outer is not None else self.text
+        self.full = _inside(self.outer, self.text)
 
     @property
     def is_stable(self) -> bool:
@@ -55,6 +55,16 @@ class Owner:
     full: str
     given: bool
     stable: bool
+
+    def part(self, outer: Name | None, word: str) -> str:
+        """The text of a step's name in loop `outer`; the operator's own loops have its name."""
+        inside = outer is not None and f"{outer.full}.".startswith(f"{self.full}.")
+        return word if inside else f"{self.text}.{word}"
+
+
+def _inside(outer: Name | None, text: str) -> str:
+    """The full name of a step in a loop."""
+    return text if outer is None else f"{outer.full}.{text}"
 
 
 @dataclass(eq=False)
@@ -83,8 +93,7 @@ class Names:
         if given is not None and given == owner.argument:
             word = owner.text
         else:
-            within = outer is not None and f"{outer.full}.".startswith(f"{owner.full}.")
-            word = (given or kind) if within else f"{owner.text}.{given or kind}"
+            word = owner.part(outer, given or kind)
         return self._derived(outer, word, kind, where, stable=owner.stable)
 
     def part(self, of: Name, word: str) -> Name:
@@ -96,12 +105,9 @@ class Names:
         if argument is None or (self.owner is not None and self.owner.argument == argument):
             return self.owner
         if self.owner is None:
-            full = f"{outer.full}.{argument}" if outer is not None else argument
-            return Owner(argument, argument, full, given=True, stable=True)
-        within = outer is not None and f"{outer.full}.".startswith(f"{self.owner.full}.")
-        text = argument if within else f"{self.owner.text}.{argument}"
-        full = f"{outer.full}.{text}" if outer is not None else text
-        return Owner(argument, text, full, given=False, stable=self.owner.stable)
+            return Owner(argument, argument, _inside(outer, argument), given=True, stable=True)
+        text = self.owner.part(outer, argument)
+        return Owner(argument, text, _inside(outer, text), given=False, stable=self.owner.stable)
 
     @contextmanager
     def by(self, owner: Owner | None) -> Iterator[Owner | None]:
@@ -116,7 +122,7 @@ class Names:
         if not isinstance(text, str) or not text or set(text) & set("./\\\0\n"):
             msg = f"step name {text!r} is no text, is empty, or has one of . / \\ in it"
             raise GraphError(msg, where=where, hint="use letters, digits, _ and -.")
-        full = f"{outer.full}.{text}" if outer is not None else text
+        full = _inside(outer, text)
         if (other := self.every.get(full)) is not None:
             if other.given:
                 msg = f"step {full!r} has the name of the step at {other.where}"
@@ -133,10 +139,10 @@ class Names:
         return name
 
     def _free(self, outer: Name | None, word: str) -> str:
-        prefix, text = f"{outer.full}." if outer is not None else "", word
-        while prefix + text in self.every:
-            self.derived[prefix + word] += 1
-            text = f"{word}_{self.derived[prefix + word] + 1}"
+        text, full = word, _inside(outer, word)
+        while _inside(outer, text) in self.every:
+            self.derived[full] += 1
+            text = f"{word}_{self.derived[full] + 1}"
         return text
 
     def _give_way(self, name: Name) -> None:

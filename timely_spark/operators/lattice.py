@@ -21,12 +21,11 @@ from timely_spark.graph import (
     caller,
     check_columns,
     composed,
-    describe,
     names,
     operator,
     whole,
 )
-from timely_spark.operators.rows import Expression, check_function, map_records, project
+from timely_spark.operators.rows import Expression, check_function, check_predicate, passing
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.history import RowTimes, compaction, stamped
@@ -186,28 +185,7 @@ class Reached(Stateless):
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         """The keys."""
-        if isinstance(self.reached, pc.Expression):
-            passes = project(batch, {"passes": self.reached}).column("passes")
-        else:
-            reached = self.reached
-            passes = pa.array(map_records(lambda row: bool(reached(row)), batch), pa.bool_())
-        return (batch.filter(passes).select(list(self.keys)),)
-
-
-def _check_threshold(stream: Stream, reached: Any) -> None:
-    """Evaluate the expression on no records."""
-    hint = "write pc.field('n') >= 3 (pyarrow.compute as pc), or lambda row: row.n >= 3."
-    if not isinstance(reached, pc.Expression):
-        msg = f"when: {reached!r} is neither an expression nor a function"
-        raise SchemaError(msg, where=caller(), hint=hint)
-    try:
-        kind = project(stream.schema.empty_table(), {"passes": reached}).schema.field(0).type
-    except pa.ArrowException as error:
-        msg = f"when: {error}; the input has ({describe(stream.schema)})"
-        raise SchemaError(msg, where=caller(), hint=hint) from error
-    if not pa.types.is_boolean(kind):
-        msg = f"when: the expression gives {kind}, not boolean"
-        raise SchemaError(msg, where=caller(), hint="compare with something.")
+        return (batch.filter(passing(self.reached, batch)).select(list(self.keys)),)
 
 
 def _merge(merge: Merge, left: Any, right: Any) -> pa.Array:
@@ -246,9 +224,8 @@ def merge(
             numbers `bit_wise_or`. (`distinct` is the lattice of sets of records.)
         keys: the key columns.
 
-    **Columns:** in: `keys` and `value`, none nested, others are dropped; null and NaN values are
-    ignored. Out:
-    `keys`, `value`.
+    **Columns:** in: `keys` and `value`, none nested, others are dropped; null and NaN values are ignored.
+    Out: `keys`, `value`.
 
     Example:
         Who knows what, by messages that may come in any order, and twice:
@@ -326,11 +303,10 @@ def when(
     """
     keys = names("when", keys)
     check_columns("when", stream.schema, keys, keys=True)
-    threshold = Reached(reached, keys)
-    if not callable(reached):
-        _check_threshold(stream, reached)
+    check_predicate("when", stream, reached)
     schema = pa.schema([stream.schema.field(key) for key in keys])
-    passed = stream.then("threshold", [schema], vertex=threshold, keeps={key: key for key in keys})
+    vertex = Reached(reached, keys)
+    passed = stream.then("threshold", [schema], vertex=vertex, keeps={key: key for key in keys})
     return passed[0].distinct(name=name)
 
 

@@ -93,14 +93,8 @@ class _Where(Stateless):
     def condition(self) -> pc.Expression | None:
         return self.predicate if isinstance(self.predicate, pc.Expression) else None
 
-    def split(self, batch: pa.Table) -> pa.Array | pa.ChunkedArray:
-        if isinstance(self.predicate, pc.Expression):
-            return project(batch, {"passes": self.predicate}).column("passes")
-        predicate = self.predicate
-        return pa.array(map_records(lambda row: bool(predicate(row)), batch), pa.bool_())
-
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        passes = self.split(batch)
+        passes = passing(self.predicate, batch)
         # no copy if all records pass
         return (batch if pc.all(passes, skip_nulls=False).as_py() else batch.filter(passes),)
 
@@ -111,7 +105,7 @@ class _Branch(_Where):
         return None
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        passes = pc.fill_null(self.split(batch), fill_value=False)
+        passes = pc.fill_null(passing(self.predicate, batch), fill_value=False)
         return batch.filter(passes), batch.filter(pc.invert(passes))
 
 
@@ -151,6 +145,13 @@ def map_records(function: Callable[[Any], Any], batch: pa.Table) -> list[Any]:
     except Exception as error:
         raise RecordError(row) from error
     return results
+
+
+def passing(predicate: Expression | Callable[[Any], bool], batch: pa.Table) -> pa.Array | pa.ChunkedArray:
+    """Row by row, whether a predicate is true."""
+    if isinstance(predicate, pc.Expression):
+        return project(batch, {"passes": predicate}).column("passes")
+    return pa.array(map_records(lambda row: bool(predicate(row)), batch), pa.bool_())
 
 
 @operator(Stream)
@@ -377,21 +378,9 @@ def map_batches(
 def _filtered(
     operator: str, stream: Stream, vertex: _Where, *, outputs: int, name: str | None
 ) -> tuple[Stream, ...]:
-    """A step that passes records by a predicate; an expression is checked on an empty table at once."""
+    """A step that passes records by a predicate."""
     predicate = vertex.predicate
-    if not callable(predicate) and not isinstance(predicate, pc.Expression):
-        msg = f"{operator}: {predicate!r} is neither an expression nor a function"
-        hint = "write pc.field('n') > 1 (pyarrow.compute as pc), or lambda row: row.n > 1."
-        raise SchemaError(msg, where=caller(), hint=hint)
-    if isinstance(predicate, pc.Expression):
-        try:
-            passes = vertex.split(stream.schema.empty_table())
-        except pa.ArrowException as error:
-            msg = f"{operator}: {error}; the input has ({describe(stream.schema)})"
-            raise SchemaError(msg, where=caller(), hint="check the columns' names and types.") from error
-        if not pa.types.is_boolean(passes.type):
-            msg = f"{operator}: the expression {predicate} gives {passes.type}, not boolean"
-            raise SchemaError(msg, where=caller(), hint="compare with a value: pc.field('n') > 1.")
+    check_predicate(operator, stream, predicate)
     return stream.then(
         operator,
         [stream.schema] * outputs,
@@ -399,9 +388,27 @@ def _filtered(
         vertex=vertex,
         keeps={column: column for column in stream.schema.names},
         detail=_text(predicate),
-        # expressions can be compared at a restart, functions cannot
+        # a restart compares expressions; functions cannot be compared
         parameters={"predicate": str(predicate)} if isinstance(predicate, pc.Expression) else {},
     )
+
+
+def check_predicate(operator: str, stream: Stream, predicate: Any) -> None:
+    """Evaluate an expression on an empty table, so that mistakes show when the graph is built."""
+    if callable(predicate):
+        return
+    hint = "write pc.field('n') > 1 (pyarrow.compute as pc), or lambda row: row.n > 1."
+    if not isinstance(predicate, pc.Expression):
+        msg = f"{operator}: {predicate!r} is neither an expression nor a function"
+        raise SchemaError(msg, where=caller(), hint=hint)
+    try:
+        kind = passing(predicate, stream.schema.empty_table()).type
+    except pa.ArrowException as error:
+        msg = f"{operator}: {error}; the input has ({describe(stream.schema)})"
+        raise SchemaError(msg, where=caller(), hint="check the columns' names and types.") from error
+    if not pa.types.is_boolean(kind):
+        msg = f"{operator}: the expression {predicate} gives {kind}, not boolean"
+        raise SchemaError(msg, where=caller(), hint=hint)
 
 
 def _text(function: Any) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -178,9 +178,8 @@ def _is_setting(value: Any) -> bool:
     """Whether a value is immutable: vertices share the template's object, which is not part of a state."""
     if isinstance(value, tuple | frozenset):
         return all(map(_is_setting, value))
-    kind: Any = type(value)
-    frozen = is_dataclass(kind) and bool(kind.__dataclass_params__.frozen)
-    return frozen or isinstance(value, _ATOMS) or callable(value)
+    dataclass_ = getattr(type(value), "__dataclass_params__", None)
+    return isinstance(value, _ATOMS) or callable(value) or (dataclass_ is not None and dataclass_.frozen)
 
 
 def instance(template: Vertex) -> Vertex:

@@ -3,8 +3,8 @@
 While rounds are small, one process runs all workers and the coordinator: this one where it shares the machine
 with the executors, else a task. Larger rounds are run by a barrier stage, whose tasks host a share of the
 workers each and exchange rows directly. Where that is impossible, one task runs them, and an exchange of more
-than 4 MB waits for the next micro-batch. How far a batch goes stands in the manifest before it; where its
-rounds run does not matter to their results.
+than 4 MB waits for the next micro-batch. The limits of a batch are in the manifest before it, so a repeated
+batch runs the same rounds; the results do not depend on the processes that run them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from timely_spark.runtime.query.run_context import ROWS_DDL, RunContext
 from timely_spark.runtime.session import on_one_machine, slots
 from timely_spark.runtime.storage.blobs import files_of
 from timely_spark.runtime.storage.states import States, write_state
-from timely_spark.worker import ROWS, Worker, wire
+from timely_spark.worker import ROWS, wire
 from timely_spark.worker.wire import Failure, Header, Item, Message, Output, RowKind
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: What one process runs, even if parallel tasks could, and even the driver's: less than their start takes.
+#: Rounds up to this size run in one process, perhaps the driver's: starting parallel tasks takes longer.
 SMALL = Bound(exchanged=1 << 20, delivered=4 << 20)
 #: Seconds until a barrier stage must have begun; and how often it may fail, since Spark does not try again.
 BEGIN, ATTEMPTS = 60.0, 4
-#: Seconds to wait for another executor in the place of a lost one; Spark looks every 15 seconds only.
+#: Seconds to wait until another executor replaces a lost one; Spark looks only every 15 seconds.
 REPLACED = 10.0
 
 
@@ -176,7 +176,7 @@ class Rounds:
 
 
 def _reason(error: Exception) -> str:
-    """The line of a long error that says most."""
+    """The line of an error that names the lost peer; else the first line."""
     lines = str(error).splitlines() or [repr(error)]
     return next((line for line in lines if PeerLost.__name__ in line), lines[0])
 
@@ -335,8 +335,8 @@ def _run(job: _Job, coordinator: Coordinator, share: Share) -> tuple[RoundResult
     folder = context.record
     watch = None if folder is None else lambda recorded: recorded.write(folder)
     with live(context.log, job.batch, "rounds") as progress:
-        # every process knows all reports, and one writes them
-        report = progress.round if share.rank == 0 else _unseen
+        # all processes have the reports of all workers, so one of them writes the progress
+        report = progress.round if share.rank == 0 else (lambda _result, _worker: None)
         result, workers = run_local_rounds(
             coordinator, start, states, job.bound, share=share, blobs=blobs, watch=watch, report=report
         )
@@ -346,10 +346,6 @@ def _run(job: _Job, coordinator: Coordinator, share: Share) -> tuple[RoundResult
     ]
     result = replace(result, rows=share.own(result.rows), outputs=share.own(result.outputs))
     return result, wire.table(changed)
-
-
-def _unseen(_result: RoundResult, _worker: Worker | None) -> None:
-    pass
 
 
 def _as_rows(outputs: pa.Table) -> pa.Table:
