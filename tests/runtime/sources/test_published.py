@@ -212,6 +212,27 @@ def test_a_query_begins_with_the_snapshot_and_holds_what_it_has_not_committed(tm
     assert published.holds() == {}
 
 
+def test_with_available_now_a_snapshot_that_has_all_epochs_is_read(tmp_path: Path) -> None:
+    first = Simulation(publishing(tmp_path))
+    first.send("x", [(1, 1, 1)])
+    first.advance_to("x", 1)
+    first.run()
+    published: Any = Published.of(Files(tmp_path))
+    published.compact()
+    assert [name for name in published.files.names(".") if name[0] != "_"] == [f"snapshot-{0:020d}.arrow"]
+    context: Any = SimpleNamespace(reporting=nullcontext, checkpoint="/c")
+    reader = ReplayReader(context, importing(tmp_path).frames["given"])  # type: ignore[arg-type]
+    reader.prepareForTriggerAvailableNow()
+    first.send("x", [(2, 2, 1)], epoch=1)
+    first.advance_to("x", 2)
+    first.run()
+
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+
+    assert (end["epoch"], end["epochs"]) == (0, 1)
+    assert len(reader.partitions(reader.initialOffset(), end)) == 1
+
+
 def test_mistakes(tmp_path: Path) -> None:
     rows = ts.Dataflow("wrong").input("x", "n long").collection()
     with pytest.raises(BadArgument, match="lease='soon'"):

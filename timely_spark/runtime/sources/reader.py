@@ -270,7 +270,12 @@ class ReplayReader(Reader):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read what is there now, and nothing later."""
         with self.context.reporting():
-            self._target = self.source.after(-1)
+            since, published = -1, self.source.published
+            if published is not None:
+                if published.held(self._reader) is None:
+                    published.begin(self._reader)  # so that what is there now stays
+                since = published.newest()
+            self._target = self.source.after(-1, since)
 
     @property
     def _reader(self) -> str:
