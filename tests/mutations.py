@@ -415,7 +415,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             "tests/differential/test_law.py",
         ],
         [
-            ("return compaction(since + 1, PRODUCT", "return compaction(since + 2, PRODUCT"),
+            ("table = compaction(since + 1, PRODUCT", "table = compaction(since + 2, PRODUCT"),
         ],
     ),
     (

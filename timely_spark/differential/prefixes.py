@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from timely_spark.differential.trace import DIFF, check_since, consolidate, consolidation, numbers, replaced
+from timely_spark.differential.trace import (
+    DIFF,
+    check_since,
+    consolidate,
+    consolidation,
+    narrowed,
+    numbers,
+    replaced,
+)
 from timely_spark.errors import StateError
 from timely_spark.graph import Partitioner, Stateless, States, Vertex
 from timely_spark.state.arrangement import Arrangement, paired
@@ -74,7 +82,7 @@ class Index(Vertex):
         rows = batch.drop_columns([AT])
         within = self.state.within
         hashed = paired(_hashed(batch), hashes(rows, within)) if within else _hashed(batch)
-        self.state.insert(stamped(rows, time), hashed, consolidation(since - 1))
+        self.state.insert(narrowed(stamped(rows, time)), hashed, consolidation(since - 1))
         self.send_by(0, time, batch)
 
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:

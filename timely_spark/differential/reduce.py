@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from timely_spark.differential.arranged import index_of
 from timely_spark.differential.reducers import Logic
-from timely_spark.differential.trace import check_since, consolidate, consolidation
+from timely_spark.differential.trace import check_since, consolidate, consolidation, narrowed
 from timely_spark.differential.working import HasNulls, Side, Values, WorkingSet
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
@@ -100,7 +100,7 @@ class Reduce(BufferingVertex):
             self.interesting.setdefault(self._context.times.decode(moment), []).append(keys)
         for trace, side in ((self.input, work.records), (self.output, work.results)):
             if side.fresh:
-                trace.insert(pa.concat_tables(side.fresh), compact=consolidation(self._since))
+                trace.insert(narrowed(pa.concat_tables(side.fresh)), compact=consolidation(self._since))
 
     def checkpoint(self) -> Mapping[str, Any]:
         """The traces, the buffered changes and the interesting times."""

@@ -28,8 +28,9 @@ Compact = Callable[[Hashes, pa.Table], tuple[Hashes, pa.Table]]
 Fold = Callable[[pa.Table, Groups], tuple[Indices, pa.Table]]
 """Combines the rows of each group: in the order of the groups, a row number and the combined row."""
 
-_TIME = "__timely_time"
-EPOCH = f"{_TIME}0"
+TIME = "__timely_time"
+"""The beginning of the names of time columns."""
+EPOCH = f"{TIME}0"
 """The column of epochs."""
 
 
@@ -44,18 +45,18 @@ def stamped(table: pa.Table, time: Any) -> pa.Table:
         text = json.dumps(time.encode(), separators=(",", ":"))
         return table.append_column(EPOCH, pa.repeat(text, table.num_rows))
     for i, value in enumerate(time):
-        table = table.append_column(f"{_TIME}{i}", pa.array(np.full(table.num_rows, value, np.int64)))
+        table = table.append_column(f"{TIME}{i}", pa.array(np.full(table.num_rows, value, np.int64)))
     return table
 
 
 def time_columns(table: pa.Table) -> list[str]:
     """The names of the time columns."""
-    return [column for column in table.schema.names if column.startswith(_TIME)]
+    return [column for column in table.schema.names if column.startswith(TIME)]
 
 
 def epochs_of(table: pa.Table) -> Indices:
     """The epochs of rows with times of the library's own kinds."""
-    epochs: Indices = flat(table.column(EPOCH)).to_numpy()
+    epochs: Indices = flat(table.column(EPOCH)).to_numpy().astype(np.int64, copy=False)
     return epochs
 
 

@@ -386,14 +386,22 @@ def from_bytes(data: Any, *, validate: bool = True) -> pa.Table:
 
 def _narrowed(table: pa.Table) -> pa.Table:
     for i, field in enumerate(table.schema):
-        if field.type != pa.int64():
-            continue
-        bounds = pc.min_max(table.column(i))
-        low, high = bounds["min"].as_py() or 0, bounds["max"].as_py() or 0
-        for kind in (pa.int8(), pa.int16(), pa.int32()):
-            limit = 1 << (kind.bit_width - 1)
-            if -limit <= low and high < limit:
-                narrow = field.with_type(kind).with_metadata({**(field.metadata or {}), **_NARROWED})
-                table = table.set_column(i, narrow, table.column(i).cast(kind, safe=False))
-                break
+        if field.type == pa.int64() and (kind := narrowest(table.column(i))) != pa.int64():
+            narrow = field.with_type(kind).with_metadata({**(field.metadata or {}), **_NARROWED})
+            table = table.set_column(i, narrow, table.column(i).cast(kind, safe=False))
     return table
+
+
+def narrowest(column: pa.ChunkedArray) -> pa.DataType:
+    """The narrowest type of integers that holds a column of integers.
+
+    >>> narrowest(pa.chunked_array([[3, -129]]))
+    DataType(int16)
+    """
+    bounds = pc.min_max(column)
+    low, high = bounds["min"].as_py() or 0, bounds["max"].as_py() or 0
+    for kind in (pa.int8(), pa.int16(), pa.int32()):
+        limit = 1 << (kind.bit_width - 1)
+        if -limit <= low and high < limit:
+            return kind
+    return pa.int64()

@@ -42,7 +42,7 @@ def _repartitioned(values: Sequence[Any], input_: int, workers: int, partition: 
         rows = _rows([table for value in values for table in value.batches()], input_, workers, partition)
         for arrangement, tables in zip(made, rows, strict=True):
             if tables:
-                arrangement.insert(pa.concat_tables(tables))
+                arrangement.insert(pa.concat_tables(tables, promote_options="permissive"))
         return made
     items = [item for value in values for item in value]
     if all(isinstance(item, pa.Table) for item in items):

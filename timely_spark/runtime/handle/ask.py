@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 
 from timely_spark.captured import sorted_rows
-from timely_spark.differential.trace import DIFF, consolidate, consolidation, numbers, replaced
+from timely_spark.differential.trace import DIFF, consolidate, consolidation, numbers
 from timely_spark.errors import SchemaError, shorten
 from timely_spark.graph import caller, describe, refuse, seconds
 from timely_spark.graph.schema import as_table
@@ -93,7 +93,8 @@ def _present(which: Indices, changes: pa.Table, epoch: int) -> tuple[Indices, pa
     if not changes.num_rows:
         return which, changes
     past = epochs_of(changes) <= epoch
-    total = consolidate(replaced(changes, EPOCH, which).filter(pa.array(past)))
+    rows = changes.set_column(changes.schema.get_field_index(EPOCH), EPOCH, pa.array(which))
+    total = consolidate(rows.filter(pa.array(past)))
     counts = np.maximum(numbers(total, DIFF), 0)
     order = np.argsort(epochs_of(total), kind="stable")
     order = np.repeat(order, counts[order])
