@@ -51,6 +51,7 @@ def test_a_notebook_is_kept_without_outputs_and_linked(notebook: Path) -> None:
         assert cell["execution_count"] is None
         source = "".join(cell["source"])
         compile(source, notebook.name, "exec")  # no magic: it is Python alone
+        assert "__timely" not in source
     assert f"notebooks/{notebook.name}" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
