@@ -8,14 +8,16 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
 from tests.graphs.test_forest import rescaled
-from timely_spark.errors import GraphError, VertexError
+from timely_spark.errors import GraphError, SchemaError, VertexError
 from timely_spark.graphs import pagerank
+from timely_spark.graphs.frontier import Frontier
 from timely_spark.testing import Simulation, run
 
 UNIT = 1_000_000
@@ -163,6 +165,15 @@ def test_what_is_no_edge_cannot_be_removed() -> None:
         VertexError, match=r"(?s)frontier.*edge 1 to 2 was removed more often.*Hint: .*threshold"
     ):
         run(flow_of(10), {"edges": [[(1, 2, 1)], [(1, 2, -2)]]})
+
+
+def test_a_rank_that_is_too_large_is_an_error() -> None:
+    worker = Frontier(pa.int64(), 10**9, (17, 20), 10)
+    worker._numbers(pa.chunked_array([[7]]))
+    worker.present[:], worker.total[:] = True, 2**63 - 1
+
+    with pytest.raises(SchemaError, match=r"(?s)rank is too large.*Hint: .*unit"):
+        worker._move(np.array([0]))
 
 
 def test_in_a_loop_ranks_have_no_tolerance() -> None:

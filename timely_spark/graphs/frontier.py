@@ -128,6 +128,9 @@ class Frontier(BufferingVertex):
     def _move(self, nodes: Indices) -> tuple[Indices, Indices]:
         """Those of the nodes whose rank moves, and the change of their share."""
         due, rank = np.where(self.present[nodes], self.least + self.total[nodes], 0), self.rank[nodes]
+        if (due < 0).any():  # more than 2^63 parts
+            msg = "pagerank: a rank is too large"
+            raise SchemaError(msg, hint="give a smaller unit.")
         moves = np.abs(due - rank) > np.maximum(self.tolerance, self.by_degree * self.degree[nodes])
         moves |= (due != rank) & ((due == 0) | (rank == 0))  # nodes that come and go
         nodes, due = nodes[moves], due[moves]
