@@ -31,8 +31,10 @@ from unittest import mock
 import pyarrow as pa
 
 import timely_spark as ts
+from benchmarks import scopes
 from benchmarks.harness import BASELINE, OURS, Report, median, slope, timed
 from benchmarks.loops import barriers, vector
+from benchmarks.programs import flow_of
 from benchmarks.scaling import components, random_edges
 from timely_spark import testing
 from timely_spark.coordinator import Coordinator
@@ -358,5 +360,11 @@ def run(quick: bool) -> Report:
     report = Report("progress", "Progress: its traffic, and what it costs as a flow grows", quick=quick)
     traffic(report, quick=quick)
     growth(report, quick=quick)
+    scopes.synthetic(report, quick=quick)
+    edges = random_edges(300, 600)
+    weights = pa.array([1] * edges.num_rows)
+    weighted = edges.append_column("weight", weights).append_column("diff", weights)
+    programs = {name: (partial(flow_of, name), "edges", weighted) for name in ("pagerank", "scc")}
+    scopes.real(report, flows(quick=True) | programs)
     report.write()
     return report

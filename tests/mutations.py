@@ -223,7 +223,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
                 "least: int = min([self.invocation.time.epoch, *epochs])",
                 "least: int = max([self.invocation.time.epoch, *epochs])",
             ),
-            ("parts = dict.fromkeys(range(self.workers), batch)", "parts = dict.fromkeys(range(1), batch)"),
+            ("by_worker = {self.worker: batch}", "by_worker = {0: batch}"),
             ("or not time.less_equal(capability)", "or False"),
         ],
     ),
@@ -294,13 +294,13 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         "compiler/compile.py",
         ["tests/compiler/test_plan.py", "tests/laws/test_schedules.py", "tests/test_counts.py"],
         [
-            ("if need.broadcast or not self._partitioned(edge.source, need.columns):", "if need.broadcast:"),
+            ("if need.broadcast or not self._partitioned(edge.source, need):", "if need.broadcast:"),
             (
                 "for i, scope in enumerate(stage.scope.path[1:]) if scope not in counted",
                 "for i, scope in enumerate(stage.scope.path[1:])",
             ),
             ("counted.update(stage.scope.path[1:])", "counted.add(stage.scope)"),
-            ("before = tuple(stage.keeps[column] for column in columns)", "before = columns"),
+            ("self._require(self.into[stage][0], before)", "self._require(self.into[stage][0], need)"),
         ],
     ),
     (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -419,6 +420,7 @@ class Dataflow:
         outputs: SchemaLike | Sequence[SchemaLike],
         *,
         by: By = None,
+        guarantees: str | Sequence[str] | None = None,
         name: str | None = None,
     ) -> Any:
         """Add a vertex written by the user.
@@ -427,8 +429,9 @@ class Dataflow:
             vertex: the template; each worker runs a copy.
             inputs: the streams it receives, in the order of `on_recv`'s `edge`.
             outputs: the schema of each output, in the order of `send_by`'s `edge`; one schema for one output.
-            by: for each input the columns by which it is partitioned; None: it is not exchanged. A single
-                input needs no outer list: ``by="id"``.
+            by: for each input its columns of partitioning, or an expression of worker numbers (modulo their
+                number); None: it is not exchanged. A single input needs no outer list: ``by="id"``.
+            guarantees: columns by which output 0 is partitioned: no exchange by them follows. Checked.
 
         Returns:
             A stream; a tuple of streams if `outputs` is a list.
@@ -436,8 +439,27 @@ class Dataflow:
         streams: list[Any] = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
         several = isinstance(outputs, list | tuple)
         schemas: Any = outputs if several else [outputs]
-        results = add_vertex(streams, vertex, schemas, by=by, name=name)
+        results = add_vertex(streams, vertex, schemas, by=by, guarantees=guarantees, name=name)
         return results if several else results[0]
+
+    @locate_errors
+    def region(self, name: str, *, workers: Sequence[int] | None = None) -> AbstractContextManager[None]:
+        """Steps that belong together: their names, not those of inputs and outputs, begin with the region's.
+
+        With `workers`, the steps get records on these only. A loop on one worker is one round: no exchange.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> flow = ts.Dataflow("regions")
+            >>> with flow.region("small", workers=[0]):
+            ...     flow.input("x", "n long").distinct(name="seen").name
+            'small.seen'
+
+        Raises:
+            BadArgument: `workers` are not different numbers from 0 on.
+            GraphError: at the start: there are fewer workers, or a step gets records from any worker.
+        """
+        return self.graph.region(name, workers)
 
     @locate_errors
     def compile(self, workers: int = 1) -> Plan:

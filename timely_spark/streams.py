@@ -210,7 +210,7 @@ class Scope:
             GraphError: `max_iterations` is no whole number of at least 1, or `on_limit` is unknown.
         """
         limit = check_limit(max_iterations, on_limit)
-        title = self.flow.graph.names.add(self.graph_scope.title, "loop", name, caller())
+        title = self.flow.graph.names.add(self.flow.graph.title(self.graph_scope), "loop", name, caller())
         return Scope(
             self.flow, GraphScope(title, self.graph_scope, limit, caller(), on_limit=on_limit or "return")
         )

@@ -280,14 +280,14 @@ def test_many_epochs_of_a_batch_are_packed_by_one_sort(monkeypatch: pytest.Monke
     at = np.random.default_rng(1).permutation(np.repeat(np.arange(epochs), 2))
     table = pa.table({"at": at, "n": np.arange(2 * epochs)})
     seen = [0, 0]
-    partition = packing.__globals__["partition"]
+    partition = packing.__globals__["partitioned"]
 
     def counted(part: pa.Table, *how: Any) -> Any:
         seen[0] += 1
         seen[1] += part.num_rows
         return partition(part, *how)
 
-    monkeypatch.setitem(packing.__globals__, "partition", counted)
+    monkeypatch.setitem(packing.__globals__, "partitioned", counted)
     simulation = column(workers=2)
     packed = pack(simulation.plan, "s", table, shard=0)
     batches = [batch for _, batch in wire.read(packed, InputBatch)]

@@ -65,13 +65,41 @@ class _Compiler:
         self.at_sources = self._at_sources()
         self.exchanged: dict[int, Partition] = {}
         self.elided: dict[int, Partition] = {}
-        self._chosen: dict[Stage, tuple[str, ...]] = {}
+        self._chosen: dict[Stage, Partition] = {}
         for edge in sorted(graph.edges, key=lambda edge: edge.target.is_routing):  # user's exchanges last
             stage = edge.target
             need = stage.requires[edge.input] if edge.input < len(stage.requires) else None
             if need is not None and not (stage.is_routing and stage in self._chosen):
                 self._require(edge, need)
         self.vertices = self._vertices()
+        self._check_regions()
+
+    def _check_regions(self) -> None:
+        """Check that the steps of a region get records on its workers only."""
+        for stage in self.graph.stages:
+            if stage.workers is not None and max(stage.workers) >= self.workers:
+                msg = f"{stage.name!r} is in a region on workers {stage.workers}; the flow has {self.workers}"
+                raise GraphError(msg, where=stage.where, hint="start with more workers, or name others.")
+        for edge in self.graph.edges:
+            to = edge.target
+            if to.workers is None or to.is_routing or to.is_stateless or to.kind.is_end:
+                continue
+            if not self._arrives_on(edge, to.workers, set()):
+                msg = f"{to.name!r} is in a region on workers {to.workers} and gets records from any worker"
+                hint = "say by which columns it is partitioned, or put exchange(...) before it in the region."
+                raise GraphError(msg, where=to.where, hint=hint)
+
+    def _arrives_on(self, edge: Edge, workers: tuple[int, ...], seen: set[int]) -> bool:
+        by, source = self.exchanged.get(edge.index) or self.elided.get(edge.index), edge.source
+        if by is not None:
+            return by.workers == workers
+        if edge.index in seen:  # around a loop, or by another path
+            return True
+        if not source.is_routing and not source.is_stateless:
+            return source.workers == workers
+        seen.add(edge.index)
+        into = self.into[source]
+        return bool(into) and all(self._arrives_on(one, workers, seen) for one in into)
 
     # -- stages at the sources, and exchanges ----------------------------------------------------------------
 
@@ -90,13 +118,13 @@ class _Compiler:
         return at_sources
 
     def _require(self, edge: Edge, need: Partition) -> None:
-        if need.broadcast or not self._partitioned(edge.source, need.columns):
+        if need.broadcast or not self._partitioned(edge.source, need):
             self.exchanged[edge.index] = need
         else:
             self.elided[edge.index] = need
 
-    def _partitioned(self, stage: Stage, columns: tuple[str, ...]) -> bool:
-        """Whether the output is partitioned by `columns`, or can be without an exchange after the stage.
+    def _partitioned(self, stage: Stage, need: Partition) -> bool:
+        """Whether the output is partitioned as `need` says, or can be without an exchange after the stage.
 
         A stage that preserves the columns passes the requirement on to its inputs: an exchange at the sources
         is free, and records of a feedback that are partitioned already need none.
@@ -106,30 +134,28 @@ class _Compiler:
             or stage in self.at_sources
             or stage in self._chosen
             or stage.requires[0] is not None
+            or stage.workers != need.workers
         ):
-            return self._already_partitioned(stage, columns)
-        self._chosen[stage] = columns
+            return self._already_partitioned(stage, need)
+        self._chosen[stage] = need
         for edge in self.into[stage]:
-            self._require(edge, Partition(columns))
+            self._require(edge, need)
         return True
 
-    def _already_partitioned(self, stage: Stage, columns: tuple[str, ...]) -> bool:
-        """Whether the output is partitioned by `columns`, which per-batch stages may preserve."""
+    def _already_partitioned(self, stage: Stage, need: Partition) -> bool:
+        """Whether the output is partitioned as `need` says, which per-batch stages may preserve."""
         if stage.guarantees is not None or stage in self._chosen:
-            guaranteed = stage.guarantees if stage.guarantees is not None else self._chosen[stage]
-            return guaranteed == columns
+            return need == (stage.guaranteed if stage.guarantees is not None else self._chosen[stage])
         if stage in self.at_sources:
             return False
         if stage.is_routing:
-            by_hand = stage.requires[0]
-            return by_hand is not None and not by_hand.broadcast and by_hand.columns == columns
-        if stage.keeps is None or not all(column in stage.keeps for column in columns):
+            return need == stage.requires[0]
+        if stage.keeps is None or (before := need.renamed(stage.keeps)) is None:
             return False
-        before = tuple(stage.keeps[column] for column in columns)
-        if not stage.is_stateless and stage.requires == (None,):
+        if not stage.is_stateless and stage.requires == (None,) and stage.workers == need.workers:
             # the stage accepts any partitioning, so choose the one that its readers need
-            self._chosen[stage] = columns
-            self._require(self.into[stage][0], Partition(before))
+            self._chosen[stage] = need
+            self._require(self.into[stage][0], before)
             return True
         return all(
             edge.index not in self.exchanged and self._partitioned(edge.source, before)

@@ -18,8 +18,8 @@ def output_partitioning(
 ) -> dict[int, Partition | None]:
     """The partitioning of each edge's records, for any number of workers; None: unknown.
 
-    Law: records partitioned by columns are on worker H(columns) modulo the number of workers. A partitioning
-    begins at an exchange, and ends at a stage that changes its columns.
+    Law: records partitioned by columns are on worker H(columns) modulo the number of workers, or of those of
+    their region. A partitioning begins at an exchange, and ends at a stage that changes its columns.
     """
     into: dict[Stage, list[Edge]] = defaultdict(list)
     for edge in edges:
@@ -46,16 +46,14 @@ def output_partitioning(
 def _of_output(stage: Stage, before: set[Partition | None]) -> Partition | None:
     """The partitioning of a stage's output, given those of its inputs."""
     if stage.guarantees is not None:
-        return Partition(stage.guarantees)
+        return stage.guaranteed
     if not before:
         return ANYWHERE
-    if BROADCAST in before:
+    if any(by is not None and by.broadcast for by in before):
         return BROADCAST
     if len(before) > 1:
         return None
     (by,) = before
     if stage.is_routing or by is None or by == ANYWHERE:
         return by
-    names = {old: new for new, old in (stage.keeps or {}).items()}
-    kept = all(column in names for column in by.columns)
-    return Partition(tuple(names[column] for column in by.columns)) if kept else None
+    return by.renamed({old: new for new, old in (stage.keeps or {}).items()})

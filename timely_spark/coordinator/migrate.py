@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from timely_spark.compiler.partitioning import BROADCAST
+from timely_spark.compiler.partitioning import ANYWHERE, BROADCAST
 from timely_spark.compiler.plan import Node, Plan
 from timely_spark.coordinator.bounds import lowered_bounds, with_bounds
 from timely_spark.coordinator.coordinator import Coordinator
@@ -30,7 +30,7 @@ from timely_spark.errors import TimelyError
 from timely_spark.graph import Kind, Partition, Stage, Vertex
 from timely_spark.progress import Tracker
 from timely_spark.state.codec import Blobs, Codec, pack_parts, unpack_parts
-from timely_spark.state.keys import from_bytes, partition
+from timely_spark.state.keys import from_bytes, partitioned
 from timely_spark.worker import wire
 from timely_spark.worker.context import errors_of
 from timely_spark.worker.notify import Pending
@@ -346,7 +346,7 @@ class _Migrator:
     def _repartition_batches(self, old: Sequence[Worker], new: Sequence[Worker]) -> None:
         """Repartition queued batches, and messages in flight."""
 
-        def enqueue(node: Node, input_: int, time: Any, table: pa.Table, *by: Partition) -> None:
+        def enqueue(node: Node, input_: int, time: Any, table: pa.Table, *by: Partition | None) -> None:
             parts = self._parts(node, "batches", input_, table, *by)
             for worker, part in zip(new, parts, strict=True):
                 if part.num_rows:
@@ -357,26 +357,27 @@ class _Migrator:
                 enqueue(self.plan.nodes[index], input_, time, pa.concat_tables(tables))
         for _, message in self.messages:
             _, target, input_, _, columns = self.old_plan["channels"][message.channel]
-            by = BROADCAST if columns == "broadcast" else Partition(tuple(columns))
+            of_plan = {str(by): by for by in [*self.plan.exchanged.values(), BROADCAST]}
+            by = of_plan.get(columns) if isinstance(columns, str) else Partition(tuple(columns))
             time = self.plan.times.decode(message.time)
             enqueue(self.plan.by_name[target], input_, time, from_bytes(message.payload), by)
 
     def _parts(
-        self, node: Node, noun: str, input_: int, table: pa.Table, *exchange: Partition
+        self, node: Node, noun: str, input_: int, table: pa.Table, *exchange: Partition | None
     ) -> list[pa.Table]:
         """Records of an input for each worker; `exchange`: the partitioning of messages in flight."""
         workers, empty = self.plan.workers, table.slice(0, 0)
         by = exchange[0] if exchange else self.plan.partitioning.get((node.name, input_))
-        if by == BROADCAST or (by is None and workers > 1):
+        if (by is not None and by.broadcast) or (by is None and workers > 1):
             self._refuse_unknown_partitioning(node, noun, input_, by)
             return [empty] * workers
-        parts = partition(table, by.columns if by is not None else (), workers)
-        return [parts.get(worker, empty) for worker in range(workers)]
+        numbered = partitioned(table, by or ANYWHERE, workers)
+        return [numbered.get(worker, empty) for worker in range(workers)]
 
     def _refuse_unknown_partitioning(self, node: Node, noun: str, input_: int, by: Partition | None) -> None:
         why = (
             "every worker has a copy of them"
-            if by == BROADCAST
+            if by is not None and by.broadcast
             else "steps before it do not say which columns they preserve"
         )
         text = (

@@ -15,6 +15,7 @@ from timely_spark.differential.collections import Collection
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import (
+    Expression,
     Graph,
     Kind,
     Partition,
@@ -28,7 +29,7 @@ from timely_spark.graph import (
     composed,
     operator,
 )
-from timely_spark.operators.rows import Expression, check_function, computed, map_records
+from timely_spark.operators.rows import check_function, computed, map_records
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.streams import Stream
 from timely_spark.times import PRODUCT

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.trace import numbers
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import OnLimit, Vertex, caller, check_columns, composed, operator
-from timely_spark.operators.rows import Expression, check_function, computed
+from timely_spark.graph import Expression, OnLimit, Vertex, caller, check_columns, composed, operator
+from timely_spark.operators.rows import check_function, computed
 from timely_spark.streams import Scope
 
 _ITERATION = "__timely_iteration"

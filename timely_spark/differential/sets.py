@@ -12,8 +12,8 @@ from timely_spark.differential.collections import Collection
 from timely_spark.differential.reducers import GROUP, Logic
 from timely_spark.differential.reductions import reduced
 from timely_spark.differential.trace import DIFF, numbers
-from timely_spark.graph import composed, operator
-from timely_spark.operators.rows import Expression, computed
+from timely_spark.graph import Expression, composed, operator
+from timely_spark.operators.rows import computed
 from timely_spark.operators.sets import OPERATIONS, check_alike
 
 _OTHER = f"{DIFF}_other"

@@ -14,6 +14,7 @@ from timely_spark.graph.arguments import (
     whole,
 )
 from timely_spark.graph.caller import caller
+from timely_spark.graph.expressions import Expression, columns_in, project
 from timely_spark.graph.graph import Graph
 from timely_spark.graph.locate_errors import locate_errors
 from timely_spark.graph.loop_context import Scope
@@ -28,6 +29,7 @@ from timely_spark.graph.vertex import Context, Forward, Partitioner, Stateless, 
 __all__ = [
     "Context",
     "Edge",
+    "Expression",
     "Forward",
     "Graph",
     "Kind",
@@ -50,6 +52,7 @@ __all__ = [
     "check_given",
     "check_limit",
     "check_names",
+    "columns_in",
     "composed",
     "describe",
     "find",
@@ -59,6 +62,7 @@ __all__ = [
     "locate_errors",
     "names",
     "operator",
+    "project",
     "refuse",
     "seconds",
     "whole",

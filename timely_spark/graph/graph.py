@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from timely_spark.graph.arguments import check_columns
+from timely_spark.graph.arguments import check_columns, refuse, whole
 from timely_spark.graph.caller import caller
 from timely_spark.graph.loop_context import Scope
-from timely_spark.graph.naming import Names, Owner
+from timely_spark.graph.naming import Name, Names, Owner
 from timely_spark.graph.schema import check_names
-from timely_spark.graph.stage import Edge, Partition, Stage
+from timely_spark.graph.stage import Edge, Kind, Partition, Stage
 from timely_spark.times import PRODUCT, Times
 
 
@@ -30,10 +30,41 @@ class Graph:
     names: Names = field(default_factory=Names)
     #: the loop whose body is being written
     inside: Scope | None = None
+    #: the regions that are being written, each with the scope that it was opened in
+    regions: list[tuple[Scope, Name, tuple[int, ...] | None]] = field(default_factory=list)
+
+    def title(self, scope: Scope) -> Name | None:
+        """The name around those of new steps in a scope: that of a region there, or the scope's own."""
+        opened = (title for within, title, _ in reversed(self.regions) if within is scope)
+        return next(opened, scope.title)
+
+    @property
+    def workers(self) -> tuple[int, ...] | None:
+        """The only workers of new steps; None: all."""
+        return next((only for *_, only in reversed(self.regions) if only is not None), None)
+
+    def region(self, name: str, workers: Sequence[int] | None) -> AbstractContextManager[None]:
+        """Add steps to a region within the context."""
+        only = None if workers is None else tuple(whole("workers", one, least=0) for one in workers)
+        if only is not None and len(only or (0, 0)) > len(set(only)):
+            refuse(
+                workers, what="workers", expected="different numbers", hint="name each worker once: [0, 1]."
+            )
+        scope = self.inside or self.root
+        return self._region(scope, self.names.add(self.title(scope), "region", name, caller()), only)
+
+    @contextmanager
+    def _region(self, scope: Scope, title: Name, workers: tuple[int, ...] | None) -> Iterator[None]:
+        self.regions.append((scope, title, workers))
+        try:
+            with self.names.by(None):
+                yield
+        finally:
+            self.regions.pop()
 
     def parts(self, scope: Scope, name: str | None) -> AbstractContextManager[Owner | None]:
         """Name the unnamed steps of a composed operator after the operator, if that has a name."""
-        return self.names.by(self.names.owned(scope.title, name))
+        return self.names.by(self.names.owned(self.title(scope), name))
 
     @contextmanager
     def body(self, scope: Scope, outside: Owner | None) -> Iterator[None]:
@@ -88,11 +119,15 @@ class Graph:
         other fields of `Stage`.
         """
         where = caller()
-        title = self.names.add(scope.title, called or operator, name, where)
+        kind = parts.get("kind", Kind.VERTEX)
+        # inputs and outputs are known by their names outside of the flow, too
+        around = scope.title if kind is Kind.SOURCE or kind.is_end else self.title(scope)
+        title = self.names.add(around, called or operator, name, where)
         needs = tuple(requires) if requires is not None else (None,) * max(1, len(inputs))
+        needs = tuple(need and replace(need, workers=self.workers) for need in needs)
         for (source, port), need in zip(inputs, needs, strict=False):
             if need is not None:
-                check_columns(title.full, source.outputs[port], need.columns, keys=True)
+                check_columns(title.full, source.outputs[port], need.columns, keys=not need.computed)
         known = {*own, *(name for source, port in inputs for name in source.outputs[port].names)}
         for schema in outputs:
             check_names(title.full, where, schema, known=known)
@@ -104,6 +139,7 @@ class Graph:
             where=where,
             outputs=tuple(outputs),
             requires=needs,
+            workers=self.workers,
             **{"summary": self.times.identity(scope.depth), **parts},
         )
         self.stages.append(stage)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 import pyarrow as pa
 
 from timely_spark.errors import Where
+from timely_spark.graph.expressions import Expression
 from timely_spark.graph.loop_context import Scope
 from timely_spark.graph.naming import Name
 from timely_spark.graph.vertex import Stateless, Vertex
@@ -71,11 +72,27 @@ _ENDS = frozenset({Kind.OUTPUT, Kind.INSPECT, Kind.PROBE})
 class Partition:
     """A partitioning of records: by H of some columns, or a copy of each record on every worker."""
 
+    #: those that H reads
     columns: tuple[str, ...]
     broadcast: bool = False
+    #: the only workers that get records; None: all
+    workers: tuple[int, ...] | None = None
+    #: a user's H, of integers, as text; empty: the hash of the columns
+    computed: str = ""
+    expression: Expression | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
-        return "broadcast" if self.broadcast else f"by {', '.join(self.columns)}"
+        by = "broadcast" if self.broadcast else f"by {self.computed or ', '.join(self.columns)}"
+        return by + ("" if self.workers is None else f" on workers {', '.join(map(str, self.workers))}")
+
+    def renamed(self, names: Mapping[str, str]) -> Partition | None:
+        """The same partitioning where columns have other names; None: not all of them are there."""
+        if not all(column in names for column in self.columns):
+            return None
+        columns = tuple(names[column] for column in self.columns)
+        if self.computed:
+            return self if columns == self.columns else None
+        return replace(self, columns=columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +129,10 @@ class Stage:
     requires: tuple[Partition | None, ...] = (None,)
     #: the columns by which the (first) output is partitioned, for any input
     guarantees: tuple[str, ...] | None = None
+    #: whether each batch is checked against `guarantees`
+    checked: bool = False
+    #: the only workers that the stage gets records on; None: all
+    workers: tuple[int, ...] | None = None
     #: output column -> input column, where each output record copies values of one input record
     keeps: Mapping[str, str] | None = None
     #: set if the stage sends improvements: its records are not final
@@ -136,6 +157,11 @@ class Stage:
     def named(self) -> bool:
         """Whether the name comes from the user: see `Name.is_stable`."""
         return self.title.is_stable
+
+    @property
+    def guaranteed(self) -> Partition | None:
+        """The partitioning of the (first) output, if the stage guarantees one."""
+        return None if self.guarantees is None else Partition(self.guarantees, workers=self.workers)
 
     @property
     def is_source(self) -> bool:

@@ -15,6 +15,7 @@ from timely_spark.differential import Collection
 from timely_spark.differential.collections import check_collection
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import (
+    Expression,
     OnLimit,
     caller,
     check_columns,
@@ -25,7 +26,7 @@ from timely_spark.graph import (
 )
 from timely_spark.libraries.superstep import HALTED, by_batch, by_expressions, by_row
 from timely_spark.libraries.supersteps import MakeProgram, Message, Supersteps, value_of
-from timely_spark.operators.rows import Expression, check_function
+from timely_spark.operators.rows import check_function
 
 
 @dataclass(frozen=True, slots=True)

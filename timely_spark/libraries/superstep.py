@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from timely_spark.differential.reducers import GROUP, Logic
 from timely_spark.differential.trace import DIFF, numbers
 from timely_spark.errors import SchemaError
-from timely_spark.graph import as_table, caller, describe
-from timely_spark.operators.rows import Expression, map_records, project
+from timely_spark.graph import Expression, as_table, caller, describe, project
+from timely_spark.operators.rows import map_records
 
 Program = Callable[[pa.Table], pa.Table]
 """A vertex program: from a table of nodes that compute to their new columns, row by row."""

@@ -15,9 +15,9 @@ from timely_spark.differential import DIFF, Collection
 from timely_spark.differential.collections import check_collection
 from timely_spark.differential.reduce import Reduce
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Partition, caller, check_columns, describe
+from timely_spark.graph import Expression, Partition, caller, check_columns, columns_in, describe
 from timely_spark.libraries.superstep import HALTED, IS_MESSAGE, Program, Superstep, checked
-from timely_spark.operators.rows import Expression, columns_in, computed
+from timely_spark.operators.rows import computed
 
 Message = str | Expression | Mapping[str, str | Expression]
 """A message: an expression, or several by column."""

@@ -7,16 +7,33 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from timely_spark.errors import GraphError
-from timely_spark.graph import Partition, SchemaLike, Vertex, as_schema, caller, names, operator
+from timely_spark.errors import GraphError, SchemaError
+from timely_spark.graph import (
+    Expression,
+    Partition,
+    SchemaLike,
+    Vertex,
+    as_schema,
+    caller,
+    check_columns,
+    columns_in,
+    describe,
+    names,
+    operator,
+    project,
+)
 from timely_spark.operators.rows import check_function
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.streams import Stream
 
-Columns: TypeAlias = str | Sequence[str] | None
-By: TypeAlias = Sequence[Columns] | str | None
-"""The partition columns of each input: one, several, or None. A single input needs no outer list."""
+Columns: TypeAlias = str | Sequence[str] | Expression | None
+By: TypeAlias = Sequence[Columns] | str | Expression | None
+"""For each input what partitions it: a column, several, an expression, or None. A single input needs no list.
+
+Of an expression (Naiad's H(m)) the value, an integer, is the worker's number, modulo the number of workers.
+"""
 
 
 class _OnRecv(Vertex):
@@ -159,14 +176,31 @@ def binary_notify(
 
 def _partitions(operator: str, streams: Sequence[Stream], by: By) -> list[Partition | None]:
     """The partitioning that each input requires."""
-    listed: list[Any] = [None] * len(streams) if by is None else [by] if isinstance(by, str) else list(by)
+    one = isinstance(by, str | pc.Expression)
+    listed: list[Any] = [None] * len(streams) if by is None else [by] if one else list(by)
     if len(streams) == 1 and listed and all(isinstance(column, str) for column in listed):
         listed = [listed]  # one input: its columns
     if len(listed) != len(streams):
         msg = f"{operator}: by={by!r} has {len(listed)} entries for {len(streams)} inputs"
         hint = "give a list with one entry per input: its columns, or None."
         raise GraphError(msg, where=caller(), hint=hint)
-    return [Partition(names(operator, columns)) if columns else None for columns in listed]
+    given = zip(streams, listed, strict=True)
+    return [partition_by(operator, stream.schema, columns) for stream, columns in given]
+
+
+def partition_by(operator: str, schema: pa.Schema, by: Columns) -> Partition | None:
+    """The partitioning by columns or by an expression; None: any."""
+    if not isinstance(by, pc.Expression):
+        return Partition(names(operator, by)) if by else None
+    try:
+        kind = project(schema.empty_table(), {"worker": by}).schema.field(0).type
+    except pa.ArrowException as error:
+        msg = f"{operator}: by={by} has no value in records of ({describe(schema)}): {error}"
+        raise SchemaError(msg, where=caller(), hint="use the columns of the input.") from error
+    if not pa.types.is_integer(kind):
+        msg = f"{operator}: by={by} is of type {kind}, not an integer"
+        raise SchemaError(msg, where=caller(), hint="cast it, as in pc.field('x').cast('int64').")
+    return Partition(tuple(sorted(columns_in(by, schema))), computed=str(by), expression=by)
 
 
 def _custom(
@@ -177,12 +211,19 @@ def _custom(
     *,
     operator: str,
     name: str | None,
+    guarantees: str | Sequence[str] | None = None,
 ) -> tuple[Stream, ...]:
     first, *others = streams
     first.check_others(operator, others)
+    schemas = [as_schema(schema) for schema in outputs]
+    promised = names(operator, guarantees) if guarantees is not None else None
+    if promised is not None:
+        check_columns(name or operator, schemas[0] if schemas else pa.schema([]), promised, keys=True)
     return first.then(
         operator,
-        [as_schema(schema) for schema in outputs],
+        schemas,
+        guarantees=promised,
+        checked=promised is not None,
         others=others,
         name=name,
         vertex=vertex,
@@ -209,6 +250,7 @@ def add_vertex(
     outputs: Sequence[SchemaLike],
     *,
     by: By = None,
+    guarantees: str | Sequence[str] | None = None,
     name: str | None = None,
 ) -> tuple[Stream, ...]:
     """Add a vertex written by the user: see `Dataflow.vertex`."""
@@ -222,4 +264,4 @@ def add_vertex(
     if not streams or not hasattr(streams[0], "check_others"):
         msg = f"{operator} got {list(streams)!r}, no streams"
         raise GraphError(msg, where=caller(), hint="give a stream, or a list of streams.")
-    return _custom(streams, vertex, outputs, by, operator=operator, name=name)
+    return _custom(streams, vertex, outputs, by, operator=operator, name=name, guarantees=guarantees)

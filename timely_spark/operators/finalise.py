@@ -108,7 +108,8 @@ def _insert(graph: Graph, source: Stage, edge: Edge, monotone: Monotone) -> Stag
         summary=graph.times.identity(source.scope.depth),
         outputs=(edge.schema,),
         vertex=vertex,
-        requires=(Partition(monotone.keys),),
+        requires=(Partition(monotone.keys, workers=source.workers),),
+        workers=source.workers,
         guarantees=monotone.keys,
     )
     graph.stages.append(stage)
@@ -146,8 +147,9 @@ def _needs_final(stage: Stage) -> bool:
     """Whether the stage must be given final records."""
     if stage.monotone is not None or (stage.vertex is not None and stage.vertex.improves):
         return False
-    if stage.is_routing and stage.kind not in {Kind.CONCAT, Kind.BROADCAST}:
-        return False
+    to_numbers = any(need is not None and need.computed for need in stage.requires)
+    if stage.is_routing and stage.kind not in {Kind.CONCAT, Kind.BROADCAST} and not to_numbers:
+        return False  # a user's partition function places final records: making them final would move them
     if stage.kind is Kind.SELECT and stage.keeps is not None and len(stage.keeps) == len(stage.outputs[0]):
         return False
     return stage.scope.depth == 0 or (stage.vertex is not None and stage.vertex.waits)

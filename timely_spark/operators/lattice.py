@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph import (
+    Expression,
     Monotone,
     Partition,
     Stateless,
@@ -25,7 +26,7 @@ from timely_spark.graph import (
     operator,
     whole,
 )
-from timely_spark.operators.rows import Expression, check_function, check_predicate, passing
+from timely_spark.operators.rows import check_function, check_predicate, passing
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.history import RowTimes, compaction, stamped

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import pyarrow.compute as pc
+
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Kind, Partition, caller, describe, operator
+from timely_spark.graph import Expression, Kind, Partition, caller, describe, operator
+from timely_spark.operators.custom import partition_by
 from timely_spark.streams import Stream
 from timely_spark.times import is_whole
 
 
 @operator(Stream)
-def exchange(stream: Stream, *keys: str, name: str | None = None) -> Stream:
+def exchange(stream: Stream, *keys: str, by: Expression | None = None, name: str | None = None) -> Stream:
     """Bring records with equal `keys` (by default: equal records) to one worker.
 
     Operators that need an exchange add it themselves. The compiler elides it if the input is already
-    partitioned by the keys.
+    partitioned by the keys. With `by`, an expression of integers, a record goes to the worker of that number
+    (Naiad's partitioning function H(m), section 3.1): modulo the number of workers, with null as 0.
 
     **Columns:** out as in.
 
@@ -23,13 +27,24 @@ def exchange(stream: Stream, *keys: str, name: str | None = None) -> Stream:
         >>> _ = flow.input("x", "n long").exchange("n").capture("out")
         >>> ts.testing.run(flow, {"x": [[1, 2]]}, workers=2)["out"].rows()
         {0: [(1,), (2,)]}
+        >>> import pyarrow.compute as pc
+        >>> halves = flow.input("y", "n long").exchange(by=pc.bit_wise_and(pc.field("n"), 1))
+
+    Raises:
+        SchemaError: `by` is no expression of integers over the stream's columns.
+        GraphError: both `keys` and `by` are given.
     """
+    if by is not None and (keys or not isinstance(by, pc.Expression)):
+        msg = f"exchange: keys={list(keys)} and by={by!r}"
+        raise GraphError(msg, where=caller(), hint="give columns, or by= an expression: pc.field('n').")
     return stream.then(
         "exchange",
         [stream.schema],
         kind=Kind.EXCHANGE,
         name=name,
-        requires=[Partition(keys or tuple(stream.schema.names))],
+        requires=[
+            partition_by("exchange", stream.schema, keys or tuple(stream.schema.names) if by is None else by)
+        ],
     )[0]
 
 

@@ -73,7 +73,10 @@ class Tracker:
         if old is not None and new is not None and not old.less_equal(new):
             msg = f"an input stands at {old!r} and cannot move to {new!r}, which is not later"
             raise InvalidTime(msg, hint="an input only advances or closes")
-        changes = [(time, n) for time, n in ((old, -1), (new, +1)) if time is not None]
+        self.update_inputs(location, [(time, n) for time, n in ((old, -1), (new, +1)) if time is not None])
+
+    def update_inputs(self, location: int, changes: Iterable[tuple[Any, int]]) -> None:
+        """Add to the counts of open inputs into a location: (time, change)."""
         self._count(location + 2 * self.reachability.n, changes)
 
     def _count(self, node: int, changes: Iterable[tuple[Any, int]]) -> None:
@@ -123,6 +126,11 @@ class Tracker:
         """The least times of pointstamps that are at a location or could result there; empty: complete."""
         self._drain()
         return _frontier(self._frontiers, location)
+
+    def counted(self, location: int) -> Antichain[Any]:
+        """The least times that counts lead to without an exchange, not counting open inputs."""
+        self._drain()
+        return _frontier(self._implied, location)
 
     def arrivals(self, location: int) -> Antichain[Any]:
         """The least times that may still arrive over an exchange, not counting open inputs."""

@@ -17,6 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.graph import Partition, project
+
 Hashes = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -319,7 +321,37 @@ def partition(table: pa.Table, columns: Sequence[str], workers: int) -> dict[int
         return {}
     if workers == 1:
         return {0: table}
-    to = hashes(table, columns) % _U(workers)
+    return _split(table, hashes(table, columns) % _U(workers), workers)
+
+
+def partitioned(table: pa.Table, by: Partition, workers: int) -> dict[int, pa.Table]:
+    """The records for each worker that gets some, in the table's order.
+
+    A user's H is taken modulo the number of workers; null counts as 0.
+
+    >>> by = Partition(("n",), computed="n", expression=pc.field("n"), workers=(1, 4))
+    >>> {
+    ...     to: part["n"].to_pylist()
+    ...     for to, part in partitioned(pa.table({"n": [3, 2, None, -1]}), by, 5).items()
+    ... }
+    {1: [2, None], 4: [3, -1]}
+    """
+    among = range(workers) if by.workers is None else by.workers
+    if table.num_rows == 0:
+        return {}
+    if by.broadcast:
+        return dict.fromkeys(among, table)
+    if by.expression is None:
+        numbered = partition(table, by.columns, len(among))
+    else:
+        value = flat(project(table, {"worker": by.expression}).column(0)).fill_null(0)
+        number = value.to_numpy(zero_copy_only=False)
+        number = number if number.dtype == np.uint64 else number.astype(np.int64)
+        numbered = _split(table, (number % number.dtype.type(len(among))).astype(_U), len(among))
+    return {among[number]: part for number, part in numbered.items()}
+
+
+def _split(table: pa.Table, to: Hashes, workers: int) -> dict[int, pa.Table]:
     # numpy sorts 16-bit integers stably by counting
     order = np.argsort(to.astype(np.uint16) if workers <= 1 << 16 else to, kind="stable")
     bounds = np.searchsorted(to[order], np.arange(workers + 1, dtype=_U))

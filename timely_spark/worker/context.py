@@ -11,7 +11,7 @@ import pyarrow as pa
 from timely_spark.compiler.plan import Node, Through
 from timely_spark.errors import CapabilityError, LogDamaged, SchemaError, VertexError, excerpt
 from timely_spark.graph import Scope, Vertex, as_table, describe
-from timely_spark.state.keys import partition
+from timely_spark.state.keys import partitioned
 from timely_spark.worker.loops import limiting_loop
 from timely_spark.worker.notify import Pending
 from timely_spark.worker.pack import apply_stage
@@ -76,6 +76,8 @@ class CallContext:
             batch = _fit(node, batch, declared)
         if not batch.num_rows:
             return
+        if node.stage.checked and edge == 0:
+            self._check_guarantee(node, batch)
         for stages, loop in self.round.plan.ends.get((node.index, edge), ()):
             self._drop(stages, loop, time, batch)
         for index in node.out[edge]:
@@ -94,16 +96,27 @@ class CallContext:
             return
         round_.iterations.sent(channel, arrival, batch.num_rows)
         if channel.exchange is None:
-            parts = {self.worker: batch}
-        elif channel.exchange.broadcast:
-            parts = dict.fromkeys(range(self.workers), batch)
+            by_worker = {self.worker: batch}
         else:
-            parts = partition(batch, channel.exchange.columns, self.workers)
-        for to, part in parts.items():
+            by_worker = partitioned(batch, channel.exchange, self.workers)
+        for to, part in by_worker.items():
             if to == self.worker:
                 round_.enqueue(round_.plan.nodes[channel.target], channel.input, arrival, part)
             else:
                 round_.outbox[index, arrival, to].append(part)
+
+    def _check_guarantee(self, node: Node, batch: pa.Table) -> None:
+        """Check that a user's vertex sends its records where its `guarantees` say they are."""
+        by = node.stage.guaranteed
+        assert by is not None
+        elsewhere = [to for to in partitioned(batch, by, self.workers) if to != self.worker]
+        if elsewhere:
+            msg = (
+                f"step {node.name!r} guarantees an output partitioned {by}, and worker {self.worker} sends "
+                f"records of worker {elsewhere[0]}"
+            )
+            hint = "partition its input by the same columns and keep them, or leave guarantees out."
+            raise CapabilityError(msg, where=node.stage.where, hint=hint)
 
     def _drop(self, stages: Through, loop: Scope, time: Any, batch: pa.Table) -> None:
         """Count the records that a loop's limit drops."""

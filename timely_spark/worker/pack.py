@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from timely_spark.compiler.plan import Node, Plan, Source
 from timely_spark.errors import VertexError, excerpt
-from timely_spark.graph import Stage, Stateless
-from timely_spark.state.keys import partition, to_bytes
+from timely_spark.graph import Partition, Stage, Stateless
+from timely_spark.state.keys import partitioned, to_bytes
 from timely_spark.worker import wire
 from timely_spark.worker.columns import Epochs, by_column, epochs_of, spans
 from timely_spark.worker.wire import Advance, InputBatch, Item, Tick
@@ -119,14 +119,14 @@ class _Batch:
             )
         return batches
 
-    def partitioned(self, columns: tuple[str, ...], workers: int) -> dict[int, _Batch]:
+    def partitioned(self, by: Partition, workers: int) -> dict[int, _Batch]:
         """The rows of each worker, in the batch's order."""
         if self.epochs is None:
-            return {worker: _Batch(part) for worker, part in partition(self.table, columns, workers).items()}
-        parts = partition(self.table.append_column(_EPOCH, pa.array(self.epochs)), columns, workers)
+            return {worker: _Batch(part) for worker, part in partitioned(self.table, by, workers).items()}
+        numbered = partitioned(self.table.append_column(_EPOCH, pa.array(self.epochs)), by, workers)
         last = self.table.num_columns
         return {
-            w: _Batch(part.remove_column(last), part.column(last).to_numpy()) for w, part in parts.items()
+            w: _Batch(part.remove_column(last), part.column(last).to_numpy()) for w, part in numbered.items()
         }
 
 
@@ -166,13 +166,12 @@ def _pack(
         batch = outputs[route]
         if channel.exchange is None:  # any worker; by shard, so that a replay chooses the same one
             worker = (shard + seq + piece) % plan.workers
-            parts = {worker: batch} if batch.table.num_rows else {}
-        elif channel.exchange.broadcast:
-            parts = dict.fromkeys(range(plan.workers), batch) if batch.table.num_rows else {}
+            by_worker = {worker: batch} if batch.table.num_rows else {}
         else:
-            batch = _combined(plan.nodes[channel.target], channel.input, batch)
-            parts = batch.partitioned(channel.exchange.columns, plan.workers)
-        for worker, part in parts.items():
+            if not channel.exchange.broadcast:
+                batch = _combined(plan.nodes[channel.target], channel.input, batch)
+            by_worker = batch.partitioned(channel.exchange, plan.workers)
+        for worker, part in by_worker.items():
             yield (
                 worker,
                 InputBatch(
