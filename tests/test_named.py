@@ -293,6 +293,7 @@ WITHOUT = {
         "files",
         "delta",
         "replay",
+        "region",
         "handle",
         "compile",
         "start",

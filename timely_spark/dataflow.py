@@ -444,22 +444,8 @@ class Dataflow:
 
     @locate_errors
     def region(self, name: str, *, workers: Sequence[int] | None = None) -> AbstractContextManager[None]:
-        """Steps that belong together: their names, not those of inputs and outputs, begin with the region's.
-
-        With `workers`, the steps get records on these only. A loop on one worker is one round: no exchange.
-
-        Example:
-            >>> import timely_spark as ts
-            >>> flow = ts.Dataflow("regions")
-            >>> with flow.region("small", workers=[0]):
-            ...     flow.input("x", "n long").distinct(name="seen").name
-            'small.seen'
-
-        Raises:
-            BadArgument: `workers` are not different numbers from 0 on.
-            GraphError: at the start: there are fewer workers, or a step gets records from any worker.
-        """
-        return self.graph.region(name, workers)
+        """A region outside of loops: see `Scope.region`."""
+        return self.scope.region(name, workers=workers)
 
     @locate_errors
     def compile(self, workers: int = 1) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -214,6 +215,25 @@ class Scope:
         return Scope(
             self.flow, GraphScope(title, self.graph_scope, limit, caller(), on_limit=on_limit or "return")
         )
+
+    def region(self, name: str, *, workers: Sequence[int] | None = None) -> AbstractContextManager[None]:
+        """Steps of this scope that belong together: their names begin with the region's.
+
+        Names of inputs and outputs stay as they are. With `workers`, the steps, also those of loops inside,
+        get records on these workers only: a loop on one worker exchanges nothing, so it takes one round.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> flow = ts.Dataflow("regions")
+            >>> with flow.scope.region("small", workers=[0]):
+            ...     flow.input("x", "n long").distinct(name="seen").name
+            'small.seen'
+
+        Raises:
+            BadArgument: `workers` are not different numbers from 0 on.
+            GraphError: at the start: the flow has fewer workers, or a step gets records from any worker.
+        """
+        return self.flow.graph.region(self.graph_scope, name, workers)
 
     def enter(self, stream: Stream, *, name: str | None = None) -> Stream:
         """A stream of an outer scope inside this loop, at iteration 0 only (Naiad's ingress).

@@ -43,14 +43,13 @@ class Graph:
         """The only workers of new steps; None: all."""
         return next((only for *_, only in reversed(self.regions) if only is not None), None)
 
-    def region(self, name: str, workers: Sequence[int] | None) -> AbstractContextManager[None]:
+    def region(self, scope: Scope, name: str, workers: Sequence[int] | None) -> AbstractContextManager[None]:
         """Add steps to a region within the context."""
         only = None if workers is None else tuple(whole("workers", one, least=0) for one in workers)
         if only is not None and len(only or (0, 0)) > len(set(only)):
             refuse(
                 workers, what="workers", expected="different numbers", hint="name each worker once: [0, 1]."
             )
-        scope = self.inside or self.root
         return self._region(scope, self.names.add(self.title(scope), "region", name, caller()), only)
 
     @contextmanager
