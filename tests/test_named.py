@@ -284,7 +284,7 @@ WITHOUT = {
     "Collection": {"like", "check", "together"},
     "Variable": {"feed"},
     "CollectionVariable": {"set"},
-    "Scope": set(),
+    "Scope": {"region"},
     "Grouped": set(),
     "Input": {"send", "advance_to", "close"},
     "Dataflow": {
