@@ -12,6 +12,7 @@ import timely_spark.differential.reductions
 import timely_spark.differential.sets
 import timely_spark.differential.windows
 import timely_spark.operators.aggregate
+import timely_spark.operators.call
 import timely_spark.operators.custom
 import timely_spark.operators.expire
 import timely_spark.operators.group_map
@@ -36,6 +37,7 @@ class StreamMethods(Suggests):
     binary_notify = timely_spark.operators.custom.binary_notify
     branch = timely_spark.operators.rows.branch
     broadcast = timely_spark.operators.route.broadcast
+    call = timely_spark.operators.call.call
     capture = timely_spark.operators.outputs.capture
     capture_to = timely_spark.operators.outputs.capture_to
     collection = timely_spark.differential.linear.collection

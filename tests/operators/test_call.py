@@ -1,0 +1,195 @@
+"""call: concurrency, order, retries, time limits, and recorded answers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time as clock
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import timely_spark as ts
+from timely_spark.errors import BadArgument, GraphError, VertexError
+from timely_spark.operators import call as module
+from timely_spark.testing import Simulation, run
+
+REFUSED = "refused"
+TRIED = {"call": lambda x, _: x.call(lambda batch: batch, "k long, v long", name="it")}
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FIRST_PAUSE", 0.0)
+
+
+def doubled(batch: pa.Table) -> pa.Table:
+    return pa.table({"n": batch["n"], "twice": pc.multiply(batch["n"], 2)})
+
+
+def flow(function: Callable[..., Any], **options: Any) -> ts.Dataflow:
+    made = ts.Dataflow("asks")
+    made.input("x", "n long").call(function, "n long, twice long", name="ask", **options).capture("out")
+    return made
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("rows", [1, 3, 100])
+def test_each_record_is_asked_about_once_and_answered_at_its_time(workers: int, rows: int) -> None:
+    asked: Counter[int] = Counter()
+
+    def ask(batch: pa.Table) -> pa.Table:
+        assert 0 < batch.num_rows <= rows
+        asked.update(batch["n"].to_pylist())
+        return doubled(batch)
+
+    epochs = [list(range(10)), [], [10, 11]]
+    outputs = run(flow(ask, rows=rows), {"x": epochs}, workers=workers)["out"].rows()
+
+    assert outputs == {i: [(n, 2 * n) for n in epoch] for i, epoch in enumerate(epochs)}
+    assert asked == Counter(range(12))
+
+
+@pytest.mark.parametrize("kind", ["async", "threads"])
+def test_calls_are_open_at_a_time_up_to_the_bound(kind: str) -> None:
+    lock, together = threading.Lock(), threading.Barrier(4)
+    now = most = 0
+
+    def enter(change: int) -> None:
+        nonlocal now, most
+        with lock:
+            now += change
+            most = max(most, now)
+
+    async def wait(batch: pa.Table) -> pa.Table:
+        enter(+1)
+        while most < 4:  # noqa: ASYNC110 - until four are open
+            await asyncio.sleep(0.001)
+        enter(-1)
+        return doubled(batch)
+
+    def block(batch: pa.Table) -> pa.Table:
+        enter(+1)
+        together.wait(timeout=20)
+        enter(-1)
+        return doubled(batch)
+
+    function = wait if kind == "async" else block
+    outputs = run(flow(function, rows=1, concurrency=4), {"x": [list(range(8))]})["out"].rows()
+    assert (outputs, most) == ({0: [(n, 2 * n) for n in range(8)]}, 4)
+
+
+def test_a_call_is_repeated_and_then_fails_with_the_step_and_the_line() -> None:
+    tries = itertools.count(1)
+
+    def flaky(batch: pa.Table) -> pa.Table:
+        if next(tries) % 3:
+            raise ConnectionError(REFUSED)
+        return doubled(batch)
+
+    assert run(flow(flaky), {"x": [[1], [2]]})["out"].rows() == {0: [(1, 2)], 1: [(2, 4)]}
+    assert next(tries) == 7
+    tries = itertools.count(1)
+    with pytest.raises(VertexError, match=r"(?s)step 'ask' .*test_call.py.*ConnectionError: refused"):
+        run(flow(flaky, attempts=2), {"x": [[1]]})
+
+
+def test_a_call_that_takes_too_long_is_asked_again() -> None:
+    tries = itertools.count(1)
+
+    async def slow(batch: pa.Table) -> pa.Table:
+        if next(tries) < 2:
+            await asyncio.sleep(60)
+        return doubled(batch)
+
+    began = clock.monotonic()
+    assert run(flow(slow, timeout=0.05), {"x": [[1]]})["out"].rows() == {0: [(1, 2)]}
+    released = threading.Event()
+
+    def hangs(batch: pa.Table) -> pa.Table:
+        released.wait(60)
+        return doubled(batch)
+
+    with pytest.raises(VertexError, match=r"2 calls had no answer within 0.05 s"):
+        run(flow(hangs, timeout=0.05, attempts=2), {"x": [[1]]})
+    released.set()
+    assert clock.monotonic() - began < 30
+
+
+def test_wrong_answers_name_the_step() -> None:
+    with pytest.raises(VertexError, match=r"(?s)'ask'.*SchemaError"):
+        run(flow(lambda batch: pa.table({"m": batch["n"]})), {"x": [[1]]})
+    assert run(flow(lambda _: []), {"x": [[1, 2]]})["out"].rows() == {0: []}
+
+
+def test_answers_that_were_recorded_are_not_asked_for_again(tmp_path: Path) -> None:
+    asked: Counter[int] = Counter()
+    broken = True
+
+    def ask(batch: pa.Table) -> list[tuple[int, int]]:
+        (n,) = batch["n"].to_pylist()
+        asked[n] += 1
+        if broken and n == 3:
+            raise ConnectionError(REFUSED)
+        return [(n, asked.total())]  # another answer to each call
+
+    made = flow(ask, rows=1, attempts=1, record=str(tmp_path / "answers"))
+    with pytest.raises(VertexError, match="refused"):
+        run(made, {"x": [[1, 2, 3, 4]]})
+    first = Counter(asked)
+    assert first == Counter([1, 2, 3, 4])
+    broken = False
+    rows = run(made, {"x": [[1, 2, 3, 4]]})["out"].rows()[0]
+    assert asked - first == Counter([3])
+    assert dict(rows)[3] == 5
+    assert all(value <= 4 for n, value in rows if n != 3)
+
+
+def test_a_repeated_batch_has_the_same_answers_and_complete_epochs_leave_no_files(tmp_path: Path) -> None:
+    # the simulator repeats batches and workers' steps, and compares: answers that vary are a difference
+    count = itertools.count()
+    varying = flow(
+        lambda batch: [(n, next(count)) for n in batch["n"].to_pylist()], record=str(tmp_path / "a")
+    )
+    simulation = Simulation(varying, workers=2, seed=5, crashes=0.5)
+    for epoch in range(8):
+        simulation.send("x", [epoch, epoch + 100])
+        simulation.run()
+    rows = [row for rows in simulation.captured["out"].rows().values() for row in rows]
+    assert sorted(n for n, _ in rows) == sorted([*range(8), *range(100, 108)])
+    assert len(set(dict(rows).values())) == 16
+    assert len(list((tmp_path / "a").iterdir())) <= 3
+
+
+def test_calls_in_a_loop_are_of_their_iteration() -> None:
+    made = ts.Dataflow("loop")
+
+    def step(n: ts.Stream) -> ts.Stream:
+        less = lambda batch: pa.table({"n": pc.subtract(batch["n"], 1)})  # noqa: E731 - short
+        return n.call(less, "n long", rows=2).where(pc.field("n") >= 0)
+
+    made.input("x", "n long").loop(step, name="down").capture("out")
+    assert run(made, {"x": [[3], [1]]}, workers=2)["out"].rows() == {0: [(0,), (1,), (2,)], 1: [(0,)]}
+
+
+def test_wrong_arguments_are_refused() -> None:
+    x = ts.Dataflow("wrong").input("x", "n long")
+    for options in ({"rows": 0}, {"concurrency": 0}, {"attempts": 1.5}):
+        with pytest.raises(BadArgument, match="at least 1"):
+            x.call(doubled, "n long", **options)
+    for options in ({"timeout": 0}, {"timeout": "1"}, {"record": 3}, {"record": ""}):
+        with pytest.raises(GraphError, match=r"(?s)call: .*test_call.py.*Hint: give"):
+            x.call(doubled, "n long", **options)
+    x.call(doubled, "n long, twice long", record="answers", name="first")
+    with pytest.raises(
+        GraphError, match=r"(?s)record='answers' is the folder of step 'first'.*Hint: give each"
+    ):
+        x.call(doubled, "n long, twice long", record="answers")
+    with pytest.raises(GraphError, match="not a function"):
+        x.call(None, "n long")

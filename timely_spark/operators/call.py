@@ -1,0 +1,228 @@
+"""`call`: questions to services outside, many at a time; an epoch is complete when all are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+from uuid import uuid4
+
+import pyarrow as pa
+from pyarrow import fs
+
+from timely_spark.errors import GraphError
+from timely_spark.graph import SchemaLike, Vertex, as_schema, as_table, caller, operator, whole
+from timely_spark.operators.rows import check_function
+from timely_spark.state.keys import from_bytes, to_bytes
+from timely_spark.streams import Stream
+
+_FIRST_PAUSE = 0.1
+"""Seconds before a call is repeated; doubled each time."""
+
+
+class Call(Vertex):
+    """Send the answers to each batch at the batch's time; its capability is held until the last is there.
+
+    The vertex has no state: a micro-batch that is run again asks again, or reads the recorded answers.
+    """
+
+    reads_time = False
+    _transient: ClassVar[frozenset[str]] = Vertex._transient | {"_swept"}  # noqa: SLF001 - the base class's
+
+    def __init__(
+        self,
+        function: Callable[[pa.Table], Any],
+        schema: pa.Schema,
+        *,
+        concurrency: int,
+        rows: int,
+        timeout: float,
+        attempts: int,
+        record: str | None,
+    ) -> None:
+        self.function, self.schema, self.concurrency, self.rows = function, schema, concurrency, rows
+        self.timeout, self.attempts, self.record = timeout, attempts, record
+        #: the epoch up to which recorded answers were deleted
+        self._swept = 0
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Ask, wait for all answers, and send them in the order of their questions."""
+        answers = Answers(self.record, time) if self.record is not None else None
+        if answers is not None and self._context.since() > self._swept:
+            self._swept = self._context.since()
+            answers.sweep(self._swept)
+        parts = [batch.slice(first, self.rows) for first in range(0, batch.num_rows, self.rows)]
+        # a thread of its own: a notebook's thread has an event loop already
+        pool = ThreadPoolExecutor(self.concurrency + 1, "call")
+        try:
+            tables = pool.submit(asyncio.run, self._all(parts, answers, pool)).result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        self.send_by(0, time, pa.concat_tables(tables))
+
+    async def _all(
+        self, parts: list[pa.Table], answers: Answers | None, pool: ThreadPoolExecutor
+    ) -> list[pa.Table]:
+        free = asyncio.Semaphore(self.concurrency)
+
+        async def answered(part: pa.Table) -> pa.Table:
+            async with free:
+                known = answers.read(part) if answers is not None else None
+                if known is not None:
+                    return known
+                table = as_table(await self._asked(part, pool), self.schema)
+                if answers is not None:
+                    answers.write(part, table)
+                return table
+
+        tasks = [asyncio.ensure_future(answered(part)) for part in parts]
+        # all calls end before an error is raised: what is answered is recorded, and not asked again
+        await asyncio.wait(tasks)
+        return [task.result() for task in tasks]
+
+    async def _asked(self, part: pa.Table, pool: ThreadPoolExecutor) -> Any:
+        pause = _FIRST_PAUSE
+        for left in range(self.attempts - 1, -1, -1):
+            try:
+                if inspect.iscoroutinefunction(self.function):
+                    waiting = self.function(part)
+                else:
+                    waiting = asyncio.get_running_loop().run_in_executor(pool, self.function, part)
+                return await asyncio.wait_for(waiting, self.timeout)
+            except asyncio.TimeoutError as error:
+                if not left:
+                    msg = f"{self.attempts} calls had no answer within {self.timeout} s"
+                    raise TimeoutError(msg) from error
+            except Exception:
+                if not left:
+                    raise
+            await asyncio.sleep(pause)
+            pause *= 2
+        raise AssertionError  # there is at least one attempt
+
+
+class Answers:
+    """The recorded answers of a time: a file for each call, in a folder for each epoch.
+
+    A file appears whole, by a rename. Source: the logs of Naiad section 3.4, here of what is not repeatable.
+    """
+
+    def __init__(self, path: str, time: Any) -> None:
+        self.files, self.path = fs.FileSystem.from_uri(path if "://" in path else str(Path(path).resolve()))
+        self.time = time
+        self.folder = f"{self.path}/{time.epoch}"
+
+    def _name(self, question: pa.Table) -> str:
+        digest = hashlib.sha256(json.dumps(self.time.encode()).encode())
+        digest.update(to_bytes(question))
+        return f"{self.folder}/{digest.hexdigest()}.arrow"
+
+    def read(self, question: pa.Table) -> pa.Table | None:
+        """The recorded answer to a question of this time; None: there is none."""
+        try:
+            with self.files.open_input_stream(self._name(question)) as file:
+                return from_bytes(file.read())
+        except FileNotFoundError:
+            return None
+
+    def write(self, question: pa.Table, answer: pa.Table) -> None:
+        """Record an answer."""
+        self.files.create_dir(self.folder)
+        draft = f"{self.folder}/{uuid4().hex}.draft"
+        with self.files.open_output_stream(draft) as file:
+            file.write(to_bytes(answer))
+        self.files.move(draft, self._name(question))
+
+    def sweep(self, since: int) -> None:
+        """Delete the answers of epochs that are complete everywhere: none of them is asked for again."""
+        for folder in self._folders():
+            name = folder.rsplit("/", 1)[-1]
+            if name.isdecimal() and int(name) < since:
+                with suppress(FileNotFoundError):  # another worker was first
+                    self.files.delete_dir(folder)
+
+    def _folders(self) -> Iterator[str]:
+        found = self.files.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+        return (each.path for each in found if each.type is fs.FileType.Directory)
+
+
+@operator(Stream)
+def call(
+    stream: Stream,
+    function: Callable[[pa.Table], Any],
+    schema: SchemaLike,
+    *,
+    rows: int = 100,
+    concurrency: int = 8,
+    timeout: float = 30.0,
+    attempts: int = 3,
+    record: str | None = None,
+    name: str | None = None,
+) -> Stream:
+    """Ask a service outside about the records, many calls at a time; answers have their questions' times.
+
+    An epoch (and an iteration of a loop) is complete when all its calls are answered. A worker waits for the
+    answers within its round, so a slow service delays later epochs. A call that fails or takes too long is
+    repeated, after 0.1 s, 0.2 s and so on; after the last attempt the query fails, and the epoch stays open.
+
+    **At least once:** a micro-batch that runs again, after a failure or a restart, asks again. With `record`
+    each answer is recorded as it arrives; a repeated micro-batch reads the recorded answers and asks only for
+    the others, so results are exactly once in effect. Without it, a service whose answers vary may give the
+    repeated micro-batch others than a sink has already written. Recorded answers of complete epochs are
+    deleted. Equal calls of one time share an answer.
+
+    **Columns:** in: any; out: those of `schema`. No exchange: records stay on their workers.
+
+    Args:
+        function: gets a table of at most `rows` records; returns an Arrow table, a pandas frame or rows, of
+            any number. May be a coroutine function (``async def``). Other functions run in threads, of which
+            one that hangs is left behind after `timeout`: give the client of the service a limit of its own.
+        schema: the schema of the answers.
+        rows: records per call.
+        concurrency: how many calls each worker has open at a time.
+        timeout: seconds for each attempt.
+        attempts: how often a call is tried.
+        record: a folder, or a URI of ``pyarrow.fs``, for the answers of this step; all workers must reach it.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> async def lengths(questions):
+        ...     return [(word, len(word)) for word in questions["word"].to_pylist()]
+        >>> flow = ts.Dataflow("asks")
+        >>> _ = flow.input("words", "word string").call(lengths, "word string, length long").capture("out")
+        >>> ts.testing.run(flow, {"words": [["ab", "c"]]})["out"].rows()
+        {0: [('ab', 2), ('c', 1)]}
+
+    Raises:
+        BadArgument: `rows`, `concurrency` or `attempts` is no number of at least 1.
+        GraphError: `function` is no function, `timeout` is 0, or another step has the same `record`.
+    """
+    check_function("call", function)
+    seconds: Any = timeout
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        msg = f"call: timeout={timeout!r}"
+        raise GraphError(msg, where=caller(), hint="give the seconds of one attempt, above 0.")
+    folder: Any = record
+    if folder is not None and not (isinstance(folder, str) and folder):
+        msg = f"call: record={record!r}"
+        raise GraphError(msg, where=caller(), hint="give a folder as text, or leave record out.")
+    others = [stage for stage in stream.flow.graph.stages if isinstance(stage.vertex, Call)]
+    if record and (same := [each.name for each in others if each.vertex.record == record]):  # type: ignore[union-attr]
+        msg = f"call: record={record!r} is the folder of step {same[0]!r}"
+        raise GraphError(msg, where=caller(), hint="give each step a folder of its own.")
+    vertex = Call(
+        function,
+        as_schema(schema),
+        concurrency=whole("concurrency", concurrency),
+        rows=whole("rows", rows),
+        timeout=timeout,
+        attempts=whole("attempts", attempts),
+        record=record,
+    )
+    return stream.then("call", [vertex.schema], name=name, vertex=vertex)[0]
