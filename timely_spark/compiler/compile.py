@@ -72,6 +72,8 @@ class _Compiler:
             if need is not None and not (stage.is_routing and stage in self._chosen):
                 self._require(edge, need)
         self.vertices = self._vertices()
+        self.numbers = {s: i for i, s in enumerate(s for s in graph.stages if s in self.vertices)}
+        self.channels: list[Channel] = []
         self._check_regions()
 
     def _check_regions(self) -> None:
@@ -259,36 +261,12 @@ class _Compiler:
 
     def plan(self) -> Plan:
         graph = self.graph
-        stages = [stage for stage in graph.stages if stage in self.vertices]
-        number = {stage: i for i, stage in enumerate(stages)}
-        positions = _positions(graph)
-        channels: list[Channel] = []
-
-        def add(source: int | None, start: Stage, port: int) -> Iterator[int]:
-            for through, edges, summary, exchange in self._routes(start, port):
-                edge = edges[-1]
-                before = self._before_exchange(edge.target, edge.input)
-                index = len(channels)
-                channels.append(
-                    Channel(
-                        index=index,
-                        source=source,
-                        target=number[edge.target],
-                        input=edge.input,
-                        through=through if before is None else (*through, (before, 0)),
-                        edges=edges,
-                        summary=summary,
-                        exchange=exchange if self.workers > 1 or source is None else None,
-                        schema=edge.schema,
-                    )
-                )
-                yield index
-
+        stages, number, positions = list(self.numbers), self.numbers, _positions(graph)
         inputs = []
         for stage in graph.stages:
             if stage.is_source:
-                entries = tuple(add(None, stage, 0))
-                late = tuple(add(None, stage, 1)) if len(stage.outputs) > 1 else ()
+                entries = self._channels_from(stage, 0)
+                late = self._channels_from(stage, 1) if len(stage.outputs) > 1 else ()
                 inputs.append(Source(stage.name, stage, stage.epochs, entries + late, frozenset(late)))
         if not inputs and not any(s.vertex and tuple(s.vertex.initial) for s in stages):
             msg = f"flow {graph.name!r} has no input"
@@ -300,7 +278,7 @@ class _Compiler:
                 stage=stage,
                 template=stage.vertex if stage.vertex is not None else Forward(),
                 waits=stage.vertex is not None and stage.vertex.waits,
-                out=tuple(tuple(add(number[stage], stage, port)) for port in range(len(stage.outputs))),
+                out=tuple(self._channels_from(stage, port) for port in range(len(stage.outputs))),
                 path=positions[stage],
                 ignored_counters=frozenset(
                     i for i, scope in enumerate(stage.scope.path[1:]) if scope not in counted
@@ -313,9 +291,9 @@ class _Compiler:
             workers=self.workers,
             times=graph.times,
             nodes=nodes,
-            channels=tuple(channels),
+            channels=tuple(self.channels),
             inputs=tuple(inputs),
-            reach=self._reachability(nodes, channels),
+            reach=self._reachability(nodes),
             stages=tuple(sorted(graph.stages, key=positions.__getitem__)),
             edges=tuple(graph.edges),
             exchanged=self.exchanged,
@@ -323,6 +301,27 @@ class _Compiler:
             ends={(number[s], port): ways for (s, port), ways in self.ends.items() if s in number},
             fused=frozenset(s.index for s in graph.stages if s not in self.vertices and not s.is_source),
         )
+
+    def _channels_from(self, start: Stage, port: int) -> tuple[int, ...]:
+        """Add the channels of an output of a vertex or source; returns their numbers."""
+        source, first = self.numbers.get(start), len(self.channels)
+        for through, edges, summary, exchange in self._routes(start, port):
+            edge = edges[-1]
+            before = self._before_exchange(edge.target, edge.input)
+            self.channels.append(
+                Channel(
+                    index=len(self.channels),
+                    source=source,
+                    target=self.numbers[edge.target],
+                    input=edge.input,
+                    through=through if before is None else (*through, (before, 0)),
+                    edges=edges,
+                    summary=summary,
+                    exchange=exchange if self.workers > 1 or source is None else None,
+                    schema=edge.schema,
+                )
+            )
+        return tuple(range(first, len(self.channels)))
 
     def _before_exchange(self, stage: Stage, edge: int) -> Stage | None:
         """The vertex's `before_exchange` as a stage of the same name, which runs at the senders."""
@@ -370,13 +369,13 @@ class _Compiler:
                 counted.update(stage.scope.path[1:])
         return counted
 
-    def _reachability(self, nodes: tuple[Node, ...], channels: list[Channel]) -> Reachability:
+    def _reachability(self, nodes: tuple[Node, ...]) -> Reachability:
         times = self.graph.times
         identities = [times.identity(node.stage.scope.depth) for node in nodes for _ in range(2)]
         paths = [Path(node.arrives, node.leaves, identities[node.arrives], exchange=False) for node in nodes]
         paths += [
             Path(nodes[c.source].leaves, nodes[c.target].arrives, c.summary, exchange=c.exchange is not None)
-            for c in channels
+            for c in self.channels
             if c.source is not None
         ]
         try:

@@ -20,7 +20,7 @@ from timely_spark.graph import (
     composed,
     operator,
 )
-from timely_spark.operators.expire import Sessions, check_expire
+from timely_spark.operators.expire import Sessions, check_expire, check_per, options_text
 from timely_spark.operators.group_map import group_mapped
 from timely_spark.operators.rows import check_name, computed
 from timely_spark.state.arrangement import Arrangement
@@ -418,8 +418,12 @@ def _grouped(
 ) -> Stream:
     if keys:
         return group_mapped(operator, stream, keys, function, schema, name=name)
-    whole = computed(stream, *stream.schema.names, {ALL: pc.scalar(0)}, own=(ALL,))
-    return group_mapped(operator, whole, (ALL,), function, schema, hidden=(ALL,), name=name)
+    return group_mapped(operator, one_group(stream), (ALL,), function, schema, hidden=(ALL,), name=name)
+
+
+def one_group(stream: Stream) -> Stream:
+    """The stream with the column `ALL`."""
+    return computed(stream, *stream.schema.names, {ALL: pc.scalar(0)}, own=(ALL,))
 
 
 @composed
@@ -434,46 +438,21 @@ def _aggregate(
 ) -> Stream:
     where = caller()
     check_name("aggregate", stream, name, "('max', 'name')")
-    if per not in ("accumulated", "time"):
-        msg = f"aggregate: per={per!r}"
-        hint = "'accumulated' or 'time'; " + 'a column called "per" is written aggregate({"per": ...}).'
-        raise SchemaError(msg, where=where, hint=hint)
+    check_per("aggregate", per)
     if expire is not None:
         check_expire("aggregate", stream, expire, per=per)
     check_given("aggregate", where, columns)
-    if not keys:  # group by a constant column
-        whole = computed(stream, *stream.schema.names, {ALL: pc.scalar(0)}, own=(ALL,))
-        result = _aggregate(whole, (ALL,), columns, per, expire=expire, name=name)
+    if not keys:
+        result = _aggregate(one_group(stream), (ALL,), columns, per, expire=expire, name=name)
         return result.select(*columns)
     check_columns("aggregate", stream.schema, keys, keys=True)
     listed: list[tuple[str, str, str | None]] = []
     fields = [stream.schema.field(key) for key in keys]
     for out, given in columns.items():
-        pair: Any = given
-        kind, column = pair if isinstance(pair, tuple | list) and len(pair) == 2 else (pair, None)
-        if kind not in _KINDS or (column is None and kind != "count"):
-            msg = f"aggregate: {out}={given!r}"
-            hint = f"'count', or (kind, column) with kind one of {', '.join(_KINDS)}."
-            raise SchemaError(msg, where=where, hint=hint)
         if out in keys:
             msg = f"aggregate: column {out!r} is a key"
             raise SchemaError(msg, where=where, hint="give the aggregate another name.")
-        if column is not None:
-            check_columns("aggregate", stream.schema, [column], keys=kind in {"min", "max", "collect"})
-        source = stream.schema.field(column).type if column is not None else pa.int64()
-        if kind == "sum" and not (
-            pa.types.is_integer(source)
-            or pa.types.is_floating(source)
-            or pa.types.is_decimal(source)
-            or pa.types.is_boolean(source)
-        ):
-            msg = f"aggregate: {out} would sum column {column!r} of type {source}"
-            raise SchemaError(msg, where=where, hint="sum numbers.")
-        type_ = {
-            "count": pa.int64(),
-            "sum": _sum_type(source),
-            "collect": pa.list_(pa.field("item", source)),
-        }.get(kind, source)
+        kind, column, type_ = _checked(stream.schema, out, given)
         fields.append(pa.field(out, type_))
         listed.append((out, kind, column))
     if not columns:
@@ -490,11 +469,33 @@ def _aggregate(
         requires=[Partition(keys)],
         guarantees=keys,
         detail=", ".join(f"{out}={kind}({column or ''})" for out, kind, column in listed)
-        + (", per time" if per == "time" else "")
-        + (f", expire {expire}" if expire is not None else ""),
+        + options_text(per=per, expire=expire),
         parameters={
             "aggregates": [list(one) for one in listed],
             "per": per,
             "expire": expire and int(expire),
         },
     )[0]
+
+
+def _checked(schema: pa.Schema, out: str, given: Any) -> tuple[str, str | None, pa.DataType]:
+    """The kind, column and type of an aggregate, as the user gave it for column `out`."""
+    kind, column = given if isinstance(given, tuple | list) and len(given) == 2 else (given, None)
+    if kind not in _KINDS or (column is None and kind != "count"):
+        msg = f"aggregate: {out}={given!r}"
+        hint = f"'count', or (kind, column) with kind one of {', '.join(_KINDS)}."
+        raise SchemaError(msg, where=caller(), hint=hint)
+    if column is not None:
+        check_columns("aggregate", schema, [column], keys=kind in {"min", "max", "collect"})
+    if kind == "count":
+        return kind, column, pa.int64()
+    source = schema.field(column).type
+    if kind == "collect":
+        return kind, column, pa.list_(pa.field("item", source))
+    if kind != "sum":
+        return kind, column, source
+    is_number = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean)
+    if not any(is_kind(source) for is_kind in is_number):
+        msg = f"aggregate: {out} would sum column {column!r} of type {source}"
+        raise SchemaError(msg, where=caller(), hint="sum numbers.")
+    return kind, column, _sum_type(source)

@@ -122,6 +122,21 @@ class Sessions(BufferingVertex):
         return hashed[rows], table.take(rows)
 
 
+def check_per(operator: str, per: Any) -> None:
+    """Check `per`: the records up to each time, or those of the time alone."""
+    if per not in ("accumulated", "time"):
+        hint = "'accumulated' or 'time'."
+        if operator == "aggregate":
+            hint += ' A column called "per" is written aggregate({"per": ...}).'
+        msg = f"{operator}: per={per!r}"
+        raise SchemaError(msg, where=caller(), hint=hint)
+
+
+def options_text(*, per: str = "accumulated", expire: int | None = None) -> str:
+    """`per` and `expire` in a step's `detail`, where they are not the defaults."""
+    return (", per time" if per == "time" else "") + (f", expire {expire}" if expire is not None else "")
+
+
 def check_expire(operator: str, stream: Stream, expire: Any, *, per: str = "accumulated") -> None:
     """Check `expire`, and that the stream's times are epochs."""
     where = caller()

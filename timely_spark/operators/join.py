@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Partition, Vertex, caller, check_columns, describe, names, operator
-from timely_spark.operators.expire import check_expire
+from timely_spark.operators.expire import check_expire, check_per, options_text
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.history import RowTimes, compaction, epochs_of, stamped
@@ -326,9 +326,7 @@ def join(
     check_how("join", how, stream.schema, other.schema, keys)
     whole = how not in {"semi", "anti"}
     extra = other_columns("join", stream.schema, other.schema, keys[1]) if whole else []
-    if per not in {"accumulated", "time"}:
-        msg = f"join: per={per!r}"
-        raise SchemaError(msg, where=caller(), hint="'accumulated' or 'time'.")
+    check_per("join", per)
     if expire is not None:
         check_expire("join", stream, expire, per=per)
     if how != "inner" and per != "time":
@@ -354,8 +352,7 @@ def join(
         guarantees=keys[0],
         detail=" and ".join(a if a == b else f"{a} = {b}" for a, b in zip(*keys, strict=True))
         + (f", {how}" if how != "inner" else "")
-        + (", per time" if per == "time" else "")
-        + (f", expire {expire}" if expire is not None else ""),
+        + options_text(per=per, expire=expire),
         parameters={"on": [list(side) for side in keys], "per": per, "expire": expire and int(expire)}
         | ({"how": how} if how != "inner" else {}),
     )[0]

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Monotone, Partition, Vertex, caller, check_columns, composed, names, operator
-from timely_spark.operators.expire import Sessions, check_expire
+from timely_spark.operators.expire import Sessions, check_expire, options_text
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.history import Compact, RowTimes, compaction, stamped
@@ -263,7 +263,6 @@ def _monotone(
 ) -> Stream:
     if expire is not None:
         check_expire(operator, stream, expire)
-    detail = monotone.value or ""
     return stream.then(
         operator,
         [schema],
@@ -272,7 +271,7 @@ def _monotone(
         requires=[Partition(monotone.keys)],
         guarantees=monotone.keys,
         monotone=monotone if expire is None else None,
-        detail=detail if expire is None else f"{detail}, expire {expire}",
+        detail=(monotone.value or "") + options_text(expire=expire),
         parameters={"value": monotone.value, "expire": expire and int(expire)},
     )[0]
 

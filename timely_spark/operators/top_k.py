@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Partition, caller, check_columns, composed, names, operator
-from timely_spark.operators.aggregate import ALL, Aggregate
-from timely_spark.operators.rows import computed
+from timely_spark.operators.aggregate import ALL, Aggregate, one_group
+from timely_spark.operators.expire import check_per, options_text
 from timely_spark.state.keys import Groups, Indices, group
 from timely_spark.streams import Stream
 
@@ -93,16 +93,14 @@ def top_k(
     if type(k) is not int or k < 1:
         msg = f"top_k: k={k!r}"
         raise SchemaError(msg, where=caller(), hint="give a whole number of at least 1.")
-    if per not in ("accumulated", "time"):
-        msg = f"top_k: per={per!r}"
-        raise SchemaError(msg, where=caller(), hint="'accumulated' or 'time'.")
+    check_per("top_k", per)
     listed, columns = names("top_k", keys), stream.schema.names
     check_columns("top_k", stream.schema, [*listed, value, *columns], keys=True)
     if value in listed:
         msg = f"top_k: {value!r} is a key and the value"
         raise SchemaError(msg, where=caller(), hint="take it out of keys.")
     if not listed:
-        stream, listed = computed(stream, *columns, {ALL: pc.scalar(0)}, own=(ALL,)), (ALL,)
+        stream, listed = one_group(stream), (ALL,)
     others = [column for column in columns if column != value and column not in listed]
     direction = "descending" if descending else "ascending"
     order = ((value, direction), *((column, "ascending") for column in others))
@@ -113,7 +111,7 @@ def top_k(
         vertex=Aggregate(First(listed, k, order), accumulate=per == "accumulated"),
         requires=[Partition(listed)],
         guarantees=listed,
-        detail=f"{k} by {value}" + (", per time" if per == "time" else ""),
+        detail=f"{k} by {value}" + options_text(per=per),
         parameters={"k": k, "value": value, "descending": bool(descending), "per": per},
     )[0]
     return result if listed != (ALL,) else result.select(*columns)

@@ -165,7 +165,7 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class _BatchState:
-    """The state after a batch, from which the next batch goes on."""
+    """The state after a batch, from which the next batch continues."""
 
     manifest: Manifest
     coordinator: Coordinator
@@ -175,7 +175,7 @@ class _BatchState:
 
 
 def progress_of(coordinator: Coordinator, result: RoundResult) -> dict[str, Any]:
-    """The fields of a manifest which say where the flow stands."""
+    """The fields of a manifest that describe the progress of the flow."""
     return {
         "coordinator": coordinator.encode(),
         "header": result.header.encode(),

@@ -103,7 +103,7 @@ class Cache:
                 file.write(content)
                 file.write(content.size.to_bytes(_LENGTH, "little"))
             os.replace(temporary, self._path(key))
-        except OSError:  # a full disk, or another process has removed the file: go on without a copy
+        except OSError:  # a full disk, or another process has removed the file: no copy
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
             return content
