@@ -41,7 +41,7 @@ import random
 import warnings
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -67,6 +67,11 @@ from timely_spark.worker.columns import by_column
 from timely_spark.worker.record import Recorded, recorded
 from timely_spark.worker.vertex_snapshot import VertexSnapshot
 from timely_spark.worker.wire import ROWS, Message, Output
+
+__all__ = [
+    "BrokenLaw", "Captured", "Diverged", "Explanation", "LoopWarning", "Recorded", "Result", "Simulation",
+    "check_lattice", "explain_row", "recorded", "run", "sorted_rows",
+]  # fmt: skip
 
 
 class LoopWarning(UserWarning):
@@ -197,10 +202,10 @@ class Simulation:
         source = self.plan.source(name)
         table = as_table(records, source.stage.outputs[0], of=f"input {name!r} ({caller()})")
         at = None if by_column(source.epochs) else self._open(name, epoch)
-        self._seq += 1
         if source.epochs == "manual":
-            self._input.append(pack_input(self.plan, name, [(self._seq, "send", at, table)]))
+            self._call(name, "send", at, table)
             return
+        self._seq += 1
         for shard in range(shards := 1 if self.random is None else self.random.randint(1, 3)):
             size = -(-table.num_rows // shards)
             self._input.append(pack(self.plan, name, table.slice(shard * size, size), shard, self._seq))
@@ -208,15 +213,24 @@ class Simulation:
     def advance_to(self, name: str, epoch: int) -> None:
         """Close the epochs before `epoch` of an input with manual epochs."""
         self._stands[name] = epoch = self._open(name, as_epoch(epoch, f"input {name!r}", caller()))
-        self._seq += 1
-        self._input.append(pack_input(self.plan, name, [(self._seq, "advance", epoch, None)]))
+        self._call(name, "advance", epoch)
 
     def close(self, name: str) -> None:
         """Close an input. Closing it again does nothing."""
         stands, self._stands[name] = self._stands[self.plan.source(name).name], None
         if stands is not None:
-            self._seq += 1
-            self._input.append(pack_input(self.plan, name, [(self._seq, "close", None, None)]))
+            self._call(name, "close")
+
+    def _call(
+        self,
+        name: str,
+        kind: Literal["send", "advance", "close"],
+        epoch: int | None = None,
+        table: pa.Table | None = None,
+    ) -> None:
+        """Enter a call of an input's handle."""
+        self._seq += 1
+        self._input.append(pack_input(self.plan, name, [(self._seq, kind, epoch, table)]))
 
     def cancel(self, epoch: int) -> None:
         """End the loops of an epoch, with the next batch: see `Query.cancel`."""
@@ -259,8 +273,9 @@ class Simulation:
         for _ in range(whole("limit", limit)):
             if not self.step():
                 return
-        msg = f"flow {self.plan.name!r} still runs after {limit} rounds"
-        raise TimelyError(msg, hint="does each loop drop repeated records?")
+        msg = f"flow {self.plan.name!r} still runs after {limit} batches"
+        hint = "let each loop drop repeated records, as distinct or min do; or give run() a larger limit."
+        raise TimelyError(msg, where=caller(), hint=hint)
 
     def _begin(self) -> Batch:
         """The next batch, with the state before it."""
@@ -522,12 +537,6 @@ def run(
         for captured in simulation.captured.values():
             captured.epochs = renumbered(captured.epochs, names)
     return Result(simulation.captured, simulation.result.cut_off, flow=plan.name)
-
-
-__all__ = [
-    "BrokenLaw", "Captured", "Diverged", "Explanation", "LoopWarning", "Recorded", "Result", "Simulation",
-    "check_lattice", "explain_row", "recorded", "run", "sorted_rows",
-]  # fmt: skip
 
 
 class BrokenLaw(TimelyError, AssertionError):

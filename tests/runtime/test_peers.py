@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from timely_spark.runtime.query.peers import Address, PeerLost, Peers, PeersApart
+from timely_spark.runtime.query.peers import Address, PeerLost, Peers, PeersUnreachable
 
 SCHEMA = pa.schema([("n", pa.int64()), ("payload", pa.binary())])
 TOKEN = secrets.token_bytes(32)
@@ -134,7 +134,7 @@ def test_a_port_that_is_refused_keeps_the_tasks_apart() -> None:
         own.connect(lambda rank: refused if rank == 1 else them[0].address, within=0.5)
 
     found = at_once(work, them)
-    assert [type(error) for error in found] == [PeersApart, PeersApart]
+    assert [type(error) for error in found] == [PeersUnreachable, PeersUnreachable]
     assert "cannot reach task 1" in str(found[0])
     assert str(refused[1]) in str(found[0])
 

@@ -42,9 +42,6 @@ _ROUTES = 16
 
 def compile_plan(graph: Graph, workers: int) -> Plan:
     """Compile a graph."""
-    if workers < 1:
-        msg = f"workers is {workers}"
-        raise GraphError(msg, hint="give at least 1.")
     return _Compiler(graph, workers).plan()
 
 

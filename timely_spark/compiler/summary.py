@@ -77,7 +77,7 @@ class PlanSummary:
 
     @classmethod
     def of(cls, plan: Plan) -> PlanSummary:
-        """The summary of a plan at hand, which also knows times of the user's own."""
+        """The summary of a plan in this process, also with user-defined times."""
         summary = cls(plan_summary(plan) | {"edges": None})
         summary.times, summary.reach = plan.times, plan.reach
         return summary

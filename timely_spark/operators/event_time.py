@@ -216,10 +216,10 @@ class Lengths:
         starts = starts[rows, column]
         return self.with_windows(batch, starts, starts + self.size, usable[rows])
 
-    def with_windows(self, batch: pa.Table, starts: Times, ends: Times, usable: Any) -> pa.Table:
-        """The rows with columns of windows."""
+    def with_windows(self, batch: pa.Table, starts: Times, ends: Times, usable: Any = None) -> pa.Table:
+        """The rows with columns of windows, null where a time is not usable."""
         for field, values in zip(self.fields(), (starts, ends), strict=True):
-            column = pa.array(values, mask=~usable)
+            column = pa.array(values, mask=None if usable is None else ~usable)
             column = column.cast(pa.int32()) if pa.types.is_date32(self.kind) else column
             batch = batch.append_column(field, column.cast(self.kind))
         return batch

@@ -26,7 +26,7 @@ from timely_spark.graph import (
     operator,
     whole,
 )
-from timely_spark.operators.rows import check_function, check_predicate, passing
+from timely_spark.operators.rows import check_function, check_predicate, keys_and_value, passing
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.history import RowTimes, compaction, stamped
@@ -248,12 +248,8 @@ def merge(
     Source: Naiad section 4.2; Conway et al., Logic and lattices for distributed programming, SoCC 2012.
     """
     check_function("merge", merge)
-    keys = names("merge", keys)
+    keys = keys_and_value("merge", stream.schema, keys, value)
     columns = [*keys, value]
-    check_columns("merge", stream.schema, columns, keys=True)
-    if value in keys:
-        msg = f"merge: {value!r} is a key and the value"
-        raise SchemaError(msg, where=caller(), hint="take it out of keys.")
     outside = stream.stage.scope.parent is None
     return stream.select(*columns).then(
         "merge",

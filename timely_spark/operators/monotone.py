@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Monotone, Partition, Vertex, caller, check_columns, composed, names, operator
+from timely_spark.errors import GraphError
+from timely_spark.graph import Monotone, Partition, Vertex, caller, composed, operator
 from timely_spark.operators.expire import Sessions, check_expire, options_text
+from timely_spark.operators.rows import keys_and_value
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.history import Compact, RowTimes, compaction, stamped
@@ -240,12 +241,8 @@ def _extreme(
     expire: int | None,
     name: str | None,
 ) -> Stream:
-    keys = names(operator, keys)
+    keys = keys_and_value(operator, stream.schema, keys, value)
     columns = [*keys, value]
-    check_columns(operator, stream.schema, columns, keys=True)
-    if value in keys:
-        msg = f"{operator}: {value!r} is a key and the value"
-        raise SchemaError(msg, where=caller(), hint="the keys alone are distinct().")
     schema = pa.schema([stream.schema.field(column) for column in columns])
     narrow = stream if stream.schema.names == columns else stream.select(*columns)
     monotone = Monotone(keys, value, operator == "max")

@@ -23,6 +23,7 @@ from timely_spark.graph import (
     check_columns,
     columns_in,
     describe,
+    names,
     operator,
     project,
 )
@@ -193,6 +194,20 @@ def check_name(operator: str, stream: Stream, name: Any, also: str = "...") -> N
             "that no column has."
         )
         raise SchemaError(msg, where=caller(), hint=hint)
+
+
+def keys_and_value(
+    operator: str, schema: pa.Schema, keys: str | Sequence[str] | None, value: str
+) -> tuple[str, ...]:
+    """The key columns, checked: `value` is another column."""
+    listed = names(operator, keys)
+    check_columns(operator, schema, [*listed, value], keys=True)
+    if value in listed:
+        msg = f"{operator}: {value!r} is a key and the value"
+        raise SchemaError(
+            msg, where=caller(), hint="take it out of keys; for the keys alone there is distinct()."
+        )
+    return listed
 
 
 def check_function(operator: str, function: Any) -> None:

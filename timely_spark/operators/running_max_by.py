@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from timely_spark.errors import SchemaError
-from timely_spark.graph import Monotone, Partition, caller, check_columns, names, operator
+from timely_spark.graph import Monotone, Partition, check_columns, operator
 from timely_spark.operators.monotone import ImprovementsPerTime, best_per_key
+from timely_spark.operators.rows import keys_and_value
 from timely_spark.streams import Stream
 
 
@@ -59,12 +59,8 @@ def running_max_by(
     Raises:
         SchemaError: a column is missing or nested, or `value` is a key.
     """
-    keys = names("running_max_by", keys)
-    columns = stream.schema.names
-    check_columns("running_max_by", stream.schema, [*keys, value, *columns], keys=True)
-    if value in keys:
-        msg = f"running_max_by: {value!r} is a key and the value"
-        raise SchemaError(msg, where=caller(), hint="take it out of keys.")
+    keys, columns = keys_and_value("running_max_by", stream.schema, keys, value), stream.schema.names
+    check_columns("running_max_by", stream.schema, columns, keys=True)
     ties = [column for column in columns if column != value and column not in keys]
     return stream.then(
         "running_max_by",

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Partition, caller, check_columns, composed, names, operator
+from timely_spark.graph import Partition, caller, check_columns, composed, operator
 from timely_spark.operators.aggregate import ALL, Aggregate, one_group
 from timely_spark.operators.expire import check_per, options_text
+from timely_spark.operators.rows import keys_and_value
 from timely_spark.state.keys import Groups, Indices, group
 from timely_spark.streams import Stream
 
@@ -94,11 +95,8 @@ def top_k(
         msg = f"top_k: k={k!r}"
         raise SchemaError(msg, where=caller(), hint="give a whole number of at least 1.")
     check_per("top_k", per)
-    listed, columns = names("top_k", keys), stream.schema.names
-    check_columns("top_k", stream.schema, [*listed, value, *columns], keys=True)
-    if value in listed:
-        msg = f"top_k: {value!r} is a key and the value"
-        raise SchemaError(msg, where=caller(), hint="take it out of keys.")
+    listed, columns = keys_and_value("top_k", stream.schema, keys, value), stream.schema.names
+    check_columns("top_k", stream.schema, columns, keys=True)
     if not listed:
         stream, listed = one_group(stream), (ALL,)
     others = [column for column in columns if column != value and column not in listed]

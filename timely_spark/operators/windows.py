@@ -173,14 +173,10 @@ class CloseSessions(CloseWindows):
         starts, ends = merged(keys, times, self.lengths.size)
         due = ends <= to
         rows = rows.drop_columns([START, END])
-        closed = rows.filter(pa.array(due))
-        self.open = []
-        if not due.all():
-            left, own = rows.filter(pa.array(~due)), times[~due]
-            every_one = np.ones(len(own), np.bool_)
-            self.open = [self.lengths.with_windows(left, own, own + self.lengths.size, every_one)]
-        every_one = np.ones(closed.num_rows, np.bool_)
-        self.send_by(0, time, self.lengths.with_windows(closed, starts[due], ends[due], every_one))
+        closed, left, own = rows.filter(pa.array(due)), rows.filter(pa.array(~due)), times[~due]
+        still_open = self.lengths.with_windows(left, own, own + self.lengths.size)
+        self.open = [still_open] if still_open.num_rows else []
+        self.send_by(0, time, self.lengths.with_windows(closed, starts[due], ends[due]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,10 +44,10 @@ class RowKind(str, Enum):
     OUTPUT = "output"
     REPORT = "report"
     FAILURE = "failure"
-    #: of the runtime: `storage.states.State`, and `TaskResult` and `Apart` of `query.rounds`
+    #: of the runtime: `storage.states.State`, and `TaskResult` and `Unreachable` of `query.rounds`
     STATE = "state"
     RESULT = "result"
-    APART = "apart"
+    UNREACHABLE = "unreachable"
 
 
 @dataclass(frozen=True, slots=True)

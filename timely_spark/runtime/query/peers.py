@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 Address = tuple[str, int]
 
 #: Seconds to wait for the connections of a stage; and without a sign of life of a peer.
-MEETING, SILENCE = 30.0, 60.0
+CONNECT, SILENCE = 30.0, 60.0
 _RANK = 4
 _LAST = {"last": ""}
 
 
-class PeersApart(OSError):
+class PeersUnreachable(OSError):
     """The tasks of a stage cannot reach each other."""
 
 
@@ -87,9 +87,9 @@ class Peers:
         self._open: list[socket.socket] = [self._server]
         self._closed = threading.Event()
 
-    # -- meeting ---------------------------------------------------------------------------------------------
+    # -- connecting ------------------------------------------------------------------------------------------
 
-    def connect(self, address_of: Callable[[int], Address | None], within: float = MEETING) -> None:
+    def connect(self, address_of: Callable[[int], Address | None], within: float = CONNECT) -> None:
         """Connect to all peers, and wait until all of them have connected to each other.
 
         Args:
@@ -98,7 +98,7 @@ class Peers:
             within: seconds.
 
         Raises:
-            PeersApart: some tasks cannot reach each other.
+            PeersUnreachable: some tasks cannot reach each other.
         """
         until = time.monotonic() + within
         threading.Thread(target=self._accept, daemon=True).start()
@@ -109,7 +109,7 @@ class Peers:
             self.swap([self.schema.empty_table()] * self.tasks, within=max(0.0, until - time.monotonic()))
         except (PeerLost, queue.Empty) as error:
             msg = f"task {self.rank} of {self.tasks} at {self.address} has waited {within:g} s: {error!r}"
-            raise PeersApart(msg) from error
+            raise PeersUnreachable(msg) from error
 
     def _reach(self, other: int, address_of: Callable[[int], Address | None], until: float) -> _Sending:
         problem: Any = "it has given no address"
@@ -127,7 +127,7 @@ class Peers:
                     return _Sending(sending, self.schema)
             time.sleep(0.002)
         msg = f"task {self.rank} of {self.tasks} at {self.address} cannot reach task {other}: {problem}"
-        raise PeersApart(msg)
+        raise PeersUnreachable(msg)
 
     def _accept(self) -> None:
         with suppress(OSError):  # the server is closed

@@ -26,7 +26,7 @@ from timely_spark.coordinator import OUTPUTS, Bound, Coordinator, RoundResult, S
 from timely_spark.coordinator.round_result import as_outputs
 from timely_spark.errors import VertexError
 from timely_spark.runtime.query.live import live
-from timely_spark.runtime.query.peers import Address, PeerLost, Peers, PeersApart
+from timely_spark.runtime.query.peers import Address, PeerLost, Peers, PeersUnreachable
 from timely_spark.runtime.query.run_context import ROWS_DDL, RunContext
 from timely_spark.runtime.session import on_one_machine, slots
 from timely_spark.runtime.storage.blobs import files_of
@@ -59,10 +59,10 @@ class TaskResult(Item):
 
 
 @dataclass(frozen=True, slots=True)
-class Apart(Item):
+class Unreachable(Item):
     """The tasks of a stage could not reach each other, and have run no round."""
 
-    kind = RowKind.APART
+    kind = RowKind.UNREACHABLE
     reason: str
 
 
@@ -148,7 +148,7 @@ class Rounds:
                 answer = stage.toArrow().cast(ROWS)
         except Exception as error:
             if given_up.is_set():
-                self._stay_apart(f"a stage of {job.tasks} tasks has not begun in {BEGIN:g} s")
+                self._stop_parallel(f"a stage of {job.tasks} tasks has not begun in {BEGIN:g} s")
                 return None
             if not again:
                 raise
@@ -159,15 +159,15 @@ class Rounds:
             return None
         finally:
             job.forget_addresses()
-        if apart := [item.reason for _, item in wire.read(answer, Apart)]:
-            self._stay_apart(min(apart))
+        if unreachable := [item.reason for _, item in wire.read(answer, Unreachable)]:
+            self._stop_parallel(min(unreachable))
             return None
         return answer
 
-    def _stay_apart(self, reason: str) -> None:
+    def _stop_parallel(self, reason: str) -> None:
         self.parallel = False
         self._warn(
-            "from now on large exchanges are micro-batches, as parallel tasks did not meet: %s", reason
+            "from now on large exchanges are micro-batches, because parallel tasks cannot run: %s", reason
         )
 
     def _warn(self, text: str, *args: object) -> None:
@@ -291,8 +291,8 @@ def _task(job: _Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
             out = pa.concat_tables([result.rows, _as_rows(result.outputs)])
             out = job.context.blobs.refer(f"rounds-{job.batch}-{share.rank}", out)
             out = pa.concat_tables([out, rows, wire.table([(share.rank, own)])])
-        except PeersApart as error:
-            out = wire.table([(0, Apart(str(error)))])
+        except PeersUnreachable as error:
+            out = wire.table([(0, Unreachable(str(error)))])
         except VertexError as error:
             out = wire.table([(0, Failure.of(error))])
         yield from out.to_batches()

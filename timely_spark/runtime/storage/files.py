@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
@@ -322,13 +322,8 @@ class Files:
 
     def numbers(self, folder: str) -> list[int]:
         """The numbers among the names in a folder (`7`, `7.arrow`), ascending; lists the folder once."""
-        return sorted(self._numbers(folder))
-
-    def _numbers(self, folder: str) -> Iterator[int]:
-        for name in self._store.names(self._folder(folder)):
-            stem = name.partition(".")[0]
-            if stem.removeprefix("-").isdecimal():
-                yield int(stem)
+        stems = (name.partition(".")[0] for name in self._store.names(self._folder(folder)))
+        return sorted(int(stem) for stem in stems if stem.removeprefix("-").isdecimal())
 
     def names(self, folder: str) -> list[str]:
         """The names of the complete files in a folder (`.` is the root); lists the folder once."""
