@@ -1,4 +1,4 @@
-"""What the tasks of a source need not read: columns and records that the stages behind the source drop."""
+"""The columns and records that the tasks of a source read: the stages behind the source drop the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times by vertex as runs: what most vertices have in common is kept, and sent, once."""
+"""Times by vertex as runs: neighbours with equal times are stored and sent as one entry."""
 
 from __future__ import annotations
 

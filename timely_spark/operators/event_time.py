@@ -226,7 +226,7 @@ class Lengths:
 
 
 def numbers_of_time(column: pa.ChunkedArray) -> tuple[Times, Any]:
-    """Event times as whole numbers, 0 where there is none; and whether there is one that can be used."""
+    """Event times as whole numbers, and a mask of the usable ones; the others (null, too large) are 0."""
     values = flat(column)
     if pa.types.is_date32(values.type):
         values = values.cast(pa.int32())

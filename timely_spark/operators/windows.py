@@ -2,8 +2,8 @@
 
 Event time is a column; epochs say in which order the flow learned of the records. When an epoch is complete,
 event time has come to the greatest time in it and all epochs before, less the allowed lateness. That closes
-the windows which end by then, and records of later epochs for them are late. So what closes when, and what is
-late, depends on the records of each epoch alone: not on clocks, the number of workers or schedules.
+the windows which end by then, and records of later epochs for them are late. So the windows that an epoch
+closes and its late records depend on the records of the epochs alone: not on clocks, workers or schedules.
 """
 
 from __future__ import annotations

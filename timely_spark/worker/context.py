@@ -153,7 +153,7 @@ class CallContext:
         self.round.received.late[self.node.name] += rows
 
     def feeds(self, edge: int) -> Vertex | None:
-        """This worker's vertex whose output is an input's only source, unchanged; None: there is no such."""
+        """This worker's vertex whose output is an input's only source, unchanged; None: no such vertex."""
         plan = self.round.plan
         first, *others = plan.into[self.node.index, edge]
         if others or first.source is None or first.exchange is not None or first.through:

@@ -18,7 +18,7 @@ from timely_spark.worker import wire
 from timely_spark.worker.columns import Epochs, by_column, epochs_of, spans
 from timely_spark.worker.wire import Advance, InputBatch, Item, Tick
 
-#: Rows by which is decided whether a source's rows are combined before the exchange.
+#: The size of the sample that decides whether a source's rows are combined before the exchange.
 SAMPLE = 4096
 
 #: A large `send` is split into rows of about this size.

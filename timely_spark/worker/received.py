@@ -1,4 +1,4 @@
-"""What a worker receives for a round: the header, and the data and advances of inputs, and messages."""
+"""The input of a worker's round: the header, the data and advances of the flow's inputs, and messages."""
 
 from __future__ import annotations
 

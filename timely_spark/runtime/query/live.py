@@ -1,7 +1,7 @@
-"""`Live`: what a micro-batch has done so far, in a small file, for those who watch it.
+"""`Live`: the progress of the running micro-batch, in a small file that other processes read.
 
-A micro-batch may run a loop for minutes before its manifest says so. The process that runs the rounds
-replaces a file from time to time. It never waits for a reader, and an error here is no error of the batch.
+A micro-batch may run a loop for minutes before its manifest is written. The process that runs the rounds
+replaces the file from time to time. It never waits for a reader, and a failed write does not fail the batch.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Live:
         try:
             self.log.files.write_json(self._name, content)
             self.written += 1
-        except Exception as error:  # noqa: BLE001 - a full disk is the batch's business, not ours
+        except Exception as error:  # noqa: BLE001 - the batch itself reports a full disk
             _log.debug("progress of batch %d is not written: %s", self.batch, error)
         ended = time.monotonic()
         self._due = ended + max(EVERY, (ended - started) / SHARE)

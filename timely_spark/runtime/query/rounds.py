@@ -182,7 +182,7 @@ def _reason(error: Exception) -> str:
 
 
 def _description(job: _Job) -> str:
-    """What Spark's pages say of the job."""
+    """The description of the job in Spark's user interface."""
     result = job.result
     loops = [
         f", loop {loop} after iteration {iteration} of epoch {epoch}"

@@ -1,11 +1,11 @@
 """`Published`: a capture that stays short: a snapshot, the epochs after it, and its readers' holds.
 
-A snapshot at epoch s has the sum of all changes up to s. A reader begins with the newest one, and goes on
-with the epochs after it. Its hold says up to which epoch it has read: nothing that it still needs is removed.
-A reader renews its hold; one that is gone loses it.
+A snapshot at epoch s has the sum of all changes up to s. A reader begins with the newest snapshot, and
+continues with the epochs after it. The reader's hold is the epoch up to which it has read: no later file is
+removed. A hold that is not renewed expires.
 
-A snapshot is written in one call of `compact`, and what it replaces is removed in a later one, if no hold is
-older. So a reader that places its hold, and then still finds its snapshot to be the newest one, has it.
+One call of `compact` writes a snapshot, and a later call removes the files that the snapshot replaces, if no
+hold is older. So a snapshot that is still the newest one after a reader has placed its hold stays.
 """
 
 from __future__ import annotations
