@@ -41,7 +41,7 @@ import random
 import warnings
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -221,13 +221,7 @@ class Simulation:
         if stands is not None:
             self._call(name, "close")
 
-    def _call(
-        self,
-        name: str,
-        kind: Literal["send", "advance", "close"],
-        epoch: int | None = None,
-        table: pa.Table | None = None,
-    ) -> None:
+    def _call(self, name: str, kind: Any, epoch: int | None = None, table: pa.Table | None = None) -> None:
         """Enter a call of an input's handle."""
         self._seq += 1
         self._input.append(pack_input(self.plan, name, [(self._seq, kind, epoch, table)]))

@@ -177,5 +177,5 @@ def test_an_endless_loop_is_an_error() -> None:
     simulation = ts.testing.Simulation(flow, budget=Budget(steps=10))
     simulation.send("x", [1])
 
-    with pytest.raises(ts.TimelyError, match=r"(?s)'endless' still runs.*Hint: does each loop"):
+    with pytest.raises(ts.TimelyError, match=r"(?s)'endless' still runs.*Hint: let each loop"):
         simulation.run(limit=20)
