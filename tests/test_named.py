@@ -292,6 +292,7 @@ WITHOUT = {
         "source",
         "files",
         "delta",
+        "table",
         "replay",
         "region",
         "handle",

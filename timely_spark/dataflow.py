@@ -276,7 +276,7 @@ class Dataflow:
 
         Args:
             name: the input's name.
-            path: the table's folder, which driver and executors see: a path or URI.
+            path: the table's folder, a path or URI that driver and executors see.
             changes: also read updates and deletions: rows have the column ``diff``, 1 for an added and -1 for
                 a removed row, and ``collection(diff="diff")`` is the table. The table's change feed is used
                 where there is one; else the files that a version removes are read, which must still exist.
@@ -320,6 +320,13 @@ class Dataflow:
         source = self._source(name, schema, epoch, max_jump)
         self.frames[name] = table
         return source
+
+    @locate_errors
+    def table(self, name: str, table: str, *, changes: bool = False) -> Source:
+        """A Delta table by its name in a catalog: as `delta`, by Spark's own reader, in micro-batches."""
+        from timely_spark.runtime.sources.delta_log import table_frame
+
+        return self.source(name, table_frame(name, table, changes=bool(changes)))
 
     @locate_errors
     def replay(self, name: str, path: str | os.PathLike[str]) -> Source:

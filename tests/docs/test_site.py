@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import pkgutil
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 import timely_spark as ts
 
@@ -88,3 +90,16 @@ def test_a_graph_algorithm_in_a_module_of_its_name_has_a_line_of_its_own() -> No
     hidden = {module.name for module in pkgutil.iter_modules(ts.graphs.__path__)} & {*ts.graphs.__all__}
 
     assert {name for name in hidden if f"::: timely_spark.graphs.{name}.{name}\n" not in text} == set()
+
+
+def test_the_bundle_for_databricks_parses_and_its_files_exist() -> None:
+    folder = ROOT / "conf" / "databricks"
+    bundle = yaml.safe_load((folder / "databricks.yml").read_text(encoding="utf-8"))
+    resources = bundle["resources"]
+
+    assert (folder / bundle["artifacts"]["timely_spark"]["path"] / "pyproject.toml").is_file()
+    for job in resources["jobs"].values():
+        for task in job["tasks"]:
+            assert (folder / task["spark_python_task"]["python_file"]).is_file()
+    for policy in resources["cluster_policies"].values():
+        assert json.loads(policy["definition"])

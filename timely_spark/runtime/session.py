@@ -90,6 +90,8 @@ def configure(
 ) -> SparkSession.Builder:
     """A builder with tuned settings; settings that the builder has already do not change.
 
+    A Spark Connect server has its settings and packages from its own start: its sessions stay as they are.
+
     Example:
         >>> from pyspark.sql import SparkSession
         >>> spark = configure(SparkSession.builder.master("local[2]")).getOrCreate()  # doctest: +SKIP
@@ -106,15 +108,13 @@ def configure(
     """
     require_spark()
     given: Mapping[str, object] = builder._options  # noqa: SLF001 - the only way not to overwrite the user's choice
+    if "spark.remote" in given or "SPARK_REMOTE" in os.environ:
+        return builder  # the server has its settings already, and packages; `start` sets those of the query
     cores = str(os.cpu_count() or 2)
     confs = {PARTITIONS: cores, **FILE_MANAGER, **_AT_START}
     if given.get(_STORE, _HDFS_STORE) == _HDFS_STORE:
         confs |= _RAW_FILES
-    for key in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
-        options = str(given.get(key, ""))
-        more = [option for mark, option in _JAVA.items() if mark not in options]
-        if more:
-            builder = builder.config(key, " ".join([options, *more]).strip())
+    builder = _with_java_options(builder, given)
     if delta:
         confs |= {
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -134,6 +134,15 @@ def configure(
         return _with_delta(builder, extra_packages)
     if extra_packages:
         builder = builder.config("spark.jars.packages", ",".join(extra_packages))
+    return builder
+
+
+def _with_java_options(builder: SparkSession.Builder, given: Mapping[str, object]) -> SparkSession.Builder:
+    for key in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
+        options = str(given.get(key, ""))
+        more = [option for mark, option in _JAVA.items() if mark not in options]
+        if more:
+            builder = builder.config(key, " ".join([options, *more]).strip())
     return builder
 
 

@@ -168,6 +168,26 @@ def test_tables_that_need_sparks_reader_are_refused(table: Table, actions: list[
         table.log().files(1)
 
 
+def test_a_version_that_drops_or_changes_a_column_that_is_read_is_told(table: Table) -> None:
+    def columns(*fields: tuple[str, str]) -> dict[str, Any]:
+        described = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in fields]
+        schema = json.dumps({"type": "struct", "fields": described})
+        return {"metaData": METADATA | {"schemaString": schema}}
+
+    table.commit(*BEGIN)
+    table.commit(columns(("more", "string"), ("n", "long"), ("day", "date")))
+    table.commit(columns(("n", "string"), ("day", "date")))
+    table.commit(columns(("day", "date")))
+    log = table.log(changes=True)
+    expected = pa.schema([("n", pa.int64()), ("diff", pa.int64())])
+
+    assert log.files(1, expected) == [], "columns may be added"
+    for version, now in ((2, "n string"), (3, "nothing")):
+        message = rf"version {version} of .* has {now} where the flow reads n int64 .*from_version={version}"
+        with pytest.raises(BadFile, match=f"(?s){message}"):
+            log.files(version, expected)
+
+
 def test_no_table_and_a_version_that_is_gone(table: Table) -> None:
     with pytest.raises(BadFile, match="is no Delta table"):
         ts.Dataflow("d").delta("t", table.folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from importlib.util import find_spec
@@ -137,7 +137,7 @@ class DeltaSink(Sink):
                     "allow these settings, or leave out to_delta(keys=...), whose appends do not need them."
                 )
                 raise OutputMismatch(msg, hint=hint)
-            merge.execute()
+            _tried(merge.execute)
 
     def _epoch_unless_more_than(self, most: int) -> dict[str, str | Column]:
         """The epoch of a row, or an error if its key would have a second record."""
@@ -231,3 +231,16 @@ def _stamped(session: SparkSession, parts: Parts, *, order: str | None = None) -
         part.frame(session, order=order).withColumn(EPOCH, lit(part.epoch).cast("long")) for part in parts
     ]
     return reduce(DataFrame.unionAll, frames)
+
+
+def _tried(write: Callable[[], object], tries: int = 5) -> None:
+    """Write, again if a commit of another writer, such as OPTIMIZE, came in between.
+
+    A transaction that was committed all the same is skipped by Delta.
+    """
+    try:
+        write()
+    except Exception as error:
+        if tries == 1 or not type(error).__name__.startswith("Concurrent"):
+            raise
+        _tried(write, tries - 1)

@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -19,10 +19,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from timely_spark.graph import as_schema
+from timely_spark.graph import as_schema, caller, describe, refuse
+from timely_spark.graph.sql import table_name
 from timely_spark.runtime.errors import BadFile, TableUnsupported
+from timely_spark.runtime.session import active_session
 from timely_spark.runtime.sources.arrivals import File, Values
 from timely_spark.runtime.sources.folder import FileSource, Folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
 
 #: The column of a change's sign.
 DIFF = "diff"
@@ -79,19 +85,24 @@ class DeltaLog:
             TableUnsupported: the table needs Spark's reader.
         """
         _, metadata = self._state(self.newest())
-        kind = json.loads(metadata["schemaString"])
-        schema = as_schema(_Described(kind))
+        schema = _columns(metadata)
         return schema.append(pa.field(DIFF, pa.int64())) if self.changes else schema
 
-    def files(self, version: int) -> list[File]:
+    def files(self, version: int, expected: pa.Schema | None = None) -> list[File]:
         """The files of the rows that a version adds and, with `changes`, removes.
 
+        Args:
+            expected: the columns that are read, if the version must still have them.
+
         Raises:
-            BadFile: the version is missing, or removes rows and `changes` is false.
+            BadFile: the version is missing, or removes rows and `changes` is false; or it has other columns.
             TableUnsupported: the table needs Spark's reader since this version.
         """
         actions = list(self._actions(version))
         self._check(actions, version)
+        for action in actions:
+            if expected is not None and "metaData" in action:
+                self._check_columns(_columns(action["metaData"]), expected, version)
         changed = [a["cdc"] for a in actions if "cdc" in a]
         if self.changes and changed:
             return [self._file(action) for action in changed]
@@ -104,6 +115,22 @@ class DeltaLog:
             *(self._file(action, "-1") for action in removed),
             *(self._file(action, "1") for action in added),
         ]
+
+    def _check_columns(self, found: pa.Schema, expected: pa.Schema, version: int) -> None:
+        """Check that columns that are read are neither dropped nor changed; others may be added.
+
+        Raises:
+            BadFile: one is.
+        """
+        fields = [field for field in expected if field.name != DIFF or not self.changes]
+        kinds = {field.name: field.type for field in found}
+        other = [field for field in fields if kinds.get(field.name) != field.type]
+        if other:
+            now = pa.schema([field for field in found if field.name in {field.name for field in other}])
+            was, now_is = describe(pa.schema(other)), describe(now) if len(now) else "nothing"
+            msg = f"version {version} of {self.folder.path} has {now_is} where the flow reads {was}"
+            hint = f"restore the columns, or begin anew with from_version={version} and a new checkpoint."
+            raise self._error(msg, hint)
 
     def snapshot(self, version: int) -> list[File]:
         """The files of the table at a version, the oldest first."""
@@ -205,6 +232,10 @@ class DeltaLog:
         return BadFile(f"source {self.folder.source!r}: {what}", where=self.folder.where, hint=hint)
 
 
+def _columns(metadata: Action) -> pa.Schema:
+    return as_schema(_Described(json.loads(metadata["schemaString"])))
+
+
 @dataclass(frozen=True)
 class _Described:
     """A schema as Spark describes it in JSON."""
@@ -257,17 +288,55 @@ def spark_frame(source: DeltaSource) -> Any:
         those of the table; with `changes` also diff long
     """
     try:
-        from pyspark.sql import SparkSession, functions
+        from pyspark.sql import SparkSession
     except ImportError:
         return None
     if (session := SparkSession.getActiveSession()) is None:
         return None
+    reader = _reader(session, changes=source.changes, from_version=source.from_version)
+    return _signed(reader.load(source.folder.path), changes=source.changes)
+
+
+def table_frame(name: str, table: str, *, changes: bool) -> Any:
+    """A table of a catalog by Spark's own reader, as a stream.
+
+    Columns:
+        those of the table; with `changes` also diff long
+
+    Raises:
+        NoSession: no session is active.
+        TableUnsupported: Spark cannot read it as a stream, or not its changes.
+    """
+    given: Any = table
+    if not isinstance(given, str):
+        refuse(given, what="table", expected="a text", hint="catalog.schema.table")
+    session, quoted = active_session(None), table_name(table)
+    try:
+        reader = _reader(session, changes=changes, from_version=None)
+        return _signed(reader.table(quoted), changes=changes)
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        msg = f"source {name!r}: table {table} cannot be read as a stream: {reason}"
+        hint = "check the name, in this session's catalog."
+        if changes:
+            hint = (
+                f"{hint[:-1]}; or ALTER TABLE {quoted} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)."
+            )
+        raise TableUnsupported(msg, where=caller(), hint=hint) from error
+
+
+def _reader(session: SparkSession, *, changes: bool, from_version: int | None) -> DataStreamReader:
     reader = session.readStream.format("delta")
-    if source.from_version is not None:
-        reader = reader.option("startingVersion", source.from_version)
-    if not source.changes:
-        return reader.load(source.folder.path)
-    frame = reader.option("readChangeFeed", "true").load(source.folder.path)
+    if from_version is not None:
+        reader = reader.option("startingVersion", from_version)
+    return reader.option("readChangeFeed", "true") if changes else reader
+
+
+def _signed(frame: DataFrame, *, changes: bool) -> DataFrame:
+    from pyspark.sql import functions
+
+    if not changes:
+        return frame
     sign = functions.when(frame[CHANGE].isin("insert", "update_postimage"), 1).otherwise(-1)
     own = [name for name in frame.columns if name not in {CHANGE, "_commit_version", "_commit_timestamp"}]
     return frame.select(*own, sign.cast("long").alias(DIFF))

@@ -237,7 +237,8 @@ class DeltaReader(Reader):
         if self._is_first(start):
             return list(log.snapshot(end["version"]))
         versions = range(start["version"] + 1, end["version"] + 1)
-        return [file for version in versions for file in log.files(version)]
+        expected = self.context.plan.source(self._name).stage.outputs[0]
+        return [file for version in versions for file in log.files(version, expected)]
 
 
 #: One batch replays at most so many bytes of files, but one epoch at least.

@@ -1,0 +1,91 @@
+"""A client of a Spark Connect server, which uses the whole public API; it prints what it saw as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import timely_spark as ts
+
+SEEN: dict[str, Any] = {}
+
+
+def main(url: str, folder: str) -> None:
+    from pyspark.sql import SparkSession
+
+    warnings.simplefilter("error")
+    spark = ts.configure(SparkSession.builder.remote(url), delta=True).getOrCreate()
+    SEEN["tune"] = ts.tune(spark)
+    flow = ts.Dataflow("connected")
+    edges = flow.input("edges", "src long, dst long, diff int", epochs="manual")
+    changes = edges.collection(diff="diff")
+    parts = ts.graphs.connected_components(changes, src="src", dst="dst")
+    parts.capture("parts")
+    parts.changes("d").to_files(f"{folder}/files", name="files")
+    parts.count("n").changes("d").subscribe(print_to(f"{folder}/subscribed"), name="subscribed")
+    parts.changes("d").foreach_epoch(appended(f"{folder}/foreach"), name="foreach")
+    parts.changes("d").to_memory("viewed")
+    probe = parts.changes("d").probe("seen")
+    query = flow.start(spark, checkpoint=f"{folder}/checkpoint", workers=2)
+    edges.send([(1, 2, 1), (3, 4, 1)])
+    edges.advance_to(1)
+    query.wait_for(epoch=0, timeout=120)
+    SEEN["first"] = sorted(map(list, query.captured("parts").rows()[0]))
+    SEEN["asked"] = query.ask("parts", {"node": [4]}).rows()
+    edges.send([(2, 3, 1)])
+    edges.close()
+    query.wait_for(epoch=1, timeout=120)
+    SEEN["probe"] = query.probe(probe.name).less_than(1)
+    SEEN["frontier"] = bool(query.frontier())
+    SEEN["rounds"] = query.status["rounds"] > 0
+    query.stop()
+    SEEN["components"] = sorted(
+        {row["component"] for row in ts.snapshot(query.captured("parts")).to_pylist()}
+    )
+    SEEN["written"] = spark.read.parquet(f"{folder}/files").count() > 0
+    SEEN["view"] = spark.table("viewed").count() > 0
+    SEEN["subscribed"] = Path(f"{folder}/subscribed").read_text(encoding="utf-8").split()
+    SEEN["foreach"] = sorted(path.name for path in Path(f"{folder}/foreach").iterdir())
+    SEEN["inspected"] = ts.inspect(f"{folder}/checkpoint").flow
+    of_frames(spark, folder)
+    print(json.dumps(SEEN))
+
+
+def of_frames(spark: Any, folder: str) -> None:
+    """Sources: a streaming DataFrame, files, and Delta by path and by name."""
+    spark.range(5).selectExpr("id AS n").coalesce(1).write.parquet(f"{folder}/numbers")
+    spark.sql(f"CREATE TABLE numbers (n long) USING delta LOCATION '{folder}/table'")
+    spark.sql("INSERT INTO numbers VALUES (1), (2)")
+    flow = ts.Dataflow("sources")
+    frame = spark.readStream.schema("n long").parquet(f"{folder}/numbers")
+    sources = {
+        "frame": flow.source("frame", frame),
+        "files": flow.files("files", f"{folder}/numbers"),
+        "path": flow.delta("path", f"{folder}/table"),
+        "name": flow.table("name", "numbers"),
+    }
+    for name, stream in sources.items():
+        stream.map(lambda row: (row.n + 1,), "n long").capture(f"of {name}")
+    query = flow.start(spark, checkpoint=f"{folder}/sources", trigger="available_now")
+    query.await_termination()
+    for name in sources:
+        SEEN[name] = sorted(row[0] for rows in query.captured(f"of {name}").rows().values() for row in rows)
+
+
+def print_to(path: str) -> Any:
+    def note(epoch: int, table: Any) -> None:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(f"{epoch}\n")
+
+    return note
+
+
+def appended(path: str) -> Any:
+    return lambda frame, epoch: frame.write.mode("overwrite").parquet(f"{path}/{epoch}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,67 @@
+"""Delta tables of a catalog as sources, and writes that another writer interrupts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import timely_spark as ts
+from timely_spark.runtime.errors import TableUnsupported
+from timely_spark.runtime.sinks.delta import _tried
+
+
+def run(flow: ts.Dataflow, spark: SparkSession, checkpoint: str) -> Any:
+    query = flow.start(spark, checkpoint=checkpoint, workers=1, trigger="available_now")
+    query.await_termination()
+    return query
+
+
+@pytest.fixture
+def table(spark: SparkSession) -> Any:
+    name = "spark_catalog.default.followed"
+    spark.sql(f"drop table if exists {name}")
+    properties = "tblproperties (delta.enableChangeDataFeed = true)"
+    spark.sql(f"create table {name} (k long, v string) using delta {properties}")
+    spark.sql(f"insert into {name} values (1, 'a'), (2, 'b')")
+    yield name
+    spark.sql(f"drop table {name}")
+
+
+def test_a_table_of_a_catalog_and_its_changes(spark: SparkSession, checkpoint: str, table: str) -> None:
+    def now() -> list[tuple[Any, ...]]:
+        flow = ts.Dataflow("followed")
+        rows = flow.table("rows", table, changes=True).collection(diff="diff")
+        rows.count("n", keys="v").changes("diff").capture("out")
+        query = run(flow, spark, checkpoint)
+        return sorted(map(tuple, (row.values() for row in ts.snapshot(query.captured("out")).to_pylist())))
+
+    assert now() == [("a", 1), ("b", 1)]
+    spark.sql(f"update {table} set v = 'b' where k = 1")
+    spark.sql(f"optimize {table}")
+    spark.sql(f"insert into {table} values (3, 'c')")
+    assert now() == [("b", 2), ("c", 1)]
+    with pytest.raises(
+        TableUnsupported, match=r"(?s)table default.nothing cannot be read.*Hint: check the name"
+    ):
+        ts.Dataflow("none").table("rows", "default.nothing")
+
+
+def test_an_interrupted_write_is_tried_again_a_few_times() -> None:
+    class ConcurrentAppendException(Exception):
+        pass
+
+    tried: list[int] = []
+
+    def write() -> None:
+        tried.append(len(tried))
+        if len(tried) < 3 or len(tried) > 5:
+            raise ConcurrentAppendException
+
+    _tried(write)
+    assert len(tried) == 3
+    tried.extend(range(7))
+    with pytest.raises(ConcurrentAppendException):
+        _tried(write)
+    assert len(tried) == 15
