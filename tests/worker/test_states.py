@@ -349,7 +349,8 @@ def test_logged_or_in_full_crashed_or_not_the_states_and_the_outputs_are_the_sam
             found.append((drive(simulation), states))
             assert bool(simulation.crashed) == bool(crashes)
         assert found[0] == found[1] == found[2]
-        assert any(found[0][1].values())
+        # calls are answered within their round, and leave no state behind
+        assert any(found[0][1].values()) is (name != "call")
 
 
 @pytest.mark.slow
