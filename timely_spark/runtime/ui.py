@@ -30,6 +30,7 @@ _HEADERS = {
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:64em;margin:1.5em auto;padding:0 1em;color:#222}
 nav a{margin-right:1em} pre{background:#f6f6f6;padding:.6em;overflow:auto} td,th{border-bottom:1px solid #eee}
+table{border-collapse:collapse;margin-bottom:1em}
 .running{color:#00703c} .not{color:#a33}
 """
 
