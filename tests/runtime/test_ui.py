@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -123,3 +125,23 @@ def test_the_drawing_is_not_in_the_status_for_programs(
 
     assert main(["status", "--json", str(tmp_path)]) == 0
     assert "drawing" not in json.loads(capsys.readouterr().out)
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed on this machine")
+def test_a_browser_shows_it_under_the_rules_that_the_page_sets(
+    begin: Any, serve: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    begin(held_back(), workers=2)
+    profile = tmp_path_factory.mktemp("profile")
+    url = serve(str(tmp_path)).url
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
+    command = [str(CHROMIUM), *flags, "--enable-logging=stderr", "--dump-dom", url]
+    browser = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+
+    assert "Epochs in flight: none" in browser.stdout
+    assert "<svg" in browser.stdout
+    assert "Content Security Policy" not in browser.stderr, "its own style or drawing is forbidden"
