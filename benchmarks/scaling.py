@@ -122,7 +122,6 @@ class Path:
     turns: list[float] = field(default_factory=list)
     packing: float = 0.0
     messages: int = 0
-    records: int = 0
     #: of each round, the most bytes that a worker is sent
     received: list[int] = field(default_factory=list)
 
@@ -172,7 +171,6 @@ def watching(path: Path) -> Iterator[None]:
             path.messages += sent.num_rows
             sizes = pc.binary_length(sent["payload"]).to_numpy()
             path.received.append(int(np.bincount(sent["worker"], weights=sizes).max(initial=0)))
-            path.records += found.stats.get("records_sent", 0)
             return found
 
         with mock.patch.object(Coordinator, "apply_round", counted):
@@ -238,7 +236,6 @@ def _predicted(
             cpu=per_record / work,
             megabytes=sum(path.received) / 1e6,
             messages=path.messages,
-            records_sent=path.records,
         )
     return [times[0] / each for each in times]
 

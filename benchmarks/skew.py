@@ -88,7 +88,6 @@ def run(quick: bool) -> Report:
                 baseline=1000 * baseline,
                 against="no hot key",
                 aim=">=0.5x",
-                records_sent=hot.records,
                 balance=hot.balance,
             )
     report.write()
