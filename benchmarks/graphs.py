@@ -95,16 +95,23 @@ def fed(spark: SparkSession, files: Sequence[Path]) -> Iterator[tuple[float, pa.
     components = ts.graphs.connected_components(edges).changes()
     components.subscribe(lambda epoch, table: told.put((epoch, table)))
     with flow.start(spark, checkpoint=str(harness.folder()), workers=2) as query:
-        for path in files:
-            began = time.perf_counter()
-            os.link(path, seen / path.name)
-            while told.empty():
-                if not query.is_active:
-                    raise query.exception() or RuntimeError("the query has ended")
-                time.sleep(0.001)
-            epoch, changes = told.get()
-            query.wait_for(epoch=epoch)
-            yield time.perf_counter() - began, changes
+        yield from answers(query, files, seen, told)
+
+
+def answers(
+    query: ts.Query, files: Sequence[Path], seen: Path, told: queue.Queue[tuple[int, pa.Table]]
+) -> Iterator[tuple[float, pa.Table]]:
+    """Seconds of each epoch, which a file in the folder `seen` begins, and what the query told of it."""
+    for path in files:
+        began = time.perf_counter()
+        os.link(path, seen / path.name)
+        while told.empty():
+            if not query.is_active:
+                raise query.exception() or RuntimeError("the query has ended")
+            time.sleep(0.001)
+        epoch, changes = told.get()
+        query.wait_for(epoch=epoch)
+        yield time.perf_counter() - began, changes
 
 
 # -- sides ---------------------------------------------------------------------------------------------------

@@ -23,10 +23,9 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Queue
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -112,23 +111,14 @@ def ours(
     spark: SparkSession, files: Sequence[Path], build: Callable[[ts.Collection], ts.Collection]
 ) -> Iterator[Told]:
     """Of each epoch, in a query of its own."""
-    seen, queue = harness.folder(), SimpleQueue[tuple[int, pa.Table]]()
+    seen, told = harness.folder(), Queue[tuple[int, pa.Table]]()
     flow = ts.Dataflow("kernel")
     edges = flow.files("edges", seen, schema="src long, dst long, diff long", files_per_epoch=1)
     changes = build(edges.collection(diff="diff")).changes()
-    changes.subscribe(lambda epoch, table: queue.put((epoch, table)))
+    changes.subscribe(lambda epoch, table: told.put((epoch, table)))
     sums = np.zeros(3)
     with flow.start(spark, checkpoint=str(harness.folder()), workers=2) as query:
-        for path in files:
-            began = time.perf_counter()
-            os.link(path, seen / path.name)
-            while queue.empty():
-                if not query.is_active:
-                    raise query.exception() or RuntimeError("the query has ended")
-                time.sleep(0.001)
-            epoch, table = queue.get()
-            query.wait_for(epoch=epoch)
-            seconds = time.perf_counter() - began
+        for seconds, table in graphs.answers(query, files, seen, told):
             node, value, diff = (column.to_numpy().astype(np.float64) for column in table.columns)
             sums += [diff.sum(), ((node % 1009 + 1) * value * diff).sum(), (value * diff).sum()]
             yield seconds, round(sums[0]), sums[1], sums[2]

@@ -168,10 +168,10 @@ class DropRepeats(BufferingVertex):
         epochs = named["epoch"].fill_null(-1).to_numpy()
         sequences = group(named, _SEQUENCE)
         stored = np.where(np.arange(len(epochs)) < known, epochs, -1)
-        newest, before = np.empty_like(epochs), np.empty_like(epochs)
-        for result, values in ((newest, epochs), (before, stored)):
-            of = np.maximum.reduceat(values[sequences.order], sequences.starts)
-            result[sequences.order] = of[sequences.ids]
+        newest, before = (
+            np.maximum.reduceat(values[sequences.order], sequences.starts)[sequences.of]
+            for values in (epochs, stored)
+        )
         first = np.zeros(len(epochs), np.bool_)
         first[group(named, _IDENTITY).firsts] = True
         ours = pc.is_valid(named["flow"]).to_numpy()

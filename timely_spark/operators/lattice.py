@@ -60,8 +60,7 @@ class Growing(Vertex):
         at, kind = self.coarse(time), self._context.times
         groups = group(batch, self.keys)
         named = batch.select(list(self.keys)).take(pa.array(groups.firsts))
-        of = np.empty(batch.num_rows, np.int64)
-        of[groups.order] = groups.ids
+        of = groups.of
         probe, stored = self.state.lookup(named, self.keys)
         times, rows = RowTimes.of(stored, kind) if len(probe) else (None, batch.slice(0, 0))
         moments: dict[Any, Indices] = {at: np.arange(named.num_rows)}
@@ -109,10 +108,8 @@ class Merged(Growing):
         column = batch.column(self.value)
         batch = batch.filter(pc.is_valid(column) if column.null_count else pc.equal(column, column))
         groups = group(batch, self.keys)
-        of = np.empty(batch.num_rows, np.int64)
-        of[groups.order] = groups.ids
         rows = batch.take(pa.array(groups.firsts))
-        values = self.values(batch, of, rows.num_rows)
+        values = self.values(batch, groups.of, rows.num_rows)
         return rows.set_column(rows.schema.get_field_index(self.value), self.value, values)
 
     def values(self, rows: pa.Table, of: Indices, keys: int) -> pa.Array:

@@ -41,10 +41,8 @@ class First:
 
     def fold(self, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
         """The first records of each group, and their row numbers."""
-        ids = np.empty(table.num_rows, np.int64)
-        ids[groups.order] = groups.ids
         by = [(_GROUP, "ascending"), *self.order]
-        rows = pc.sort_indices(table.append_column(_GROUP, pa.array(ids)), by).to_numpy()
+        rows = pc.sort_indices(table.append_column(_GROUP, pa.array(groups.of)), by).to_numpy()
         first = np.arange(len(rows)) - np.repeat(groups.starts, groups.sizes) < self.k
         kept: Indices = rows[first].astype(np.int64)
         return kept, table.take(pa.array(kept))

@@ -166,9 +166,7 @@ class CloseSessions(CloseWindows):
         if not self.open:
             return
         rows = pa.concat_tables(self.open)
-        of = group(rows, self.keys)
-        keys = np.empty(rows.num_rows, np.int64)
-        keys[of.order] = of.ids
+        keys = group(rows, self.keys).of
         times, _ = numbers_of_time(rows.column(self.lengths.on))
         starts, ends = merged(keys, times, self.lengths.size)
         due = ends <= to

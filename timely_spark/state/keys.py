@@ -241,6 +241,13 @@ class Groups:
         """The group of each row of `order`."""
         return np.repeat(np.arange(len(self.starts)), self.sizes)
 
+    @property
+    def of(self) -> Indices:
+        """The group of each row, in the rows' own order."""
+        made = np.empty(len(self.order), np.int64)
+        made[self.order] = self.ids
+        return made
+
     def rows(self, table: pa.Table) -> pa.Table:
         """The rows of the table, group by group."""
         return table if (self.order[1:] > self.order[:-1]).all() else table.take(self.order)
