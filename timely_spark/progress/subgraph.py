@@ -238,13 +238,13 @@ class Subgraph:
 
     def frontier(self, child: int, port: int) -> Antichain[Any]:
         """The frontier of an operator's input, as far as progress was pulled."""
-        self.settle()
+        self.propagate()
         return self._tracker.frontier(self._target(child, port))
 
-    def settle(self) -> None:
+    def propagate(self) -> None:
         """Push what has changed around each operator: first in the scopes around this one, then here."""
         if self._parent is not None:
-            self._parent.settle()
+            self._parent.propagate()
         for child, changes in self._changes_by_operator().items():
             self.operators[child].push_external_progress(changes)
 
