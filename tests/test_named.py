@@ -124,6 +124,7 @@ STREAMS: dict[str, Build] = {
     "to_kafka": lambda x, _: x.to_kafka("topic", "nowhere:1", key="k", name="it"),
     "capture_to": lambda x, _: x.capture_to(tempfile.mkdtemp(), name="it"),
     "collection": lambda x, _: x.collection(diff="v", name="it").stream,
+    "upserts": lambda x, _: x.upserts("k", "v", name="it").stream,
 }
 for path in sorted((Path(__file__).parent / "operators").glob("test_*.py")):
     if "\nTRIED = " in path.read_text(encoding="utf-8"):  # an operator whose test says how to try it

@@ -10,6 +10,7 @@ import timely_spark.differential.map_reduce
 import timely_spark.differential.outputs
 import timely_spark.differential.reductions
 import timely_spark.differential.sets
+import timely_spark.differential.upserts
 import timely_spark.differential.windows
 import timely_spark.operators.aggregate
 import timely_spark.operators.call
@@ -79,6 +80,7 @@ class StreamMethods(Suggests):
     unary = timely_spark.operators.custom.unary
     unary_notify = timely_spark.operators.custom.unary_notify
     union = timely_spark.operators.sets.union
+    upserts = timely_spark.differential.upserts.upserts
     when = timely_spark.operators.lattice.when
     where = timely_spark.operators.rows.where
     window = timely_spark.operators.windows.window

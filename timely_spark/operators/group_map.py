@@ -393,17 +393,8 @@ def stateful_map_batches(
     return _stateful("stateful_map_batches", stream, function, schema, **options)
 
 
-def _stateful(
-    operator: str,
-    stream: Stream,
-    function: Callable[..., Any],
-    schema: SchemaLike,
-    *,
-    keys: tuple[str, ...],
-    state: SchemaLike,
-    expire: int | None,
-    name: str | None,
-) -> Stream:
+def check_keyed_state(operator: str, stream: Stream, keys: Sequence[str]) -> None:
+    """Check the keys of a `StatefulMap`, and that the stream's times are epochs."""
     check_columns(operator, stream.schema, keys, keys=True)
     if not keys or len(set(keys)) < len(keys):
         msg = f"{operator}: keys {list(keys)}"
@@ -415,6 +406,20 @@ def _stateful(
         )
         msg = f"{operator}: {stream.name!r} is {where}, and states follow one another by epochs"
         raise GraphError(msg, where=caller(), hint="use it outside loops; inside one write a Vertex.")
+
+
+def _stateful(
+    operator: str,
+    stream: Stream,
+    function: Callable[..., Any],
+    schema: SchemaLike,
+    *,
+    keys: tuple[str, ...],
+    state: SchemaLike,
+    expire: int | None,
+    name: str | None,
+) -> Stream:
+    check_keyed_state(operator, stream, keys)
     if expire is not None:
         check_expire(operator, stream, expire)
     results = keyed_schema(operator, stream, keys, schema)

@@ -1,0 +1,131 @@
+"""`upserts`: records that replace earlier ones of their key, as a collection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.differential.collections import Collection
+from timely_spark.differential.trace import DIFF
+from timely_spark.errors import SchemaError
+from timely_spark.graph import Expression, Partition, caller, check_columns, composed, names, operator
+from timely_spark.operators.group_map import StatefulMap, check_keyed_state
+from timely_spark.operators.rows import computed
+from timely_spark.state.keys import group
+from timely_spark.streams import Stream
+
+_DELETES = "__timely_deletes"
+_GROUP = "__timely_group"
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """Replace the latest record of each key. The state is that record, also of a key that is deleted."""
+
+    keys: tuple[str, ...]
+    #: the columns that order the records of a key
+    order: tuple[str, ...]
+
+    def __call__(self, batch: pa.Table, before: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """The changes, and the latest records."""
+        # `before` comes first, and the sort is stable: a record that only comes again replaces nothing
+        both = pa.concat_tables([before, batch.select(before.schema.names)])
+        groups = group(both, self.keys)
+        by = [(_GROUP, "ascending"), *((column, "descending") for column in self.order)]  # nulls are last
+        rows = pc.sort_indices(both.append_column(_GROUP, pa.array(groups.of)), by).to_numpy()
+        first = rows[groups.starts]
+        replaced = np.setdiff1d(np.arange(before.num_rows), first)
+        new = first[first >= before.num_rows]
+        changes = [_there(both.take(pa.array(replaced)), -1), _there(both.take(pa.array(new)), 1)]
+        return pa.concat_tables(changes), both.take(pa.array(first))
+
+
+def _there(records: pa.Table, diff: int) -> pa.Table:
+    """The records that are no deletions, as changes."""
+    there = records.filter(pc.invert(pc.coalesce(records.column(_DELETES), False))).drop_columns([_DELETES])
+    return there.append_column(DIFF, pa.array(np.full(there.num_rows, diff, np.int64)))
+
+
+@operator(Stream)
+@composed
+def upserts(
+    stream: Stream,
+    keys: str | Sequence[str],
+    sequence_by: str | Sequence[str],
+    *,
+    apply_as_deletes: Expression | None = None,
+    name: str | None = None,
+) -> Collection:
+    """The collection of the latest record of each key: a new one replaces the one before.
+
+    For change data that tells rows as they are now: a compacted topic of Kafka, the log of a database.
+    The law: at every epoch the collection has, of each key, the record so far whose `sequence_by` is
+    greatest, unless `apply_as_deletes` holds for it. So records that come late, or several times, change
+    nothing. Of a key's different records with one `sequence_by` the one counts whose other columns are
+    greatest, a deletion before all others.
+
+    An epoch costs its records. The state is one record per key, also of a key that is deleted: an earlier
+    record of it may still come.
+
+    Args:
+        stream: any outside loops.
+        keys: the key columns.
+        sequence_by: the columns that order the records of a key, such as a version, an offset or a time;
+            null comes before every value.
+        apply_as_deletes: a `pyarrow.compute` expression: which records delete their key; null: it does not.
+
+    **Columns:** out as in. None may be nested.
+
+    Example:
+        >>> import pyarrow.compute as pc, timely_spark as ts
+        >>> flow = ts.Dataflow("customers")
+        >>> log = flow.input("log", "id long, city string, version long, op string")
+        >>> now = log.upserts("id", "version", apply_as_deletes=pc.field("op") == "D")
+        >>> _ = now.select("id", "city").capture("out")
+        >>> epochs = [[(1, "Rome", 1, "I"), (2, "Bonn", 1, "I")], [(1, "Oslo", 2, "U"), (2, None, 2, "D")]]
+        >>> ts.testing.run(flow, {"log": epochs})["out"].rows()
+        {0: [(1, 'Rome', 1), (2, 'Bonn', 1)], 1: [(1, 'Oslo', 1), (1, 'Rome', -1), (2, 'Bonn', -1)]}
+
+    Raises:
+        GraphError: the stream is in a loop, or the flow has times of its own kind.
+        SchemaError: a column is missing or nested; there are no keys, or no columns to order by; one of
+            these is a key; or `apply_as_deletes` is no condition on the stream's columns.
+    """
+    keys, order, columns = names("upserts", keys), names("upserts", sequence_by), stream.schema.names
+    check_keyed_state("upserts", stream, keys)
+    check_columns("upserts", stream.schema, [*order, *columns], keys=True)
+    if not order or set(order) & set(keys):
+        msg = f"upserts: sequence_by={list(order)}, keys={list(keys)}"
+        raise SchemaError(msg, where=caller(), hint="name columns that order the records of a key.")
+    deletes = pc.scalar(False) if apply_as_deletes is None else apply_as_deletes  # noqa: FBT003 - a constant
+    flagged = computed(stream, *columns, {_DELETES: deletes}, own=(_DELETES,))
+    if flagged.schema.field(_DELETES).type != pa.bool_():
+        kind = flagged.schema.field(_DELETES).type
+        msg = f"upserts: apply_as_deletes={apply_as_deletes} is {kind}"
+        raise SchemaError(msg, where=caller(), hint='give a condition, such as pc.field("op") == "D".')
+    schema = pa.schema([field for field in flagged.schema if field.name != _DELETES])
+    others = [column for column in columns if column not in keys and column not in order]
+    latest = Latest(keys, (*order, _DELETES, *others))
+    changes = flagged.then(
+        "upserts",
+        [schema.append(pa.field(DIFF, pa.int64()))],
+        name=name,
+        own=(DIFF,),
+        vertex=StatefulMap(
+            latest,
+            keys,
+            flagged.schema.names,
+            schema.append(pa.field(DIFF, pa.int64())),
+            rows=flagged.schema,
+            expire=None,
+        ),
+        requires=[Partition(keys)],
+        guarantees=keys,
+        detail=f"{', '.join(keys)} by {', '.join(order)}",
+        parameters={"sequence_by": list(order)},
+    )[0]
+    return Collection(changes, once=True)
