@@ -31,6 +31,7 @@ from timely_spark.graph import Vertex
 from timely_spark.operators.event_time import every, sessions
 from timely_spark.operators.exactly_once import once
 from timely_spark.operators.outputs import Probe
+from timely_spark.operators.pipe import ExternalVertex
 from timely_spark.streams import Scope, Stream, Variable
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Time
 
@@ -51,6 +52,7 @@ __all__ = [
     "PRODUCT",
     "Collection",
     "Dataflow",
+    "ExternalVertex",
     "Input",
     "Probe",
     "Query",

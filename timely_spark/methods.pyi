@@ -22,6 +22,7 @@ import timely_spark.operators.lattice
 import timely_spark.operators.loop
 import timely_spark.operators.monotone
 import timely_spark.operators.outputs
+import timely_spark.operators.pipe
 import timely_spark.operators.route
 import timely_spark.operators.rows
 import timely_spark.operators.running_max_by
@@ -63,6 +64,7 @@ class StreamMethods(Suggests):
     max = timely_spark.operators.monotone.max
     merge = timely_spark.operators.lattice.merge
     min = timely_spark.operators.monotone.min
+    pipe = timely_spark.operators.pipe.pipe
     probe = timely_spark.operators.outputs.probe
     running_max_by = timely_spark.operators.running_max_by.running_max_by
     select = timely_spark.operators.rows.select

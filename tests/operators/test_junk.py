@@ -204,6 +204,7 @@ CALLS = {
     "source with epochs": of_flow("source", name="y", frame="n long", epoch="n"),
     "input": of_flow("input", name="y", schema="n long"),
     "vertex": of_flow("vertex", vertex=Passes(), inputs=lambda x: x, outputs=lambda x: x.schema),
+    "ExternalVertex": lambda flow: (ts.ExternalVertex, {"command": "cat"}),
     "compile": of_flow("compile"),
     "handle": of_flow("handle", name="x"),
     "explain": of_flow("explain"),

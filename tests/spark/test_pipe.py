@@ -1,0 +1,65 @@
+"""A vertex in another program on Spark: programs and Python workers are killed, the query is restarted."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import timely_spark as ts
+
+# Perl starts in milliseconds. The n of a batch's records are the bytes that follow it; the state is how many
+# batches there were, and each is sent as often as that.
+PROGRAM = r"""
+use JSON::PP; $| = 1; binmode STDIN; binmode STDOUT; my $batches = 0;
+sub answer { my ($head, $body) = @_; $head->{bytes} = length $body; print encode_json($head) . "\n" . $body }
+sub once { my ($name) = @_; return 0 if -e "$ENV{FOLDER}/$name"; open(my $f, ">", "$ENV{FOLDER}/$name"); 1 }
+while (my $line = <STDIN>) {
+  my $m = decode_json($line); my $body = ""; read(STDIN, $body, $m->{bytes}) if $m->{bytes};
+  my $v = $m->{verb};
+  $batches = $body || 0 if $v eq "open";
+  if ($v eq "recv") {
+    $batches++;
+    answer({verb => "send", time => $m->{time}}, $body) for 1..$batches;
+    kill 9, $$ if $batches == 2 and once("program");
+    open(my $f, "<", "/proc/" . getppid() . "/cmdline"); my $parent = <$f>;
+    kill 9, getppid() if $batches == 3 and $parent =~ /pyspark/ and once("worker");
+  }
+  answer({verb => "state"}, $batches) if $v eq "checkpoint";
+  print '{"verb":"done","version":1}' . "\n";
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("perl") is None, reason="no perl")
+def test_a_program_a_worker_and_the_query_may_end_in_the_middle(
+    spark: SparkSession, checkpoint: str, tmp_path: Path
+) -> None:
+    def flow() -> tuple[ts.Dataflow, ts.Input]:
+        made = ts.Dataflow("piped")
+        x = made.input("x", "n long", epochs="manual")
+        x.pipe(["perl", "-e", PROGRAM], "n long", env={"FOLDER": str(tmp_path)}, name="it").capture("out")
+        return made, x
+
+    made, x = flow()
+    with made.start(spark, checkpoint=checkpoint, workers=1) as query:
+        for n in range(2):
+            x.send([n])
+            x.advance_to(n + 1)
+            query.wait_for(timeout=120)
+        assert (tmp_path / "program").exists()
+        x.send([2])
+        x.advance_to(3)
+        with pytest.raises(ts.TimelyError):
+            query.wait_for(timeout=120)
+        assert (tmp_path / "worker").exists()
+
+    made, x = flow()
+    with made.start(spark, checkpoint=checkpoint) as query:
+        x.send([3])
+        x.close()
+        query.wait_for(timeout=120)
+        rows = query.captured("out").rows()
+    assert rows == {n: [(n,)] * (n + 1) for n in range(4)}

@@ -1,0 +1,285 @@
+"""`pipe` and `ExternalVertex`: a vertex in another program, in any language that reads Arrow."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import shutil
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+from uuid import uuid4
+
+import pyarrow as pa
+
+from timely_spark.errors import GraphError, StateError, TimelyError
+from timely_spark.graph import Partitioner, SchemaLike, States, Vertex, caller, operator, whole
+from timely_spark.operators.custom import Columns, add_vertex
+from timely_spark.operators.program import VERSION, Answer, Program, ProgramError, put_back, reused, shown
+from timely_spark.state.keys import from_bytes, to_bytes
+from timely_spark.streams import Stream
+
+_REPLAYED_BYTES = 64 << 20
+"""Calls up to this size are kept, to be repeated if the program ends; then its state is asked for."""
+
+
+class ExternalVertex(Vertex):
+    """A vertex in another program, which gets the four primitives as messages over its standard input.
+
+    The page "A vertex in another program" has the protocol: `recv` and `notify` in, `send` and `notify_at`
+    out, with records as Arrow IPC; and `checkpoint`, whose answer is the vertex's state, and comes back by
+    `open`. So state, restart and exactly-once are those of every vertex. A worker starts the program when
+    its vertex is called first, and uses it again in later micro-batches.
+
+    The law (Naiad section 3.4): equal calls, in equal order, lead to equal answers and equal state.
+
+    A program that ends in the middle is started again, with the state of the last checkpoint and the calls
+    since then. `Stream.pipe` is the short form for one input and one output.
+
+    Args:
+        command: the program and its arguments; a text is split like in a shell. No shell runs it. It must be
+            there on all machines, the driver's included.
+        env: environment variables for it, besides those of the worker.
+        timeout: seconds for which it may be silent while it is asked.
+        attempts: how often a call is tried, if the program ends.
+
+    Raises:
+        GraphError: the program is not found here, or an argument is not allowed.
+        VertexError: when it runs: the program ended, was silent for too long, or broke the protocol.
+
+    Example:
+        >>> import sys, timely_spark as ts
+        >>> flow = ts.Dataflow("external")
+        >>> streams = [flow.input("people", "id long"), flow.input("orders", "id long, price double")]
+        >>> vertex = ts.ExternalVertex([sys.executable, "match.py"])
+        >>> matched, unmatched = flow.vertex(
+        ...     vertex, streams, ["id long, price double", "id long"], by=["id", "id"]
+        ... )
+    """
+
+    _transient: ClassVar[frozenset[str]] = Vertex._transient | {  # noqa: SLF001
+        "_program", "_calls", "_called_bytes", "_finalizer"
+    }  # fmt: skip
+
+    def __init__(
+        self,
+        command: str | Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 60.0,
+        attempts: int = 2,
+    ) -> None:
+        self.command, self.env = _checked(command, env)
+        seconds: Any = timeout
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+            msg = f"timeout={timeout!r}"
+            raise GraphError(msg, where=caller(), hint="give the seconds of silence, above 0.")
+        #: the copies of this vertex use each other's programs
+        self._key = uuid4().hex
+        self.timeout, self.attempts = timeout, whole("attempts", attempts)
+        #: what the program answered to the last `checkpoint`, and whether that is a table
+        self.state, self.table = b"", False
+        self._program: Program | None = None
+        #: kills the program if the vertex goes without a checkpoint
+        self._finalizer: Any = None
+        #: the calls since the last checkpoint, and their size
+        self._calls: list[tuple[dict[str, Any], bytes]] = []
+        self._called_bytes = 0
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Hand the batch to the program, and do what it answers."""
+        self._call({"verb": "recv", "input": edge, "time": time.encode()}, to_bytes(batch))
+
+    def on_notify(self, time: Any) -> None:
+        """Notify the program, and do what it answers."""
+        self._call({"verb": "notify", "time": time.encode()}, b"")
+
+    def _call(self, head: dict[str, Any], body: bytes) -> None:
+        # all answers are there before any is carried out: a call that is repeated has had no effect
+        answers = self._asked(head, body)
+        self._calls.append((head, body))
+        self._called_bytes += len(body)
+        if self._called_bytes > _REPLAYED_BYTES:
+            self._take_state()
+        for answer in answers[:-1]:
+            self._carry_out(answer)
+
+    def _carry_out(self, answer: Answer) -> None:
+        head, decode = answer.head, self._context.times.decode
+        if answer.verb == "state":
+            self._broken("'state' to a call")
+        try:
+            time = decode(head["time"])
+            if answer.verb == "send":
+                output, table = head.get("output", 0), from_bytes(answer.body)
+            else:
+                capability = head.get("capability", head["time"])
+                capability = None if capability is None else decode(capability)
+        except (KeyError, TypeError, ValueError, TimelyError, pa.ArrowException) as error:
+            self._broken(f"{dict(head)}: {type(error).__name__}: {error}")
+        if answer.verb == "send":
+            self.send_by(output, time, table)
+        else:
+            self.notify_at(time, capability=capability)
+
+    # -- the program -----------------------------------------------------------------------------------------
+
+    def _asked(self, head: dict[str, Any], body: bytes = b"") -> list[Answer]:
+        """Ask the program; one that ended is started again, and gets the calls since the last checkpoint."""
+        for left in range(self.attempts - 1, -1, -1):
+            try:
+                if self._program is None:
+                    self._program = self._opened()
+                    self._finalizer = weakref.finalize(self, self._program.kill)
+                    for call in self._calls:
+                        self._program.ask(*call)
+                return self._program.ask(head, body)
+            except ProgramError as error:  # noqa: PERF203 - few attempts
+                self._program = None
+                if not error.ended or not left:
+                    raise
+        raise AssertionError  # there is at least one attempt
+
+    def _opened(self) -> Program:
+        """A program with this vertex's state."""
+        program = reused((self._key, self.worker))
+        if program is None:
+            program = Program(self.command, self.env)
+        program.timeout = self.timeout
+        if program.holds == self._holds:
+            return program
+        head = {"verb": "open", "version": VERSION, "worker": self.worker, "workers": self.workers}
+        *others, done = program.ask({**head, "table": self.table}, self.state)
+        if others or done.head.get("version") != VERSION:
+            program.kill()
+            self._broken(f"{dict((others or [done])[0].head)} to 'open' of version {VERSION}")
+        return program
+
+    @property
+    def _holds(self) -> tuple[Any, ...]:
+        """What a program has whose state is that of this vertex."""
+        return self.workers, hashlib.blake2b(self.state).digest()
+
+    def _take_state(self) -> None:
+        *states, _ = self._asked({"verb": "checkpoint"})
+        if len(states) > 1 or any(each.verb != "state" for each in states):
+            self._broken(f"{[each.verb for each in states]} to 'checkpoint'")
+        self.state, self.table = b"", False
+        for each in states:
+            self.state, self.table = each.body, each.head.get("table") is True
+            if self.table:
+                try:
+                    from_bytes(each.body)
+                except pa.ArrowException as error:
+                    self._broken(f"a state that is no Arrow stream: {error}")
+        self._calls, self._called_bytes = [], 0
+
+    def _broken(self, answer: str) -> Any:
+        if self._program is not None:
+            self._program.kill()
+        msg = f"{shown(self.command)} answered {answer}"
+        raise ProgramError(msg, hint="see the page 'A vertex in another program' for the protocol.")
+
+    # -- state -----------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> Mapping[str, Any]:
+        """The program's state, if it has one."""
+        if self._calls:
+            self._take_state()
+        if self._program is not None:
+            self._program.holds = self._holds
+            self._finalizer.detach()
+            put_back((self._key, self.worker), self._program)
+            self._program = None
+        return {"state": self.state, "table": self.table} if self.state else {}
+
+    def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
+        """Repartition a state that is a table, by the columns that partition the first input."""
+        if any(not state["table"] for state in states):
+            msg = f"{shown(self.command)} has state that only it can read, for each worker"
+            hint = (
+                "start with the number of workers of before; or answer 'checkpoint' by a table that has the "
+                "columns by which the first input is partitioned."
+            )
+            raise StateError(msg, hint=hint)
+        parts = [partition(0, from_bytes(state["state"])) for state in states]
+        made = [pa.concat_tables(each) for each in zip(*parts, strict=True)]
+        return [{"state": to_bytes(one), "table": True} for one in made]
+
+
+def _checked(command: Any, env: Any) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """The words of a command, whose program is there, and the environment."""
+    if isinstance(command, str):
+        try:
+            command = shlex.split(command)
+        except ValueError as error:
+            msg = f"command={command!r}: {error}"
+            raise GraphError(msg, where=caller(), hint="give a list of words.") from error
+    words = tuple(command) if isinstance(command, Sequence) else ()
+    if not words or not all(isinstance(word, str) and word and "\0" not in word for word in words):
+        msg = f"command={command!r} is no program with its arguments"
+        raise GraphError(msg, where=caller(), hint='give a list of texts: ["python3", "totals.py"].')
+    settings = {} if env is None else env
+    if not isinstance(settings, Mapping) or not all(
+        isinstance(text, str) for pair in settings.items() for text in pair
+    ):
+        msg = f"env={env!r}"
+        raise GraphError(msg, where=caller(), hint='give texts by name: {"LANG": "C"}.')
+    if shutil.which(words[0], path=settings.get("PATH")) is None:
+        msg = f"program {words[0]!r} is not there, or cannot be run"
+        hint = "install it on every machine, the driver's included, or give its whole path."
+        raise GraphError(msg, where=caller(), hint=hint)
+    return words, tuple(sorted(settings.items()))
+
+
+@operator(Stream)
+def pipe(
+    stream: Stream,
+    command: str | Sequence[str],
+    schema: SchemaLike,
+    *,
+    by: Columns = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 60.0,
+    attempts: int = 2,
+    name: str | None = None,
+) -> Stream:
+    r"""Pipe the records through another program, in any language that reads Arrow; it may keep state.
+
+    A vertex in another program: see `ExternalVertex`, for which this is short, also for the guarantees. Like
+    Spark's `RDD.pipe`, but with batches of Arrow instead of lines, with times and notifications, and with
+    state in the checkpoint.
+
+    **Columns:** in: any; out: those of `schema`.
+
+    Args:
+        command: the program and its arguments.
+        schema: the schema of what it sends.
+        by: the columns by which the input is partitioned; by default it is not exchanged.
+        env: environment variables for it.
+        timeout: seconds for which it may be silent while it is asked.
+        attempts: how often a call is tried, if the program ends.
+
+    Example:
+        >>> import sys, tempfile, timely_spark as ts
+        >>> script = '''
+        ... import json, sys
+        ... for line in sys.stdin.buffer:
+        ...     head = json.loads(line)
+        ...     body = sys.stdin.buffer.read(head["bytes"])
+        ...     if head["verb"] == "recv":
+        ...         answer = {"verb": "send", "time": head["time"], "bytes": len(body)}
+        ...         sys.stdout.buffer.write(json.dumps(answer).encode() + b"\\n" + body)
+        ...     sys.stdout.buffer.write(b'{"verb": "done", "version": 1}\\n')
+        ...     sys.stdout.buffer.flush()
+        ... '''
+        >>> flow = ts.Dataflow("piped")
+        >>> _ = flow.input("x", "n long").pipe([sys.executable, "-c", script], "n long").capture("out")
+        >>> ts.testing.run(flow, {"x": [[1, 2], [3]]})["out"].rows()
+        {0: [(1,), (2,)], 1: [(3,)]}
+
+    Raises:
+        GraphError: the program is not found here, or an argument is not allowed.
+    """
+    vertex = ExternalVertex(command, env=env, timeout=timeout, attempts=attempts)
+    return add_vertex([stream], vertex, [schema], by=by, name=name)[0]
