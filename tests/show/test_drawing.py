@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import runpy
 from collections.abc import Callable
-from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -15,7 +15,7 @@ import pytest
 import timely_spark as ts
 from timely_spark.graph import Kind
 from timely_spark.show.drawing import _width, to_html, to_svg
-from timely_spark.show.layout import Box, lay_out
+from timely_spark.show.layout import Box, frames, lay_out
 
 FLOWS = runpy.run_path(str(Path(__file__).with_name("test_explain.py")))
 SVG = "{http://www.w3.org/2000/svg}"
@@ -29,17 +29,21 @@ def library() -> ts.Dataflow:
     return flow
 
 
-def random_flow(seed: int) -> ts.Dataflow:
-    """Streams joined at random, in loops within loops."""
+def random_flow(seed: int, *, regions: bool = False) -> ts.Dataflow:
+    """Streams joined at random, in loops within loops, and in regions."""
     draw = random.Random(seed)
     flow = ts.Dataflow(f"random {seed}")
     inputs = [flow.input(f"in{i}", "k long") for i in range(draw.randint(1, 3))]
+    number = itertools.count()
 
     def grown(streams: list[ts.Stream], depth: int) -> ts.Stream:
         for _ in range(draw.randint(1, 5)):
             one = draw.choice(streams)
             kind = draw.randrange(4 if depth < 2 else 3)
-            if kind == 0:
+            if regions and draw.randrange(3) == 0 and next(number) < 4:
+                with one.scope.region(f"r{next(number)}"):
+                    one = grown([one], depth)
+            elif kind == 0:
                 one = one.distinct()
             elif kind == 1:
                 one = one.concat(draw.choice(streams))
@@ -64,6 +68,7 @@ def random_flow(seed: int) -> ts.Dataflow:
 MAKE: list[Callable[[], ts.Dataflow]] = [
     FLOWS["word_count"], FLOWS["reachability"], FLOWS["nested"], library,
     *(lambda seed=seed: random_flow(seed) for seed in range(12)),
+    *(lambda seed=seed: random_flow(seed, regions=True) for seed in range(8)),
 ]  # fmt: skip
 
 
@@ -89,11 +94,11 @@ def test_steps_stand_apart_and_inside_the_frames_of_their_loops(make: Callable[[
     assert {*plan.stages} <= {*boxes}
     for stage in plan.stages:
         for scope in {*boxes} - {*plan.stages}:
-            if scope in stage.scope.path:
+            if scope in frames(stage):
                 assert inside(boxes[stage], boxes[scope])
             else:
                 assert apart(boxes[stage], boxes[scope])
-    assert all(apart(boxes[a], boxes[b]) for a, b in combinations(plan.stages, 2))
+    assert all(apart(boxes[a], boxes[b]) for a, b in itertools.combinations(plan.stages, 2))
     for edge in plan.edges:  # a connector begins at its source, ends at its target, and stays in the drawing
         points, source, target = layout.ways[edge.index], boxes[edge.source], boxes[edge.target]
         assert points[0] == (source.x + source.width / 2, source.y + source.height)
@@ -103,13 +108,13 @@ def test_steps_stand_apart_and_inside_the_frames_of_their_loops(make: Callable[[
             assert points[0].y < points[-1].y
 
 
-@pytest.mark.parametrize("make", MAKE[:5])
+@pytest.mark.parametrize("make", [*MAKE[:5], MAKE[-1]])
 def test_every_step_loop_and_connector_is_drawn_once(make: Callable[[], ts.Dataflow]) -> None:
     plan = make().compile(2)
     tree = ET.fromstring(to_svg(make()))
 
     titles = [group.find(f"{SVG}title").text for group in tree.iter(f"{SVG}g")]  # type: ignore[union-attr]
-    loops = {scope for stage in plan.stages for scope in stage.scope.path[1:]}
+    loops = {frame for stage in plan.stages for frame in frames(stage)[1:]}
     assert sorted(title.partition(": ")[0] for title in titles if ": " in title) == sorted(
         stage.name for stage in plan.stages
     )
@@ -137,7 +142,9 @@ def test_every_step_loop_and_connector_is_drawn_once(make: Callable[[], ts.Dataf
 def test_any_name_can_be_drawn_and_none_becomes_markup(name: str) -> None:
     flow = ts.Dataflow(name)
     name = name.replace("/", "").replace("\x00", "")  # which no step may have
-    x = flow.input(name or "x", "n long")
+    with flow.region(f"{name} region"):
+        x = flow.input(name or "x", "n long")
+        x.distinct(name="inside")
     x.loop(lambda variable: variable.distinct(name=f"{name} own"), name=f"{name} loop").capture(f"{name} out")
 
     html = to_html(flow)

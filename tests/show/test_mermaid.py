@@ -154,3 +154,34 @@ def test_a_label_does_not_begin_a_markdown_list() -> None:
 def test_an_incomplete_flow_is_refused() -> None:
     with pytest.raises(GraphError, match="no input"):
         to_mermaid(ts.Dataflow("empty"))
+
+
+REGIONS = """\
+flowchart TD
+    s0(["x<br/>source clock"])
+    subgraph region0["region a #34;b#34; #60;c#62;"]
+        subgraph loop0["loop a #34;b#34; #60;c#62;.down"]
+            s1("enter")
+            s3("variable")
+            s2("feedback")
+        end
+        s4("down.leave<br/>leave")
+        subgraph region1["region a #34;b#34; #60;c#62;.inner"]
+            s5["seen<br/>distinct"]
+        end
+    end
+    s6[["out<br/>output capture"]]
+"""
+
+
+def test_regions_are_subgraphs_around_their_steps_and_loops_with_escaped_names() -> None:
+    flow = ts.Dataflow("regions")
+    with flow.region('a "b" <c>'):
+        down = flow.input("x", "n long").loop(lambda n: n, name="down")
+        with flow.region("inner"):
+            down.distinct(name="seen").capture("out")
+
+    drawn = to_mermaid(flow)
+
+    assert re.sub(r"    s\d+ [-=].*\n?", "", drawn) == REGIONS
+    assert drawn.count("subgraph") == drawn.count("    end")

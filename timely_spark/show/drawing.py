@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from timely_spark.compiler import Plan
 from timely_spark.errors import TimelyError
-from timely_spark.graph import Edge, Kind, Scope, Stage, describe
-from timely_spark.show.layout import Box, Layout, Part, Point, lay_out
+from timely_spark.graph import Edge, Kind, Name, Scope, Stage, describe
+from timely_spark.show.layout import Box, Layout, Part, Point, lay_out, title_of
 from timely_spark.show.table import escaped
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _MARGIN = 12
 
 
 def to_svg(flow: Dataflow) -> str:
-    """Draw a flow as one SVG element: loops as frames, exchanges as thick arrows, feedback dashed.
+    """Draw a flow as one SVG element: loops and regions framed, exchanges as thick arrows, feedback dashed.
 
     A pointer over a step shows its columns and its line. An exchange at a source is part of Spark's own
     shuffle and costs no round: a thin arrow.
@@ -53,7 +53,7 @@ def plan_svg(plan: Plan) -> str:
             head,
             f"<title>{escaped(f'dataflow {plan.name}')}</title>",
             f'<rect x="{-_MARGIN}" y="{-_MARGIN}" width="100%" height="100%" fill="#fff"/>',
-            *_loops(layout),
+            *_frames(layout),
             *(part for edge in plan.edges for part in _arrow(plan, edge, layout, free=edge.index in free)),
             *(_step(stage, layout.boxes[stage]) for stage in plan.stages),
             "</svg>",
@@ -77,12 +77,11 @@ def to_html(flow: Dataflow) -> str:
 
 
 def _lines(part: Part) -> tuple[str, ...]:
-    """The text of a step, or the title of a loop."""
-    if isinstance(part, Scope):
-        limit = "" if part.limit is None else f", at most {part.limit + 1} iterations"
-        return (_short(f"loop {part.name}{limit}"),)
+    """The text of a step, or the title of a frame."""
+    if not isinstance(part, Stage):
+        return (_short(title_of(part)),)
     label = _short(f"{part.operator} {part.detail}".strip())
-    return tuple(dict.fromkeys((_short(part.name.removeprefix(f"{part.scope.name}.")), label)))
+    return tuple(dict.fromkeys((_short(part.title.text), label)))
 
 
 def _width(part: Part) -> float:
@@ -94,15 +93,18 @@ def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
-def _loops(layout: Layout) -> Iterator[str]:
+def _frames(layout: Layout) -> Iterator[str]:
     for part, box in layout.boxes.items():
-        if isinstance(part, Scope) and part.parent is not None:
-            tip = escaped(f"{part.name} ({part.where})")
-            yield (
-                f"<g><title>{tip}</title>{_rect(box, 8, fill='#eff4ff', stroke=_LOOP)}"
-                f'<text x="{box.x + 10:.1f}" y="{box.y + 15:.1f}" fill="{_LOOP}">{escaped(_lines(part)[0])}'
-                "</text></g>"
-            )
+        if isinstance(part, Stage) or (isinstance(part, Scope) and part.parent is None):
+            continue
+        region = isinstance(part, Name)
+        fill, ink = ("#f6f6f6", _FAINT) if region else ("#eff4ff", _LOOP)
+        tip = escaped(f"{title_of(part)} ({part.where})")
+        yield (
+            f"<g><title>{tip}</title>{_rect(box, 2 if region else 8, fill=fill, stroke=ink)}"
+            f'<text x="{box.x + 10:.1f}" y="{box.y + 15:.1f}" fill="{ink}">{escaped(_lines(part)[0])}'
+            "</text></g>"
+        )
 
 
 def _step(stage: Stage, box: Box) -> str:

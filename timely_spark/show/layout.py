@@ -1,8 +1,8 @@
-"""Where the steps of a flow are drawn: in rows from the inputs down, each loop a box of its own.
+"""Where the steps of a flow are drawn: in rows from the inputs down, each loop and region a box of its own.
 
-A scope is laid out as a layered graph: a step is in a row below the steps that it reads, its place in the row
-follows from those of its neighbours, and a connector over several rows has a place in each of them. A loop
-takes one place in a row of the scope around it.
+A frame is laid out as a layered graph: a step is in a row below the steps that it reads, its place in the row
+follows from those of its neighbours, and a connector over several rows has a place in each of them. A loop or
+region takes one place in a row of the frame around it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,38 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from timely_spark.graph import Edge, Kind, Scope, Stage
+from timely_spark.graph import Edge, Kind, Name, Scope, Stage
 
-#: Pixels between the items of a row, between rows, and from a loop's frame to its steps.
+#: Pixels between the items of a row, between rows, and from a frame to its steps.
 GAP, DOWN, PAD = 18, 34, 14
-#: The height of a step, and of a loop's title; the width of a connector that passes a row, and of a feedback.
+#: The height of a step and of a frame's title; the width of a connector that passes a row, of a feedback.
 STEP, TITLE, PASS, LANE = 34, 16, 4, 12
 #: Sweeps over the rows, which move each item towards its neighbours.
 _SWEEPS = 8
 
-Part: TypeAlias = Stage | Scope
+Frame: TypeAlias = Scope | Name
+"""A scope, or a region, which is known by its name."""
+
+Part: TypeAlias = Stage | Frame
+
+
+def title_of(frame: Frame) -> str:
+    """The title of a frame that is not the root."""
+    if isinstance(frame, Name):
+        return f"region {frame.full}"
+    limit = "" if frame.limit is None else f", at most {frame.limit + 1} iterations"
+    return f"loop {frame.name}{limit}"
+
+
+def frames(stage: Stage) -> tuple[Frame, ...]:
+    """The scopes and regions around a stage, from the root to the innermost one."""
+    scopes = {scope.title: scope for scope in stage.scope.path}
+    around: list[Frame] = []
+    name = stage.title.outer
+    while name is not None:
+        around.append(scopes.get(name, name))
+        name = name.outer
+    return (stage.scope.path[0], *reversed(around))
 
 
 class Point(NamedTuple):
@@ -44,7 +66,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The boxes of steps and loops, and the points that each connector passes, by its index."""
+    """The boxes of steps and frames, and the points that each connector passes, by its index."""
 
     width: float
     height: float
@@ -57,9 +79,9 @@ def lay_out(stages: Sequence[Stage], edges: Sequence[Edge], width: Callable[[Par
 
     Args:
         stages: in topological order.
-        width: the least width of a step or of a loop's title.
+        width: the least width of a step or of a frame's title.
     """
-    blocks: dict[Scope, _Block] = {}
+    blocks: dict[Frame, _Block] = {}
     root = stages[0].scope.path[0]
     top = _Block(root, stages, edges, width, blocks)
     boxes = dict(top.boxes(0, 0))
@@ -68,9 +90,13 @@ def lay_out(stages: Sequence[Stage], edges: Sequence[Edge], width: Callable[[Par
     return Layout(top.width, top.height, boxes, ways)
 
 
+_Link: TypeAlias = tuple[Edge, Part | None, Part | None]
+"""A connector, with the parts of a frame that it leads from and to; None: it comes from or leads outside."""
+
+
 @dataclass(eq=False, slots=True)
 class _Item:
-    """An item of a row: a step, a loop, or a connector that passes the row."""
+    """An item of a row: a step, a frame, or a connector that passes the row."""
 
     width: float
     height: float
@@ -85,7 +111,7 @@ class _Item:
         """Where a connector of a stage meets this item, from its left."""
         if self.inner is None:
             return self.width / 2
-        item = self.inner.items[_part(self.inner.scope, stage)]
+        item = self.inner.items[_part(self.inner.frame, stage)]
         return item.x + item.offset(stage)
 
     def wanted(self, links: list[tuple[_Item, Stage, Stage]]) -> float:
@@ -98,31 +124,31 @@ class _Item:
 
 
 class _Block:
-    """The rows of a scope."""
+    """The rows of a frame."""
 
     def __init__(
         self,
-        scope: Scope,
+        frame: Frame,
         stages: Sequence[Stage],
         edges: Sequence[Edge],
         width: Callable[[Part], float],
-        blocks: dict[Scope, _Block],
+        blocks: dict[Frame, _Block],
     ) -> None:
-        blocks[scope] = self
-        self.scope = scope
+        blocks[frame] = self
+        self.frame, self.outermost = frame, len(blocks) == 1
         self.width: float
         self.height: float
-        parts = dict.fromkeys(part for stage in stages if (part := _part(scope, stage)) is not None)
+        parts = dict.fromkeys(part for stage in stages if (part := _part(frame, stage)) is not None)
         self.items: dict[Part | None, _Item] = {}
         for part in parts:
-            inner = _Block(part, stages, edges, width, blocks) if isinstance(part, Scope) else None
+            inner = None if isinstance(part, Stage) else _Block(part, stages, edges, width, blocks)
             wide, high = (width(part), float(STEP)) if inner is None else (inner.width, inner.height)
             self.items[part] = _Item(wide, high, inner)
         returning = [edge for edge in edges if edge.source.kind is Kind.FEEDBACK]
         onward = [edge for edge in edges if edge not in returning]
-        joined = [(edge, _part(scope, edge.source), _part(scope, edge.target)) for edge in onward]
+        joined = [(edge, _part(frame, edge.source), _part(frame, edge.target)) for edge in onward]
         links = [link for link in joined if link[1] is not link[2]]
-        self._rows = self._ranked(list(parts), links)
+        self._rows = self._ranked(_in_order(list(parts), links), links)
         #: by edge the items where its connector passes rows
         self.passing: dict[int, list[_Item]] = {}
         for edge, source, target in links:
@@ -134,14 +160,12 @@ class _Block:
                 wanted = {id(item): item.wanted(item.below if sweep % 2 else item.above) for item in row}
                 row.sort(key=lambda item: wanted[id(item)] + item.width / 2)
                 _spread(row, [wanted[id(item)] for item in row])
-        own = [edge.index for edge in returning if edge.source.scope is scope]
+        own = [edge.index for edge in returning if edge.source.scope is frame]
         #: by feedback edge its place at the left side
         self.lanes = {index: lane for lane, index in enumerate(own)}
-        self._settle(width(scope) if scope.parent else 0.0)
+        self._settle(0.0 if self.outermost else width(frame))
 
-    def _ranked(
-        self, parts: list[Part], links: list[tuple[Edge, Part | None, Part | None]]
-    ) -> list[list[_Item]]:
+    def _ranked(self, parts: list[Part], links: list[_Link]) -> list[list[_Item]]:
         above, below = defaultdict[Part, list[Part | None]](list), defaultdict[Part, list[Part]](list)
         for _, source, target in links:
             if target is not None:
@@ -176,9 +200,9 @@ class _Block:
     def _settle(self, title: float) -> None:
         """Turn places into pixels from the block's top left corner."""
         every = [item for row in self._rows for item in row]
-        frame = PAD if self.scope.parent else 0
+        frame = 0 if self.outermost else PAD
         shift = frame + LANE * len(self.lanes) - min((item.x for item in every), default=0)
-        y = float(frame + TITLE) if self.scope.parent else 0.0
+        y = 0.0 if self.outermost else float(frame + TITLE)
         for row in self._rows:
             height = max(item.height for item in row)
             for item in row:
@@ -197,12 +221,26 @@ class _Block:
                 yield from item.inner.boxes(x + item.x, y + item.y)
 
 
-def _part(scope: Scope, stage: Stage) -> Part | None:
-    """The step, or the loop around it, that stands for a stage in a scope; None: it is outside."""
-    path = stage.scope.path
-    if scope not in path:
+def _part(frame: Frame, stage: Stage) -> Part | None:
+    """The step, or the frame around it, that stands for a stage in a frame; None: it is outside."""
+    path = frames(stage)
+    if frame not in path:
         return None
-    return stage if stage.scope is scope else path[path.index(scope) + 1]
+    return stage if path[-1] is frame else path[path.index(frame) + 1]
+
+
+def _in_order(parts: list[Part], links: list[_Link]) -> list[Part]:
+    """The parts, each behind those that it reads; a region may also be read by what it reads."""
+    waits: dict[Part, set[Part]] = {part: set() for part in parts}
+    for _, source, target in links:
+        if source is not None and target is not None:
+            waits[target].add(source)
+    ordered: dict[Part, None] = {}
+    while waits:
+        part = next((each for each, on in waits.items() if on <= ordered.keys()), next(iter(waits)))
+        ordered[part] = None
+        del waits[part]
+    return list(ordered)
 
 
 def _spread(row: list[_Item], wanted: list[float]) -> None:
@@ -216,7 +254,7 @@ def _spread(row: list[_Item], wanted: list[float]) -> None:
         item.x += shift
 
 
-def _way(edge: Edge, boxes: dict[Part, Box], blocks: dict[Scope, _Block]) -> list[Point]:
+def _way(edge: Edge, boxes: dict[Part, Box], blocks: dict[Frame, _Block]) -> list[Point]:
     source, target = boxes[edge.source], boxes[edge.target]
     own = boxes[edge.source.scope]
     if (lane := blocks[edge.source.scope].lanes.get(edge.index)) is not None:
@@ -225,12 +263,12 @@ def _way(edge: Edge, boxes: dict[Part, Box], blocks: dict[Scope, _Block]) -> lis
         middle, end = source.x + source.width / 2, target.x + target.width / 2
         corners = [(middle, leaves), (left, leaves), (left, returns), (end, returns)]
         return [Point(middle, source.y + STEP), *(Point(*each) for each in corners), Point(end, target.y)]
-    up, down = edge.source.scope.path, edge.target.scope.path
-    shared = max(depth for depth, scope in enumerate(up) if scope in down)
+    up, down = frames(edge.source), frames(edge.target)
+    shared = max(depth for depth, frame in enumerate(up) if frame in down)
     points = [Point(source.x + source.width / 2, source.y + STEP)]
-    for scope in (*up[:shared:-1], *down[shared:]):
-        corner = boxes[scope]
-        for item in blocks[scope].passing.get(edge.index, ()):
+    for frame in (*up[:shared:-1], *down[shared:]):
+        corner = boxes[frame]
+        for item in blocks[frame].passing.get(edge.index, ()):
             x, y = corner.x + item.x + PASS / 2, corner.y + item.y
             points += [Point(x, y - STEP / 2), Point(x, y + STEP / 2)]
     return [*points, Point(target.x + target.width / 2, target.y)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from timely_spark.compiler import Plan
-from timely_spark.graph import Edge, Kind, Scope, Stage
+from timely_spark.graph import Edge, Kind, Name, Stage
+from timely_spark.show.layout import Part, frames, title_of
 
 if TYPE_CHECKING:
     from timely_spark.methods import Dataflow
@@ -17,7 +19,7 @@ _PLAIN = re.compile(r"[\w ,=()+./-]")
 
 
 def to_mermaid(flow: Dataflow) -> str:
-    """Draw a flow: loops as subgraphs, exchanges as thick arrows, feedback edges dashed.
+    """Draw a flow: loops and regions as subgraphs, exchanges as thick arrows, feedback edges dashed.
 
     An exchange at a source is part of Spark's own shuffle and costs no round: a thin arrow.
 
@@ -35,32 +37,32 @@ def to_mermaid(flow: Dataflow) -> str:
     """
     plan = flow.compile(workers=2)  # one worker has no exchange
     free = {edge.index for channel in plan.channels if channel.source is None for edge in channel.edges}
-    lines = ["flowchart TD", *_stages(plan)]
+    lines = ["flowchart TD", *_stages(plan.stages, 0, Counter())]
     lines += [f"    {_arrow(plan, edge, free=edge.index in free)}" for edge in plan.edges]
     return "\n".join(lines)
 
 
-def _stages(plan: Plan) -> Iterator[str]:
-    """The stages, which the plan orders loop by loop, within their loops' subgraphs."""
-    inside: tuple[Scope, ...] = ()
-    loops = 0
-    for stage in [*plan.stages, None]:
-        path = stage.scope.path[1:] if stage is not None else ()
-        while inside != path[: len(inside)]:
-            inside = inside[:-1]
-            yield f"{'    ' * (len(inside) + 1)}end"
-        for scope in path[len(inside) :]:
-            limit = "" if scope.limit is None else f", at most {scope.limit + 1} iterations"
-            yield f"{'    ' * (len(inside) + 1)}subgraph loop{loops}[{_quoted(f'loop {scope.name}{limit}')}]"
-            inside, loops = (*inside, scope), loops + 1
-        if stage is not None:
-            yield f"{'    ' * (len(path) + 1)}s{stage.index}{_box(stage)}"
+def _stages(stages: Iterable[Stage], depth: int, used: Counter[str]) -> Iterator[str]:
+    """The stages of a frame, and the subgraphs of the frames in it."""
+    parts: dict[Part, list[Stage]] = defaultdict(list)
+    for stage in stages:
+        inner = frames(stage)[depth + 1 :]
+        parts[inner[0] if inner else stage].append(stage)
+    indent = "    " * (depth + 1)
+    for part, inside in parts.items():
+        if isinstance(part, Stage):
+            yield f"{indent}s{part.index}{_box(part)}"
+            continue
+        kind = "region" if isinstance(part, Name) else "loop"
+        yield f"{indent}subgraph {kind}{used[kind]}[{_quoted(title_of(part))}]"
+        used[kind] += 1
+        yield from _stages(inside, depth + 1, used)
+        yield f"{indent}end"
 
 
 def _box(stage: Stage) -> str:
     label = f"{stage.operator} {stage.detail}".strip()
-    short = stage.name.removeprefix(f"{stage.scope.name}.")
-    text = _quoted(*dict.fromkeys((short, label)))
+    text = _quoted(*dict.fromkeys((stage.title.text, label)))
     if stage.is_source:
         return f"([{text}])"
     if not stage.outputs:
