@@ -6,6 +6,8 @@
 Input: PREFIX.properties with the algorithms' parameters, and the files that it names as vertex-file and
 edge-file, in its own folder (by default PREFIX.v and PREFIX.e): with a node a line, and with
 `source target weight...` a line (an edge of an undirected graph once). Ids are whole numbers below 2^63.
+A node or an edge that is there again counts once; of the weights of such an edge the least. An edge from a
+node to itself is one of its edges (PR), and counts its label twice (CDLP). Weights are 0 or more.
 Output: FILE, `node value` a line, in the order of PREFIX.v. Nodes that are not reached have the distance
 9223372036854775807 (BFS) or infinity (SSSP); a component (WCC) is called by its least node.
 With --epochs K the edges come in random order, in K epochs; a tenth of them come, go, and come again. The
@@ -19,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +52,11 @@ class Graph:
     @property
     def directed(self) -> bool:
         """Whether the edges are directed."""
-        return self.said("directed").lower() == "true"
+        text = self.said("directed")
+        if text.lower() not in {"true", "false"}:
+            message = f"{self.prefix}.properties: directed is {text!r}"
+            raise ts.TimelyError(message, hint="true or false.")
+        return text.lower() == "true"
 
     @property
     def files(self) -> list[Path]:
@@ -69,7 +76,7 @@ class Graph:
 
     def said(self, name: str, default: str | None = None) -> str:
         """A property: `graph.NAME.<name>`."""
-        found = [value for key, value in self.properties.items() if key.endswith(f".{name}")]
+        found = [value for key, value in self.properties.items() if key.lower().endswith(f".{name}")]
         if not found and default is not None:
             return default
         if not found:
@@ -88,30 +95,53 @@ class Graph:
 
     def nodes(self) -> npt.NDArray[np.int64]:
         """The nodes, in the order of the file."""
-        return self._columns(self.files[0], {0: "int64"})[0].to_numpy()
+        return self._columns(self.files[0], {0: "int64"})[0].drop_duplicates().to_numpy()
 
     def edges(self, *, weighted: bool) -> pd.DataFrame:
-        """The edges: src, dst, and their weight if asked for."""
+        """The edges, each once: src, dst, and their weight if asked for."""
         kinds = {0: "int64", 1: "int64"}
         if weighted:
-            names = [name.strip() for name in self.said("edge-properties.names").split(",")]
-            wanted = self.said("sssp.weight-property")
+            names = [name.strip().lower() for name in self.said("edge-properties.names").split(",")]
+            wanted = self.said("sssp.weight-property").lower()
             if wanted not in names:
                 message = f"{self.prefix}.properties: the edges have {names}, no {wanted!r}"
                 raise ts.TimelyError(message, hint="name one of them as sssp.weight-property.")
             kinds[2 + names.index(wanted)] = "float64"
-        edges = self._columns(self.files[1], kinds)
-        return edges.set_axis(["src", "dst", "weight"][: len(kinds)], axis=1)
+        edges = self._columns(self.files[1], kinds).set_axis(["src", "dst", "weight"][: len(kinds)], axis=1)
+        self._check(edges)
+        ends = edges[["src", "dst"]].to_numpy()
+        same = pd.DataFrame(ends if self.directed else np.sort(ends, axis=1)).duplicated
+        if not same().any():
+            return edges
+        if weighted:  # of equal edges the lightest is the first
+            edges = edges.sort_values("weight", kind="stable")
+        ends = edges[["src", "dst"]].to_numpy()
+        again = pd.DataFrame(ends if self.directed else np.sort(ends, axis=1)).duplicated().to_numpy()
+        return edges[~again].sort_index()
+
+    def _check(self, edges: pd.DataFrame) -> None:
+        known = np.isin(edges[["src", "dst"]].to_numpy(), self.nodes()).all(axis=1)
+        if not known.all():
+            ends = edges[["src", "dst"]].iloc[int(known.argmin())].tolist()
+            message = f"{self.files[1]}: an end of edge {ends} is no node in {self.files[0]}"
+            raise ts.TimelyError(message, hint="add the node, or leave the edge out.")
+        if "weight" in edges:
+            usable = np.isfinite(edges["weight"]).to_numpy() & (edges["weight"] >= 0).to_numpy()
+            if not usable.all():
+                ends = edges[["src", "dst"]].iloc[int(usable.argmin())].tolist()
+                message = f"{self.files[1]}: edge {ends} has no weight, or one below 0"
+                raise ts.TimelyError(message, hint="give each edge a finite weight of 0 or more.")
 
     def _columns(self, path: Path, kinds: dict[int, str]) -> pd.DataFrame:
         hint = "a line is `node`, or `source target weight...`; nodes are whole numbers below 2^63."
-        options: dict[str, Any] = {"sep": r"\s+", "header": None, "comment": "#"}
+        options: dict[str, Any] = {"sep": r"\s+", "header": None, "comment": "#", "encoding": "utf-8-sig"}
         try:
             table = pd.read_csv(path, usecols=list(kinds), dtype=kinds, **options)[list(kinds)]
         except pd.errors.EmptyDataError:
             return pd.DataFrame({column: np.zeros(0, of) for column, of in kinds.items()})
-        except (ValueError, OverflowError) as error:
-            message = f"{path}: {error}"
+        except (ValueError, OverflowError, KeyError) as error:
+            few = isinstance(error, KeyError) or "usecols" in str(error).lower()
+            message = f"{path}: {f'its first line has no {max(kinds) + 1} columns' if few else error}"
             raise ts.TimelyError(message, hint=hint) from error
         nodes = [column for column, of in kinds.items() if of == "int64"]
         # for integers that are too large pandas gives doubles
@@ -126,11 +156,19 @@ def graph(prefix: str) -> Graph:
     properties = Path(f"{prefix}.properties")
     _check_file(properties)
     lines = properties.read_text(encoding="utf-8").splitlines()
-    pairs = (line.partition("=") for line in lines if not line.lstrip().startswith(("#", "!")))
-    of = Graph(prefix, {key.strip(): value.strip() for key, _, value in pairs if value})
+    pairs = (re.split("[=:]", line, maxsplit=1) for line in lines if not line.lstrip().startswith(("#", "!")))
+    of = Graph(prefix, {key.strip(): value[0].strip() for key, *value in pairs if value and value[0].strip()})
     for file in of.files:
         _check_file(file)
     return of
+
+
+def output(text: str) -> Path:
+    """A file to write."""
+    if Path(text).is_dir():
+        message = f"{text!r} is a directory"
+        raise argparse.ArgumentTypeError(message)
+    return Path(text)
 
 
 def _check_file(file: Path) -> None:
@@ -144,11 +182,10 @@ def answer(algorithm: str, of: Graph, rows: ts.Collection) -> ts.Collection:
     nodes = rows.where(pc.is_null(pc.field("dst"))).select(node="src")
     edges = rows.where(pc.is_valid(pc.field("dst")))
     ends = edges.select("src", "dst")
-    both = (
-        edges
-        if of.directed
-        else edges.concat(edges.select("weight", src="dst", dst="src").select(*edges.schema.names))
-    )
+    both = edges
+    if not of.directed:
+        others = edges.where(pc.field("src") != pc.field("dst"))
+        both = edges.concat(others.select("weight", src="dst", dst="src").select(*edges.schema.names))
     match algorithm:
         case "BFS" | "SSSP":
             root = nodes.where(pc.field("node") == pc.scalar(of.root(algorithm)))
@@ -254,7 +291,7 @@ def main() -> None:
     )
     algorithms = ["BFS", "WCC", "SSSP", "PR", "CDLP", "LCC"]
     parser.add_argument("--algorithm", required=True, type=str.upper, choices=algorithms)
-    parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="the file to write")
+    parser.add_argument("--output", required=True, type=output, metavar="FILE", help="the file to write")
     parser.add_argument("--epochs", type=cli.positive, default=1, metavar="K", help="default: %(default)s")
     parser.add_argument("--workers", type=cli.positive, default=2, metavar="W", help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the order of the edges")

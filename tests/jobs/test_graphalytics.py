@@ -184,7 +184,14 @@ def test_edges_come_go_and_come_again_and_all_are_there_at_the_end(written) -> N
         ("properties", "graph.x.directed = true\n", "has no graph.NAME.edge-properties.names"),
         ("e", "1 two 7 0.5\n", r"random-graph.e: .*two"),
         ("e", "1 9223372036854775808 7 0.5\n", r"random-graph.e: .*"),
-        ("e", "1 2\n", r"random-graph.e: .*"),
+        ("e", "1 2\n", "random-graph.e: its first line has no 4 columns"),
+        ("e", "1 2 7\n1 2 7 0.5\n", "random-graph.e: its first line has no 4 columns"),
+        ("e", f"1 {FAR} 7 0.5\n1 {FAR - 1} 7\n", rf"edge \[1, {FAR - 1}\] has no weight"),
+        ("e", f"1 {FAR} 7 -0.5\n", "one below 0"),
+        ("e", f"1 {FAR} 7 inf\n", "finite weight"),
+        ("e", "1 0 7 0.5\n", r"edge \[1, 0\] is no node in"),
+        ("v", "1\n-2\n", "a node is negative"),
+        ("v", "1\nx\n", "random-graph.v: .*x"),
     ],
 )
 def test_what_is_wrong_with_the_files_is_said(written, file, text, says) -> None:
@@ -195,6 +202,62 @@ def test_what_is_wrong_with_the_files_is_said(written, file, text, says) -> None
 
     with pytest.raises(ts.TimelyError, match=says):
         graphalytics.graph(prefix).edges(weighted=True)
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_a_node_or_an_edge_that_is_there_again_counts_once(written, directed) -> None:
+    import graphalytics
+
+    prefix, nodes, edges = written(directed, seed=1)
+    again = [
+        (b, a, weight) if i % 2 and not directed else (a, b, weight) for i, (a, b, weight) in enumerate(edges)
+    ]
+    with Path(f"{prefix}.e").open("a") as file:
+        file.writelines(f"{a} {b} 7 {weight + 1}\n" for a, b, weight in again)
+    with Path(f"{prefix}.v").open("a") as file:
+        file.writelines(f"{node}\n" for node in nodes[:3])
+
+    of = graphalytics.graph(prefix)
+
+    assert of.nodes().tolist() == nodes
+    assert [*of.edges(weighted=True).itertuples(index=False, name=None)] == edges
+    assert [*of.edges(weighted=False).itertuples(index=False, name=None)] == [(a, b) for a, b, _ in edges]
+
+
+def test_files_and_properties_may_be_written_otherwise(written) -> None:
+    import graphalytics
+
+    prefix, nodes, edges = written(directed=True, seed=2)
+    lines = [f"  {node}\t\r\n\r\n# {node} two\r\n" for node in nodes]
+    Path(f"{prefix}.v").write_text("\ufeff" + "".join(lines), encoding="utf-8")
+    Path(f"{prefix}.e").write_text(
+        "# ends\n" + "".join(f" {a}\t{b}  7 {weight}  \n\n" for a, b, weight in edges)
+    )
+    properties = Path(f"{prefix}.properties")
+    text = properties.read_text().upper().replace("RANDOM-GRAPH.V\n", "random-graph.v\n").replace(" =", ":")
+    properties.write_text(text)
+
+    of = graphalytics.graph(prefix)
+
+    assert of.directed
+    assert of.root("BFS") in nodes
+    assert of.nodes().tolist() == nodes
+    assert [*of.edges(weighted=True).itertuples(index=False, name=None)] == edges
+
+
+@pytest.mark.slow
+def test_an_edge_from_a_node_to_itself_is_one_of_its_edges(written) -> None:
+    prefix, nodes, edges = written(directed=False, seed=6)
+    edges = [*edges, (nodes[0], nodes[0], 0.5)]
+    with Path(f"{prefix}.e").open("a") as file:
+        file.write(f"{nodes[0]} {nodes[0]} 7 0.5\n")
+    root = int(Path(f"{prefix}.properties").read_text().split()[-1])
+
+    for algorithm in ALGORITHMS:
+        expected = reference(algorithm, False, nodes, edges, root)  # noqa: FBT003
+        if algorithm == "LCC":
+            expected = reference(algorithm, False, nodes, edges[:-1], root)  # noqa: FBT003
+        assert simulated(prefix, algorithm, 2, seed=0, workers=2) == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_properties_name_the_files(written, tmp_path) -> None:
