@@ -13,6 +13,7 @@ import timely_spark.differential.sets
 import timely_spark.differential.upserts
 import timely_spark.differential.windows
 import timely_spark.operators.aggregate
+import timely_spark.operators.asof
 import timely_spark.operators.call
 import timely_spark.operators.custom
 import timely_spark.operators.expire
@@ -35,6 +36,7 @@ from timely_spark.graph import Suggests
 class StreamMethods(Suggests):
     __slots__ = ()
     aggregate = timely_spark.operators.aggregate.aggregate
+    asof_join = timely_spark.operators.asof.asof_join
     binary = timely_spark.operators.custom.binary
     binary_notify = timely_spark.operators.custom.binary_notify
     branch = timely_spark.operators.rows.branch

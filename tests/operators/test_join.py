@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.laws.test_rescale import move
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.testing import Simulation, run
 
@@ -156,6 +158,96 @@ def test_the_other_kinds_are_those_of_sql_at_each_time(*, epochs: Any, **how: An
             assert Counter(made[kind].rows().get(epoch, [])) == Counter(by_definition(kind, *sides))
 
 
+def within(how: str, n: int, epochs: list[Any]) -> dict[int, list[Any]]:
+    """The records that a join of records at most n epochs apart sends, by epoch."""
+    out: dict[int, list[Any]] = {}
+    left, right = ([(e, *row) for e, sides in enumerate(epochs) for row in sides[i]] for i in (0, 1))
+
+    def matches(one: Any, others: Any) -> list[Any]:
+        e, k, _ = one
+        return [other for other in others if k is not None and other[1] == k and abs(e - other[0]) <= n]
+
+    for e, k, a in left:
+        found = matches((e, k, a), right)
+        if how == "semi" and found:
+            out.setdefault(min(max(e, other[0]) for other in found), []).append((k, a))
+        elif how == "anti" and not found:
+            out.setdefault(e + n, []).append((k, a))
+        elif how not in ("semi", "anti"):
+            for at, _, b in found:
+                out.setdefault(max(e, at), []).append((k, a, b))
+            if not found and how != "right":
+                out.setdefault(e + n, []).append((k, a, None))
+    for e, k, b in right if how in ("right", "outer") else ():
+        if not matches((e, k, b), left):
+            out.setdefault(e + n, []).append((k, None, b))
+    return {epoch: sorted(rows, key=repr) for epoch, rows in out.items()}
+
+
+@pytest.mark.slow
+@settings(max_examples=25)
+@given(
+    epochs=st.lists(st.tuples(SIDE, SIDE), min_size=1, max_size=8),
+    n=st.integers(1, 3),
+    workers=st.sampled_from([1, 2, 3, 8]),
+    seed=st.none() | st.integers(0, 10_000),
+    together=st.booleans(),
+)
+def test_the_other_kinds_with_expire(*, epochs: Any, n: int, **how: Any) -> None:
+    flow = ts.Dataflow("kinds")
+    left = flow.input("l", "k long, a long", epochs="manual")
+    right = flow.input("r", "k long, b long", epochs="manual")
+    for kind in KINDS:
+        left.join(right, on="k", how=kind, expire=n).capture(kind)
+    inputs = {"l": [of for of, _ in epochs], "r": [of for _, of in epochs]}
+
+    made = run(flow, inputs, crashes=0.2 if how["seed"] is not None else 0.0, **how)
+
+    for kind in KINDS:
+        found = {epoch: sorted(rows, key=repr) for epoch, rows in made[kind].rows().items() if rows}
+        assert found == within(kind, n, epochs), kind
+
+
+@pytest.mark.parametrize("how", KINDS)
+def test_a_rescaled_join_with_expire_sends_each_record_once(how: Any) -> None:
+    draw = random.Random(how)
+    epochs = [[[(draw.randrange(9), draw.randrange(9)) for _ in range(6)] for _ in "lr"] for _ in range(9)]
+    flow = ts.Dataflow("moved")
+    left = flow.input("l", "k long, a long", epochs="manual")
+    right = flow.input("r", "j long, b long", epochs="manual")
+    left.join(right, left="k", right="j", how=how, expire=2).capture("out")
+    simulation = Simulation(flow, workers=2, seed=3)
+    for epoch, sides in enumerate(epochs):
+        for name, rows in zip("lr", sides, strict=True):
+            simulation.send(name, rows, epoch=epoch)
+            simulation.advance_to(name, epoch + 1)
+        for _ in range(1 + epoch % 2):
+            simulation.step()
+        move(simulation, flow, 1 + epoch % 4)
+    for name in "lr":
+        simulation.close(name)
+    simulation.run()
+
+    found = simulation.captured["out"].rows()
+    assert {e: sorted(rows, key=repr) for e, rows in found.items() if rows} == within(how, 2, epochs)
+
+
+@pytest.mark.parametrize("how", KINDS)
+def test_what_has_expired_leaves_the_state(how: Any) -> None:
+    flow = ts.Dataflow("state")
+    left, right = flow.input("l", "k long, a long"), flow.input("r", "k long, b long")
+    left.join(right, on="k", how=how, expire=2).capture("out")
+    simulation = Simulation(flow)
+    sizes = []
+    for epoch in range(30):
+        for name in "lr":
+            simulation.send(name, [(50 * epoch + k, k) for k in range(0, 50, 1 if name == "l" else 2)])
+        simulation.run()
+        sizes.append(len(simulation.states[0] or b""))
+
+    assert max(sizes[20:]) < 1.3 * max(sizes[8:20])
+
+
 def test_columns_without_a_match_are_null_in_their_own_types() -> None:
     flow = ts.Dataflow("types")
     left = flow.input("l", "a int, k string, tags array<string>")
@@ -213,6 +305,8 @@ def test_unmatched_records_need_a_time_that_ends(how: Any) -> None:
         left.join(right, on="k", how=how)
     with pytest.raises(GraphError, match="expire"):
         left.join(right, on="k", how=how, per="time", expire=2)
+    with pytest.raises(GraphError, match="inside loop"):
+        left.loop(lambda x: x.join(x.scope.enter(right), on="k", how=how, expire=2).select(k="k", a="a"))
 
 
 def test_semi_and_anti_may_share_columns_with_the_other_side() -> None:

@@ -24,6 +24,8 @@ def relations() -> ts.Dataflow:
     flow = ts.Dataflow("relations")
     left, right = (flow.input(name, "k long, v long", epochs="manual") for name in ("left", "right"))
     left.join(right.select("k", w="v"), on="k", how="outer", per="time").capture("each")
+    left.join(right.select("k", w="v"), on="k", how="outer", expire=1).capture("near")
+    left.asof_join(right.select("k", "v", w="v"), "v", by="k", expire=2).capture("latest")
     left.subtract(right, all=True).capture("less")
     left.stateful_map(last, "total long", keys="k", state="total long").capture("totals")
     windows = left.window("v", ts.every(10, size=20), lateness=2, name="windows")

@@ -213,6 +213,8 @@ FLOWS: dict[str, Callable[[ts.Dataflow], ts.Stream]] = {
     "distinct expire": over(lambda x, y: x.distinct(expire=2)),
     "min expire": over(lambda x, y: x.min("v", keys=["k"], expire=2)),
     "join expire": joined(expire=2),
+    "outer join expire": joined(expire=2, how="outer"),
+    "semi join expire": over(lambda x, y: x.join(y.select("k", name="keys"), on="k", expire=2, how="semi")),
 }
 for path in sorted((Path(__file__).parents[1] / "operators").glob("test_*.py")):
     if "\nTRIED = " in path.read_text(encoding="utf-8"):  # an operator whose test says how to try it

@@ -116,10 +116,15 @@ class Sessions(BufferingVertex):
         self.send_by(0, time, self.changes(total, batch, probe, stored))
 
     def _compact(self, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
-        latest = np.argsort(-epochs_of(table), kind="stable")
-        groups = group(table.select(list(self.keys)).take(latest), self.keys, hashed[latest])
-        rows = np.sort(latest[groups.firsts])
-        return hashed[rows], table.take(rows)
+        return latest(self.keys, hashed, table)
+
+
+def latest(keys: Sequence[str], hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
+    """Of the rows of each key the one with the latest epoch."""
+    by_epoch = np.argsort(-epochs_of(table), kind="stable")
+    groups = group(table.select(list(keys)).take(by_epoch), keys, hashed[by_epoch])
+    rows = np.sort(by_epoch[groups.firsts])
+    return hashed[rows], table.take(rows)
 
 
 def check_per(operator: str, per: Any) -> None:

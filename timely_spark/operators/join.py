@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -10,12 +11,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Partition, Vertex, caller, check_columns, describe, names, operator
-from timely_spark.operators.expire import check_expire, check_per, options_text
+from timely_spark.graph import (
+    Partition,
+    Partitioner,
+    States,
+    Vertex,
+    caller,
+    check_columns,
+    describe,
+    names,
+    operator,
+)
+from timely_spark.operators.expire import check_expire, check_per, latest, options_text
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
-from timely_spark.state.history import RowTimes, compaction, epochs_of, stamped
-from timely_spark.state.keys import Indices, Mask, flat
+from timely_spark.state.history import EPOCH, RowTimes, compaction, epochs_of, stamped
+from timely_spark.state.keys import Indices, Mask, flat, group
 from timely_spark.state.partitioning import repartition
 from timely_spark.streams import Stream
 
@@ -67,10 +78,7 @@ class Join(Vertex):
 
     def pairs(self, edge: int, mine: pa.Table, probe: Indices, found: pa.Table) -> pa.Table:
         """The pairs in one table."""
-        left = set((mine if edge == 0 else found).schema.names)
-        own = [column for column in self.columns if (column in left) == (edge == 0)]
-        taken = mine.select(own).take(pa.array(probe))
-        return pa.table({c: (taken if c in own else found).column(c) for c in self.columns})
+        return paired(self.columns, edge, mine, probe, found)
 
     def store(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Store the batch."""
@@ -173,6 +181,137 @@ class JoinComplete(BufferingVertex):
             parts.append({ours: alone.column(theirs) for ours, theirs in zip(*self.on, strict=True)} | extra)
         for part in parts:
             self.send_by(0, time, padded(part, self.schema))
+
+
+class JoinCompleteExpiring(BufferingVertex):
+    """The joins that are not inner, of records at most `expire` epochs apart.
+
+    Epochs are processed whole and in order. A record of epoch e that no record of the other side has matched
+    when epoch ``e + expire`` is complete never will be.
+
+    Args:
+        on: the key columns of each side.
+        sides: the schema of each side.
+        schema: the output's.
+        how: the kind of join.
+        expire: the number of epochs.
+    """
+
+    def __init__(
+        self, on: Keys, sides: tuple[pa.Schema, pa.Schema], schema: pa.Schema, how: How, expire: int
+    ) -> None:
+        super().__init__(inputs=2)
+        self.on, self.schemas, self.schema, self.how, self.expire = on, sides, schema, how, expire
+        #: by side the records that later ones may match
+        self.sides = [Arrangement(keys) for keys in on]
+        #: by side the latest epoch of each key, for twice as long
+        self.latest = [Arrangement(keys) for keys in on]
+        #: by side the records that nothing had matched in their own epoch, by epoch
+        self.alone = [Arrangement((EPOCH,)) for _ in on]
+        #: the last epoch of which the records without a match were sent
+        self.sent = -1
+
+    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+        """Match the records of an epoch; send those whose last chance of a match has passed."""
+        both = [
+            pa.concat_tables(side or [schema.empty_table()])
+            for side, schema in zip(batches, self.schemas, strict=True)
+        ]
+        usable = [with_keys(table, keys) for table, keys in zip(both, self.on, strict=True)]
+        for each in self.sides:
+            each.expire(time.epoch - self.expire)
+        if self.how == "semi":
+            self._first_matches(time, *usable)
+        elif self.how != "anti":
+            self._pairs(time, *usable)
+        for side, table in enumerate(usable):
+            self._note(side, time, table)
+        for side in {"left": (0,), "anti": (0,), "right": (1,), "outer": (0, 1)}.get(self.how, ()):
+            self._unmatched(side, time, both[side])
+        self.sent = time.epoch - self.expire
+
+    def _pairs(self, time: Any, left: pa.Table, right: pa.Table) -> None:
+        for edge, table in enumerate((left, right)):
+            probe, found = self.sides[1 - edge].matches(table, self.on[edge])
+            if len(probe):
+                close = epochs_of(found) >= time.epoch - self.expire
+                part = paired(self.schema.names, edge, table, probe[close], found.filter(pa.array(close)))
+                self.send_by(0, time, part)
+            self.sides[edge].insert(stamped(table, time))
+
+    def _first_matches(self, time: Any, left: pa.Table, right: pa.Table) -> None:
+        """Send the left records that this epoch's records are the first to match, and store the others."""
+        keys = right.take(pa.array(group(right, self.on[1]).firsts))
+        before = self._latest(1, keys, self.on[1])
+        probe, found = self.sides[0].matches(keys, self.on[1])
+        if len(probe):
+            own = epochs_of(found)
+            first = (own >= time.epoch - self.expire) & (before[probe] < own - self.expire)
+            self.send_by(0, time, found.filter(pa.array(first)).select(left.schema.names))
+        here = Arrangement(self.on[1])
+        here.insert(keys)
+        matched = self._latest(1, left, self.on[0]) >= time.epoch - self.expire
+        matched[here.matches(left, self.on[0])[0]] = True
+        self.send_by(0, time, left.filter(pa.array(matched)))
+        self.sides[0].insert(stamped(left.filter(pa.array(~matched)), time))
+
+    def _note(self, side: int, time: Any, table: pa.Table) -> None:
+        """Note the keys of an epoch."""
+        keys = list(dict.fromkeys(self.on[side]))
+        self.latest[side].expire(time.epoch - 2 * self.expire)
+        now = table.select(keys).take(pa.array(group(table, keys).firsts))
+        self.latest[side].insert(stamped(now, time), compact=partial(latest, keys))
+
+    def _latest(self, side: int, table: pa.Table, on: Sequence[str]) -> Indices:
+        """For each row of a table the latest epoch of its key on a side."""
+        epochs = np.full(table.num_rows, -FAR)
+        probe, found = self.latest[side].matches(table, on)
+        if len(probe):
+            np.maximum.at(epochs, probe, epochs_of(found))
+        return epochs
+
+    def _unmatched(self, side: int, time: Any, table: pa.Table) -> None:
+        """Send a side's records of `expire` epochs ago that nothing has matched; store those of now."""
+        now = table.filter(pa.array(self._latest(1 - side, table, self.on[side]) < time.epoch - self.expire))
+        if now.num_rows:
+            self.alone[side].insert(stamped(now, time))
+            self.notify_at(self._context.times.epoch(time.epoch + self.expire))
+        at = time.epoch - self.expire
+        _, rows = self.alone[side].matches(pa.table({EPOCH: [at]}), [EPOCH])
+        if not rows.num_rows:
+            return
+        self.alone[side].expire(at + 1)
+        rows = rows.filter(pa.array(self._latest(1 - side, rows, self.on[side]) < at - self.expire))
+        own = zip(self.on[0], self.on[1], strict=True) if side else ()
+        renamed = {ours: rows.column(theirs) for ours, theirs in own}
+        others = {c: rows.column(c) for c in rows.schema.names if c in self.schema.names and c not in renamed}
+        self.send_by(0, time, padded(renamed | others, self.schema))
+
+    def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
+        """Drop records that were sent: another worker may still be notified of their epoch."""
+        kept = []
+        for state in states:
+            later = pc.field(EPOCH) > state.get("sent", self.sent)
+            alone = [
+                Arrangement((EPOCH,), [table.filter(later) for table in each.batches()])
+                for each in state.get("alone", self.alone)
+            ]
+            kept.append({key: of for key, of in state.items() if key != "sent"} | {"alone": alone})
+        return repartition(self, kept, workers, partition)
+
+
+FAR = 1 << 62
+
+
+def paired(columns: Sequence[str], edge: int, mine: pa.Table, probe: Indices, found: pa.Table) -> pa.Table:
+    """Pairs in one table: rows `probe` of a batch of a side, and the rows of the other that were found.
+
+    Columns of both sides are the left side's.
+    """
+    left = set((mine if edge == 0 else found).schema.names)
+    own = [column for column in columns if (column in left) == (edge == 0)]
+    taken = mine.select(own).take(pa.array(probe))
+    return pa.table({c: (taken if c in own else found).column(c) for c in columns})
 
 
 def _numbered(table: pa.Table) -> pa.Table:
@@ -285,10 +424,11 @@ def join(
     ``per="time"`` only those of the same time, which are dropped when the time is complete. A null key joins
     nothing.
 
-    The other kinds of join exist ``per="time"``: a record is known to match nothing only when its time is
-    complete, and a stream retracts nothing (a collection does: `Collection.join`). They send everything
-    when the time is complete. A record with a null key matches nothing, so it stays where unmatched records
-    of its side do.
+    The other kinds of join need ``per="time"`` or `expire`, by which it becomes known that a record matches
+    nothing: a stream retracts nothing (a collection does: `Collection.join`). They send a match when the
+    later of its times is complete; a record without a match when its time is complete, or with ``expire=n``
+    at the time n epochs after its own, when that is complete. A record with a null key matches nothing, so it
+    stays where unmatched records of its side do.
 
     Args:
         stream: the left side.
@@ -317,9 +457,23 @@ def join(
         >>> made["outer"].rows()
         {0: [(0, 0, 'a'), (1, 2, None)], 1: [(1, None, 'B')]}
 
+        Orders, and those of which no payment comes within two epochs:
+
+        >>> flow = ts.Dataflow("within")
+        >>> orders, payments = (
+        ...     flow.input(name, "id long", epochs="manual") for name in ("orders", "payments")
+        ... )
+        >>> _ = orders.join(payments, on="id", how="semi", expire=2).capture("paid")
+        >>> _ = orders.join(payments, on="id", how="anti", expire=2).capture("unpaid")
+        >>> made = ts.testing.run(flow, {"orders": [[1, 2], [3]], "payments": [[], [2], [1]]})
+        >>> made["paid"].rows()
+        {0: [], 1: [(2,)], 2: [(1,)], 3: []}
+        >>> made["unpaid"].rows()
+        {0: [], 1: [], 2: [], 3: [(3,)]}
+
     Raises:
         SchemaError: keys are missing or differ in number or type; both sides have another column of the
-            same name; or `how` needs ``per="time"``.
+            same name; or `how` needs ``per="time"`` or `expire`.
     """
     stream.check_others("join", [other])
     keys = matching_keys("join", stream.schema, other.schema, on=on, left=left, right=right)
@@ -329,17 +483,20 @@ def join(
     check_per("join", per)
     if expire is not None:
         check_expire("join", stream, expire, per=per)
-    if how != "inner" and per != "time":
+    if how != "inner" and per != "time" and expire is None:
         msg = (
             f"join: how={how!r} of all records up to each time would have to retract records that match later"
         )
-        raise SchemaError(msg, where=caller(), hint='give per="time", or join collections.')
+        raise SchemaError(msg, where=caller(), hint='give per="time" or expire=..., or join collections.')
     schema = pa.schema([*stream.schema, *(other.schema.field(column) for column in extra)])
     vertex: Vertex
-    if expire is not None:
+    if how != "inner":
+        sides = stream.schema, other.schema
+        vertex = JoinComplete(keys, sides, schema, how)
+        if expire is not None:
+            vertex = JoinCompleteExpiring(keys, sides, schema, how, int(expire))
+    elif expire is not None:
         vertex = JoinExpiring(keys, schema.names, expire)
-    elif how != "inner":
-        vertex = JoinComplete(keys, (stream.schema, other.schema), schema, how)
     else:
         vertex = (Join if per == "accumulated" else JoinPerTime)(keys, schema.names)
     return stream.then(

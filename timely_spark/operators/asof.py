@@ -1,0 +1,336 @@
+"""As-of join of streams, and what it shares with that of collections: the nearest record in time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.errors import SchemaError
+from timely_spark.graph import Partition, caller, check_columns, composed, names, operator
+from timely_spark.operators.aggregate import ALL
+from timely_spark.operators.event_time import Duration, length, numbers_of_time, time_type
+from timely_spark.operators.expire import check_expire, check_per, options_text
+from timely_spark.operators.join import matching_keys, other_columns, with_keys
+from timely_spark.operators.rows import computed
+from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.buffering import BufferingVertex
+from timely_spark.state.history import RowTimes, compaction, epochs_of, stamped
+from timely_spark.state.keys import Mask, group
+from timely_spark.streams import Stream
+
+Direction: TypeAlias = Literal["backward", "forward", "nearest"]
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+_GROUP = "__timely_asof"
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """Which right record is the nearest in time to each left record of its group."""
+
+    on: str
+    #: the columns of the result that the right side has
+    theirs: tuple[str, ...]
+    direction: Direction
+    #: the greatest distance in time
+    tolerance: int
+
+    def columns(
+        self, group: Numbers, left: pa.Table, there: Numbers, right: pa.Table
+    ) -> tuple[Mask, pa.Table]:
+        """For each left record whether it has a right record, and that record's columns, or nulls.
+
+        Args:
+            group: the number of each left record's group.
+            left: the left records.
+            there: the number of each right record's group.
+            right: the right records.
+        """
+        time, timed = numbers_of_time(left.column(self.on))
+        right = right.append_column(_GROUP, pa.array(there))
+        right = right.filter(pa.array(numbers_of_time(right.column(self.on))[1]))
+        # of several right records at one time the first in the order of their columns
+        right = right.take(
+            pc.sort_indices(right, [(c, "ascending") for c in (_GROUP, self.on, *self.theirs)])
+        )
+        there, (at, _) = right.column(_GROUP).to_numpy(), numbers_of_time(right.column(self.on))
+        first = np.ones(len(at), np.bool_)
+        first[1:] = (there[1:] != there[:-1]) | (at[1:] != at[:-1])
+        right, there, at = right.filter(pa.array(first)), there[first], at[first]
+        found = self._places(group, time, there, at)
+        matched = (found >= 0) & timed
+        return matched, right.select(list(self.theirs)).take(pa.array(found, mask=~matched))
+
+    def _places(self, group: Numbers, time: Numbers, there: Numbers, at: Numbers) -> Numbers:
+        """For each left record the place of its right record, -1 if it has none."""
+        if not len(at):
+            return np.full(len(time), -1)
+        backward = _passed(group, time, there, at, including=True) - 1
+        forward = _passed(group, time, there, at, including=False)
+        far = np.iinfo(np.int64).max
+        before, after = (
+            np.where(exists, np.abs(time - at[place]), far)
+            for place, exists in (_of_group(place, group, there) for place in (backward, forward))
+        )
+        if self.direction == "backward":
+            after[:] = far
+        elif self.direction == "forward":
+            before[:] = far
+        place = np.where(before <= after, backward, forward)
+        return np.where(np.minimum(before, after) <= self.tolerance, place, -1)
+
+
+def _of_group(place: Numbers, group: Numbers, there: Numbers) -> tuple[Numbers, Any]:
+    """Places of right records, 0 where there is none of the left record's group; and where there is one."""
+    exists = (place >= 0) & (place < len(there))
+    place = np.where(exists, place, 0)
+    exists[exists] = there[place[exists]] == group[exists]
+    return place, exists
+
+
+def _passed(group: Numbers, time: Numbers, there: Numbers, at: Numbers, *, including: bool) -> Numbers:
+    """For each left record the number of right records (sorted) before it; `including` those of its time."""
+    is_left = np.repeat([False, True], [len(at), len(time)])
+    last = is_left if including else ~is_left
+    order = np.lexsort((last, np.concatenate([at, time]), np.concatenate([there, group])))
+    passed = np.empty(len(order), np.int64)
+    passed[order] = np.cumsum(~is_left[order])
+    return passed[len(at) :]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The arguments of an as-of join, checked."""
+
+    by: tuple[str, ...]
+    #: the columns of the result that only the right side has
+    theirs: tuple[str, ...]
+    schema: pa.Schema
+    nearest: Nearest
+
+    @classmethod
+    def of(
+        cls,
+        ours: pa.Schema,
+        theirs: pa.Schema,
+        on: Any,
+        *,
+        by: Any,
+        direction: Any,
+        tolerance: Any,
+        how: Any,
+    ) -> Checked:
+        """Check the arguments."""
+        listed = names("asof_join", by)
+        for what, value, valid in (
+            ("direction", direction, get_args(Direction)),
+            ("how", how, ("left", "inner")),
+        ):
+            if value not in valid:
+                msg = f"asof_join: {what}={value!r}"
+                raise SchemaError(msg, where=caller(), hint=f"one of {', '.join(valid)}.")
+        kind = _time(ours, theirs, on, listed)
+        limit = (1 << 63) - 2 if tolerance is None else length("asof_join", "tolerance", tolerance, kind)
+        extra = tuple(other_columns("asof_join", ours, theirs, (*listed, on)))
+        mine = [column for column in ours.names if column not in listed]
+        schema = pa.schema([*(ours.field(c) for c in (*listed, *mine)), *(theirs.field(c) for c in extra)])
+        return cls(listed, extra, schema, Nearest(on, extra, direction, limit))
+
+
+def _time(ours: pa.Schema, theirs: pa.Schema, on: Any, by: Sequence[str]) -> pa.DataType:
+    """Check the columns; returns the type of the time."""
+    if not isinstance(on, str) or on in by:
+        msg = f"asof_join: on={on!r}, by={list(by)}"
+        raise SchemaError(msg, where=caller(), hint="name one column of time, and others as keys.")
+    if by:
+        matching_keys("asof_join", ours, theirs, on=by, left=None, right=None)
+    for schema in (ours, theirs):
+        check_columns("asof_join", schema, [on, *schema.names], keys=True)
+    for column in (on, *by):
+        kinds = ours.field(column).type, theirs.field(column).type
+        if kinds[0] != kinds[1]:
+            msg = f"asof_join: {column!r} is {kinds[0]} on the left side, {kinds[1]} on the right side"
+            raise SchemaError(msg, where=caller(), hint="cast one of them first.")
+    return time_type("asof_join", ours, on)
+
+
+class AsOfJoin(BufferingVertex):
+    """Join the left records of a complete time with the nearest right records up to it.
+
+    Args:
+        by: the key columns.
+        nearest: which right record is the nearest.
+        sides: the schema of each side.
+        schema: the output's.
+        how: "left" or "inner".
+        per: "accumulated" or "time".
+        expire: a right record is joined with left records of so many further epochs; None: of all.
+    """
+
+    def __init__(
+        self,
+        by: tuple[str, ...],
+        nearest: Nearest,
+        sides: tuple[pa.Schema, pa.Schema],
+        schema: pa.Schema,
+        *,
+        how: str,
+        per: str,
+        expire: int | None,
+    ) -> None:
+        super().__init__(inputs=2)
+        self.by, self.nearest, self.schemas, self.schema = by, nearest, sides, schema
+        self.how, self.per, self.expire = how, per, expire
+        #: by input, records that later ones need: those of the right side
+        self.state: list[Any] = [[], Arrangement(by)]
+
+    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+        """Store the right records of a time, and send its left records with theirs."""
+        left, right = (
+            pa.concat_tables(side or [schema.empty_table()])
+            for side, schema in zip(batches, self.schemas, strict=True)
+        )
+        right = with_keys(right, self.by)
+        index = Arrangement(self.by) if self.per == "time" else self.state[1]
+        self._store(index, time, right)
+        if not left.num_rows:
+            return
+        groups = group(left, self.by)
+        there, found = index.matches(left.take(pa.array(groups.firsts)), self.by)
+        if self.per != "time" and len(there):
+            before = self._before(time, found)
+            there, found = there[before], found.filter(pa.array(before))
+        if not len(there):
+            found = self.schemas[1].empty_table()
+        matched, columns = self.nearest.columns(groups.of, left, there, found.select(right.schema.names))
+        own = {c: left.column(c) for c in left.schema.names}
+        made = pa.table({c: own.get(c) if c in own else columns.column(c) for c in self.schema.names})
+        self.send_by(0, time, made if self.how == "left" else made.filter(pa.array(matched)))
+
+    def _store(self, index: Arrangement, time: Any, right: pa.Table) -> None:
+        if self.per == "time":
+            index.insert(right)
+        elif self.expire is None:
+            rows = stamped(right, self._context.coarse(time))
+            index.insert(rows, compact=compaction(self._context.since(), self._context.times))
+        else:
+            index.expire(time.epoch - self.expire)
+            index.insert(stamped(right, time))
+
+    def _before(self, time: Any, rows: pa.Table) -> Mask:
+        """The right records that count at a time."""
+        if self.expire is not None:
+            return np.asarray(epochs_of(rows) >= time.epoch - self.expire)
+        return RowTimes.of(rows, self._context.times)[0].less_equal(time)
+
+
+@operator(Stream)
+@composed
+def asof_join(
+    stream: Stream,
+    other: Stream,
+    on: str,
+    *,
+    by: str | Sequence[str] | None = None,
+    direction: Direction = "backward",
+    tolerance: Duration | None = None,
+    how: Literal["left", "inner"] = "left",
+    per: str = "accumulated",
+    expire: int | None = None,
+    name: str | None = None,
+) -> Stream:
+    """Each record with the latest record of the other side at or before its time: pandas' `merge_asof`.
+
+    Two kinds of time meet here: `on` is a column, in whose order the records of an epoch need not come; an
+    epoch says what is known. When a record's epoch is complete, the record goes out, once, with the nearest
+    of all records of the other side that came up to that epoch. What comes in later epochs changes nothing: a
+    stream retracts nothing (a collection does: `Collection.asof_join`). If the other side comes later,
+    `delay` this one.
+
+    Of several records of the other side at one time, the one counts whose columns are least, compared in
+    their order (nulls last). A null key matches nothing, and neither does a null time. An epoch costs its
+    records, and all stored records of the other side with their keys: give `expire`, or use keys with few
+    records each.
+
+    Args:
+        stream: the left side, whose records stay.
+        other: the right side, in the same scope.
+        on: the column of time on both sides: a timestamp, a date or a whole number, of one type.
+        by: the key columns on both sides; by default all records have one key, and are on one worker.
+        direction: "backward"; "forward" for the earliest record at or after the time; or "nearest" for the
+            nearer of both, of equally near ones the earlier.
+        tolerance: the greatest distance in time, as a length of `every`; by default any.
+        how: "left": a record without a match goes out with nulls; or "inner".
+        per: "accumulated"; or "time" for only those records of the other side that come in the same epoch.
+        expire: outside loops, drop the records of the other side so many epochs after their own.
+
+    **Columns:** out: `by`, the left side's others, then the right side's others without `on` (to have the
+    right side's time as well, select it twice). None may be nested.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("trades")
+        >>> trades = flow.input("trades", "at long, name string, n long")
+        >>> prices = flow.input("prices", "at long, name string, price long")
+        >>> _ = trades.asof_join(prices, "at", by="name", expire=100).capture("out")
+        >>> inputs = {
+        ...     "trades": [[(5, "a", 1)], [(6, "a", 2)]],
+        ...     "prices": [[(9, "a", 90), (2, "a", 70)], [(4, "a", 80)]],
+        ... }
+        >>> ts.testing.run(flow, inputs)["out"].rows()
+        {0: [('a', 5, 1, 70)], 1: [('a', 6, 2, 80)]}
+
+    Raises:
+        GraphError: `expire` is no whole number from 1 on, or given in a loop or ``per="time"``; or `other` is
+            of another flow or scope.
+        SchemaError: a column is missing, nested, or on both sides; the types of `on` or of a key differ;
+            `tolerance` does not fit `on`; or `direction`, `how` or `per` is unknown.
+    """
+    stream.check_others("asof_join", [other])
+    checked = Checked.of(
+        stream.schema, other.schema, on, by=by, direction=direction, tolerance=tolerance, how=how
+    )
+    check_per("asof_join", per)
+    if expire is not None:
+        check_expire("asof_join", stream, expire, per=per)
+    sides, keys = [stream, other], checked.by
+    if not keys:
+        sides = [computed(side, *side.schema.names, {ALL: pc.scalar(0)}, own=(ALL,)) for side in sides]
+        keys = (ALL,)
+    schemas = sides[0].schema, sides[1].schema
+    fields = [schemas[0].field(key) for key in keys if key == ALL]
+    vertex = AsOfJoin(
+        keys,
+        checked.nearest,
+        schemas,
+        pa.schema([*fields, *checked.schema]),
+        how=how,
+        per=per,
+        expire=None if expire is None else int(expire),
+    )
+    made = sides[0].then(
+        "asof_join",
+        [vertex.schema],
+        others=[sides[1]],
+        name=name,
+        vertex=vertex,
+        requires=[Partition(keys), Partition(keys)],
+        guarantees=keys,
+        detail=f"{on}, {direction}" + options_text(per=per, expire=expire),
+        parameters={
+            "on": on,
+            "by": list(checked.by),
+            "direction": direction,
+            "tolerance": checked.nearest.tolerance,
+            "how": how,
+            "per": per,
+            "expire": vertex.expire,
+        },
+    )[0]
+    return made if checked.by else made.select(*checked.schema.names)
