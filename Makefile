@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run check test lint methods campaign mutate model simulate chaos bench bench-quick docs clean check-tools
+.PHONY: help install run check test test-spark lint methods campaign mutate model simulate chaos bench bench-quick docs dist lock clean check-tools
 
 # The Python that .venv is made from; another one: make install PYTHON=/path/to/python3.12
 PYTHON ?= python3
@@ -65,6 +65,18 @@ docs: install .venv/.docs ## build the documentation site into build/site, with 
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
 	@echo "build/site/index.html"
 
+dist: install ## build wheel and source archive into dist/, and check them: contents, metadata, a clean install, the demo
+	@tag="$$(git describe --tags --exact-match 2>/dev/null || true)"; version="v$$($(PY) -c 'import timely_spark; print(timely_spark.__version__)')"; \
+	  [ -z "$$tag" ] || [ "$$tag" = "$$version" ] || { echo "the tag is $$tag, timely_spark.__version__ says $$version" >&2; exit 1; }
+	@rm -rf dist
+	@$(PY) -m build --no-isolation --outdir dist > /dev/null
+	@$(PY) -m twine check --strict dist/*
+	@DIST=$(CURDIR)/dist $(PY) -m pytest --campaign tests/test_packaging.py $(ARGS)
+
+lock: ## choose the newest versions for development, within pyproject.toml (conf/requirements.lock); needs uv
+	@uv pip compile pyproject.toml --group dev --all-extras --universal --python-version 3.10 --generate-hashes \
+	  --upgrade --no-header --no-annotate --no-emit-index-url --quiet --output-file conf/requirements.lock
+
 clean: ## remove caches and what runs leave behind (.venv stays: rm -rf .venv to start over)
 	@rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
 	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
@@ -77,15 +89,16 @@ check-tools:
 	  [ "$${version:-0}" -ge 17 ] || { \
 	  echo "timely_spark needs Java 17 or newer for Spark (Debian: apt install openjdk-17-jre-headless; or set JAVA_HOME); found as '$(JAVA)': $${version:-none}" >&2; exit 1; }
 
-# Stamps: what was installed stays until pyproject.toml changes. --group needs pip 25.1.
-.venv/.installed: pyproject.toml | check-tools
+# Stamps: what was installed stays until pyproject.toml or the lock changes. --group needs pip 25.1.
+.venv/.installed: pyproject.toml conf/requirements.lock | check-tools
 	@[ -x $(PY) ] || $(PYTHON) -m venv .venv
 	@$(PY) -m pip install --quiet --upgrade 'pip>=25.1'
 	@echo "installing timely_spark and Spark into .venv (minutes the first time)"
-	@$(PY) -m pip install --quiet --editable '.[spark,delta]' --group dev
+	@$(PY) -m pip install --quiet --require-hashes -r conf/requirements.lock
+	@$(PY) -m pip install --quiet --no-deps --editable .
 	@touch $@
 
-.venv/.jars: .venv/.installed conf/prepare.py tests/kafka/broker.py
+.venv/.jars: .venv/.installed conf/prepare.py conf/jars.sha256 tests/kafka/broker.py
 	@$(PY) conf/prepare.py $(ARCHIVE)
 	@$(PY) tests/kafka/broker.py
 	@touch $@

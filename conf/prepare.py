@@ -3,23 +3,41 @@
 Later sessions find the jars in Ivy's cache, without a network. A JVM that is given the archive
 (`-XX:SharedArchiveFile`) maps Spark's classes instead of loading and verifying some 20,000 of them: a session
 with its first epoch starts in a third of the CPU time. A JVM that the archive does not fit ignores it.
+
+No class of a jar is loaded before the jar has a checksum of `conf/jars.sha256`. After a change of versions
+the message has the lines to add, once somebody has looked where the jars come from.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 
-# A small flow, so that the classes are those that a flow needs.
+#: As `sha256sum` writes them.
+CHECKSUMS = Path(__file__).with_name("jars.sha256")
+
+# The first session only fetches the jars, and loads no class of them. The second runs a small flow, so that
+# the archive has the classes that a flow needs.
 START = """
-import tempfile
+import runpy, sys, tempfile
+from importlib.metadata import version
 import pyarrow.compute as pc
 import timely_spark as ts
 from pyspark.sql import SparkSession
 
-builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-spark = ts.configure(builder, delta=True, kafka=True).getOrCreate()
+def builder():
+    return SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+
+delta = "io.delta:delta-spark_4.2_2.13:" + version("delta-spark")
+spark = ts.configure(builder(), kafka=True, extra_packages=[delta]).getOrCreate()
+runpy.run_path(sys.argv[1])["verify"](spark.conf.get("spark.jars").split(","))
+spark.stop()
+
+spark = ts.configure(builder(), delta=True, kafka=True).getOrCreate()
 flow = ts.Dataflow("prepare")
 numbers = flow.input("numbers", "n long")
 counted = numbers.loop(lambda n: n.where(pc.field("n") < 3).select(n=pc.add(pc.field("n"), 1)))
@@ -31,6 +49,26 @@ with tempfile.TemporaryDirectory() as folder:
     query.stop()
 spark.stop()
 """
+
+
+def verify(jars: Iterable[str]) -> None:
+    """Check that each jar has a checksum of the list.
+
+    Args:
+        jars: paths, or URIs of files.
+
+    Raises:
+        RuntimeError: one has another; such jars are deleted.
+    """
+    listed = {line.split()[0] for line in CHECKSUMS.read_text(encoding="utf-8").splitlines()}
+    paths = [Path(jar.removeprefix("file:")) for jar in jars]
+    found = {jar: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in paths}
+    if other := [jar for jar, checksum in found.items() if checksum not in listed]:
+        for jar in other:
+            jar.unlink()
+        lines = [f"{found[jar]}  {jar.name}" for jar in other]
+        message = "these jars are not those of conf/jars.sha256, and were deleted:\n" + "\n".join(lines)
+        raise RuntimeError(message)
 
 
 def main(archive: str) -> int:
@@ -54,11 +92,11 @@ def main(archive: str) -> int:
         "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={archive} -Xlog:disable",
     }
     tried = subprocess.run(  # noqa: S603 - our own text, our own interpreter
-        [sys.executable, "-c", START], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", START, __file__], env=environment, capture_output=True, text=True, check=False
     )
     if tried.returncode != 0:
         print(tried.stdout, tried.stderr, sep="\n", file=sys.stderr)
-        print("Spark did not start with these jars: is Maven Central reachable?", file=sys.stderr)
+        print("Spark did not start with its jars: is Maven Central reachable?", file=sys.stderr)
     return tried.returncode
 
 

@@ -46,7 +46,7 @@ PURE = {"errors", "times", "graph", "progress", "state", "compiler", "worker", "
 
 #: Fetched by nobody who does not use them: imported inside functions only.
 OPTIONAL = {
-    "delta", "networkx", "scipy", "matplotlib", "graphviz", "IPython", "ipywidgets", "rich",
+    "delta", "networkx", "scipy", "matplotlib", "IPython", "ipywidgets", "rich",
     "prometheus_client", "opentelemetry",
 }  # fmt: skip
 

@@ -25,6 +25,17 @@ def test_the_version_is_printed() -> None:
     assert (output.stdout, output.stderr) == (f"timely_spark {ts.__version__}\n", "")
 
 
+#: What takes longer to load than the package itself. Pandas is half a second on a busy machine.
+HEAVY = {"pandas", "pyspark", "pyarrow.dataset", "pyarrow.parquet", "networkx", "timely_spark.testing"}
+
+
+def test_the_package_loads_nothing_heavy() -> None:
+    asked = [sys.executable, "-c", "import sys, timely_spark; print(*sys.modules)"]
+    loaded = set(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split())
+    assert HEAVY & loaded == set()
+    assert len(loaded) < 500, sorted(loaded)
+
+
 @pytest.mark.parametrize("seconds", ["0", "-1", "soon", "nan", "inf"])
 def test_watching_needs_a_number_of_seconds(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):

@@ -1,16 +1,26 @@
-"""What is shipped: the wheel alone, in an environment that has never seen the sources, does the hello."""
+"""What is shipped: wheel, source archive, the versions they need and the jars.
+
+The wheel alone does the hello, in an environment that has never seen the sources.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
+from runpy import run_path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import timely_spark
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,10 +45,11 @@ def _run(*command: str | Path, cwd: Path, path: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the sources with the build backend that is installed here."""
-    folder = tmp_path_factory.mktemp("wheel")
-    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--wheel-dir", folder]
-    _run(sys.executable, "-m", "pip", "wheel", *options, ROOT, cwd=folder)
+    """The wheel of `make dist`; else one built here, with the build backend that is installed."""
+    folder = Path(os.environ.get("DIST") or tmp_path_factory.mktemp("wheel"))
+    if "DIST" not in os.environ:
+        options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--wheel-dir", folder]
+        _run(sys.executable, "-m", "pip", "wheel", *options, ROOT, cwd=folder)
     (built,) = folder.glob("timely_spark-*.whl")
     return built
 
@@ -59,6 +70,69 @@ def clean_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     lent = dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
     (site / "lent.pth").write_text("\n".join(lent), encoding="utf-8")
     return python
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source archive, likewise."""
+    folder = Path(os.environ.get("DIST") or tmp_path_factory.mktemp("source"))
+    if "DIST" not in os.environ:
+        options = ["--no-isolation", "--sdist", "--outdir", folder]
+        _run(sys.executable, "-m", "build", *options, ROOT, cwd=folder)
+    (built,) = folder.glob("timely_spark-*.tar.gz")
+    return built
+
+
+def _declared() -> list[Requirement]:
+    """What pyproject.toml asks for: the package, its extras, and the tools of development."""
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no reader of TOML")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"].values()
+    asked = [project["project"]["dependencies"], *extras, project["dependency-groups"]["dev"]]
+    return [Requirement(text) for texts in asked for text in texts]
+
+
+LOCK = (ROOT / "conf" / "requirements.lock").read_text(encoding="utf-8")
+
+
+def test_the_lock_has_a_version_with_hashes_of_all_that_is_asked_for() -> None:
+    pins = [Requirement(line.rstrip(" \\")) for line in LOCK.splitlines() if re.match(r"\w", line)]
+    locked = {canonicalize_name(pin.name): pin for pin in pins if not pin.marker or pin.marker.evaluate()}
+
+    for asked in _declared():
+        (pin,) = locked[canonicalize_name(asked.name)].specifier
+        assert pin.operator == "=="
+        assert pin.version in asked.specifier, f"{asked}: make lock"
+    assert LOCK.count("--hash=sha256:") >= len(pins)
+    assert "://" not in LOCK, "a place, where only names and checksums belong"
+
+
+def test_a_jar_that_is_not_listed_is_deleted(tmp_path: Path) -> None:
+    verify = run_path(str(ROOT / "conf" / "prepare.py"))["verify"]
+    (jar := tmp_path / "delta.jar").write_bytes(b"something else")
+
+    with pytest.raises(RuntimeError, match=r"(?s)not those of conf/jars.sha256.*[0-9a-f]{64}  delta.jar"):
+        verify([jar.as_uri()])
+    assert not jar.exists()
+
+
+def test_the_changelog_and_the_citation_know_the_version() -> None:
+    changes, cited = ((ROOT / name).read_text(encoding="utf-8") for name in ("CHANGELOG.md", "CITATION.cff"))
+
+    assert f"\n## [{timely_spark.__version__}]" in changes or "\n## [Unreleased]" in changes
+    assert f"\nversion: {timely_spark.__version__}\n" in cited
+
+
+@pytest.mark.slow
+def test_the_source_archive_holds_what_a_build_and_the_tests_need(source: Path) -> None:
+    with tarfile.open(source) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+
+    tops = {name.partition("/")[0] for name in names}
+    assert {"pyproject.toml", "PKG-INFO", "LICENSE", "Makefile", "conf", "jobs", "docs", "tests"} <= tops
+    files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "timely_spark").rglob("*.py*")}
+    assert {name for name in files if "__pycache__" not in name} <= names
+    assert not {name for name in names if "__pycache__" in name or ".venv" in name or name.endswith(".jsa")}
 
 
 @pytest.mark.slow

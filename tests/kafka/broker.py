@@ -14,10 +14,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from runpy import run_path
 from types import TracebackType
 
 #: The version of the client in Spark's connector.
 BROKER = ("org.apache.kafka", "kafka_2.13", "3.9.2")
+PREPARE = Path(__file__).parents[2] / "conf" / "prepare.py"
 CLASSPATH = Path(sys.prefix) / f"kafka-{BROKER[2]}.classpath"
 JAVA = str(Path(os.environ["JAVA_HOME"]) / "bin" / "java") if "JAVA_HOME" in os.environ else "java"
 #: A small JVM that starts quickly, and dies with this process (util-linux).
@@ -57,6 +59,7 @@ def classpath() -> str:
     if done.returncode or not fetched.exists():
         message = f"Kafka's jars were not fetched: is Maven Central reachable?\n{done.stdout[-2000:]}"
         raise RuntimeError(message)
+    run_path(str(PREPARE))["verify"](fetched.read_text().split(os.pathsep))
     fetched.replace(CLASSPATH)
     return CLASSPATH.read_text()
 

@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar
 
-import pandas as pd
 import pyarrow as pa
 
 from timely_spark.errors import BadArgument, GraphError, SchemaError, UnknownName, Where
@@ -39,6 +38,8 @@ def seconds(what: str, duration: Any) -> float:
     >>> seconds("within", 2), seconds("within", "500ms"), seconds("keep", "7 days")
     (2.0, 0.5, 604800.0)
     """
+    import pandas as pd  # a third of a second, which an import of the package does not take
+
     with contextlib.suppress(ValueError, TypeError):
         found = pd.Timedelta(duration).total_seconds() if isinstance(duration, str) else float(duration)
         if 0 <= found < math.inf:

@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import acero
 
 Expression: TypeAlias = pc.Expression
 
@@ -16,6 +15,8 @@ def project(table: pa.Table, columns: Mapping[str, str | Expression]) -> pa.Tabl
     """Compute named columns; the order of the rows stays."""
     if all(isinstance(column, str) for column in columns.values()):
         return table.select(list(columns.values())).rename_columns(list(columns))
+    from pyarrow import acero  # loads pandas, as an import of the package must not
+
     expressions = [pc.field(column) if isinstance(column, str) else column for column in columns.values()]
     return _run(table, "project", acero.ProjectNodeOptions(expressions, list(columns)))
 
@@ -44,6 +45,8 @@ def _has_value(expression: Expression, table: pa.Table) -> bool:
 
 
 def _run(table: pa.Table, node: str, options: Any) -> pa.Table:
+    from pyarrow import acero
+
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     # several threads would reorder the rows
     return acero.Declaration.from_sequence([source, acero.Declaration(node, options)]).to_table(

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -57,6 +56,8 @@ class Affected:
 
     def _numbered(self, values: npt.NDArray[Any]) -> tuple[Indices, pa.Array]:
         """The numbers of integer values, and all values including new ones."""
+        import pandas as pd
+
         if not len(self) and (dense := _dense(values)) is not None:
             return dense[0], pa.array(dense[1], self.values.type)
         numbered = self.values.to_numpy()

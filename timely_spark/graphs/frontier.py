@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,6 +18,9 @@ from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.keys import Indices, Mask, flat
 from timely_spark.state.partitioning import repartition
 from timely_spark.times import only_epochs
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Ranks are in parts of a unit, so that hubs, whose rank moves in steps of their degree, are precise.
 BITS = 11
@@ -190,6 +192,8 @@ class Frontier(BufferingVertex):
 
     def _numbers(self, column: pa.ChunkedArray) -> Indices:
         """The numbers of nodes; new ones get the next numbers."""
+        import pandas as pd
+
         values = flat(column)
         if pa.types.is_floating(values.type):  # -0.0 is 0.0
             values = pc.add(values, pa.scalar(0, values.type))
