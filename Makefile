@@ -9,6 +9,8 @@ PYTHON ?= python3
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 PY := .venv/bin/python
 ARGS ?=
+# The environment of another Spark.
+OTHER = $(CURDIR)/build/spark-$(VERSION)
 # Tests run in as many processes as there are cores; each that meets a Spark test starts a session of its own.
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 KILLS ?= 60
@@ -31,6 +33,14 @@ check: install ## run the fast tests: the pure parts, no Spark (under a minute)
 
 test: install ## run all tests
 	@$(PY) -m pytest $(PARALLEL) $(ARGS)
+
+test-spark: .venv/.jars ## run Spark's tests on another Spark, without Delta, which fits one only: make test-spark VERSION=4.3.0
+	@[ -n "$(VERSION)" ] || { echo "which one? make test-spark VERSION=4.3.0" >&2; exit 1; }
+	@[ -x $(OTHER)/bin/python ] || $(PYTHON) -m venv $(OTHER)
+	@$(OTHER)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@sed -E 's/"pyspark\[connect\][^"]*"/"pyspark[connect]==$(VERSION)"/' pyproject.toml > $(OTHER)/pyproject.toml
+	@cd $(OTHER) && bin/python -m pip install --quiet --group dev numpy pyarrow 'pandas<3'
+	@PYTHONPATH=$(CURDIR) $(OTHER)/bin/python -m pytest $(PARALLEL) -m spark $(ARGS)
 
 lint: install ## ruff (rules and format) and mypy --strict
 	@$(PY) -m ruff check .

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sysconfig
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections import Counter
@@ -23,7 +22,7 @@ import pyarrow.parquet as pq
 import timely_spark as ts
 from timely_spark.demo.imports import meant, packages
 from timely_spark.demo.picture import page
-from timely_spark.runtime.session import configure, quietly
+from timely_spark.runtime.session import configure, quietly, require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,11 +57,13 @@ def _positive(text: str) -> int:
 
 def main(given: Namespace) -> None:
     """Read the graph while Spark starts, and run the flow in it."""
+    require_spark()
+    folder = Path(str(import_module(ROOT).__file__)).parents[1]
     began = time.monotonic()
     print(f"starting Spark, and reading meanwhile what {ROOT} imports, and what that imports:", flush=True)
     with ThreadPoolExecutor(1) as aside:
         starting = aside.submit(_session)
-        graph = read_graph(Path(sysconfig.get_paths()["purelib"]), ROOT, given.modules)
+        graph = read_graph(folder, ROOT, given.modules)
         if not starting.done():
             print("waiting for Spark to start ...", flush=True)
         spark = starting.result()

@@ -25,7 +25,8 @@ def parsed(source: bytes, file: str) -> ast.Module:
         ValueError: it has null bytes.
         RecursionError: it is nested too deeply; MemoryError, likewise.
     """
-    with warnings.catch_warnings(action="ignore"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         return ast.parse(source, file)
 
 
