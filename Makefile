@@ -16,9 +16,12 @@ PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 KILLS ?= 60
 # An archive of the classes that Spark loads: a JVM that finds it starts in a third of the time.
 ARCHIVE := $(CURDIR)/.venv/classes.jsa
+# Spark without its zip of PySpark, which each Python process would compile anew: see conf/prepare.py.
+LEAN := $(CURDIR)/.venv/spark
 # Every test process and each Spark worker imports the package: compile it once, wherever bytecode is usually off.
 unexport PYTHONDONTWRITEBYTECODE
 run: export SPARK_SUBMIT_OPTS ?= -XX:SharedArchiveFile=$(ARCHIVE) -Xlog:disable
+run: export SPARK_HOME ?= $(LEAN)
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -109,7 +112,7 @@ check-tools:
 	@touch $@
 
 .venv/.jars: .venv/.installed conf/prepare.py conf/jars.sha256 tests/kafka/broker.py
-	@$(PY) conf/prepare.py $(ARCHIVE)
+	@$(PY) conf/prepare.py $(ARCHIVE) $(LEAN)
 	@$(PY) tests/kafka/broker.py
 	@touch $@
 

@@ -1,4 +1,4 @@
-"""Fetch the jars of Delta and Kafka's connector, and write an archive of the classes that Spark loads.
+"""Fetch Delta's and Kafka's jars, archive the classes that Spark loads, and make a lean SPARK_HOME.
 
 Later sessions find the jars in Ivy's cache, without a network. A JVM that is given the archive
 (`-XX:SharedArchiveFile`) maps Spark's classes instead of loading and verifying some 20,000 of them: a session
@@ -6,11 +6,16 @@ with its first epoch starts in a third of the CPU time. A JVM that the archive d
 
 No class of a jar is loaded before the jar has a checksum of `conf/jars.sha256`. After a change of versions
 the message has the lines to add, once somebody has looked where the jars come from.
+
+The lean SPARK_HOME has no `python/lib/pyspark.zip`, which Spark puts first on the path of its Python
+processes: they import the installed PySpark instead, whose modules are compiled. Each process, of which every
+query starts one, needs half a second of CPU time less.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -71,11 +76,23 @@ def verify(jars: Iterable[str]) -> None:
         raise RuntimeError(message)
 
 
-def main(archive: str) -> int:
+def lean(home: Path) -> None:
+    """Make a SPARK_HOME of links into the installed PySpark, without its zip."""
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    home.mkdir(exist_ok=True)
+    for part in ("bin", "jars", "sbin"):
+        (home / part).unlink(missing_ok=True)
+        (home / part).symlink_to(Path(found.origin).resolve().parent / part)
+
+
+def main(archive: str, home: str) -> int:
     """Start one session with Delta and Kafka, and run a flow; show what it printed only if it failed.
 
     Args:
         archive: the file of the archive.
+        home: the folder of the lean SPARK_HOME.
 
     Returns:
         The exit code: 0 when the jars and the archive are there.
@@ -84,11 +101,13 @@ def main(archive: str) -> int:
         "fetching Delta's and Kafka's jars, and archiving Spark's classes (once)",
         flush=True,
     )
+    lean(Path(home))
     # In a process of its own, because Ivy writes its hundreds of lines straight to the JVM's standard error.
     # The run ends when the JVM does, which holds the pipes: it writes the archive when it exits.
     environment = os.environ | {
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_HOME": home,
         "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={archive} -Xlog:disable",
     }
     tried = subprocess.run(  # noqa: S603 - our own text, our own interpreter
@@ -101,4 +120,4 @@ def main(archive: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
+import tempfile
 import zlib
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,14 +22,27 @@ if TYPE_CHECKING:
 
     from timely_spark import Dataflow
 
+# While thousands of tests are collected nothing becomes garbage.
+gc.disable()
 # Before any JVM starts: Spark's Python workers are this interpreter, and its sockets stay on this machine.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+# The tests' files are in memory where there is room: some disks take milliseconds to sync or remove a file.
+# All processes of the run inherit the folder, also the JVMs; the first one removes it.
+MEMORY, ROOM = "/dev/shm", 8 << 30
+OWN = None
+if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
+    OWN = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="tests-", dir=MEMORY)
+    tempfile.tempdir = None  # found anew
+# Spark's Python processes import the installed PySpark, which is compiled, not its zip (`conf/prepare.py`).
+if (LEAN := Path(sys.prefix) / "spark").is_dir():
+    os.environ.setdefault("SPARK_HOME", str(LEAN))
 # Hundreds of short queries: compiling for a long run would take longer than they do (`conf/prepare.py`).
 ARCHIVE = Path(sys.prefix) / "classes.jsa"
 os.environ.setdefault(
     "SPARK_SUBMIT_OPTS",
-    f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable",
+    f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable "
+    f"-Djava.io.tmpdir={tempfile.gettempdir()}",
 )
 
 # No deadline: the machine is small and shared. A campaign looks at many more examples, new ones each time.
@@ -143,6 +158,11 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("campaign" if config.getoption("--campaign") else "timely")
 
 
+def pytest_unconfigure() -> None:
+    if OWN is not None:
+        shutil.rmtree(OWN, ignore_errors=True)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what uses Spark; leave out the campaigns unless they were asked for."""
     for item in items:
@@ -156,6 +176,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Thousands of collected tests stay: without this, walking over them is an eighth of all time."""
+    gc.enable()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 

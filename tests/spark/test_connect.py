@@ -44,7 +44,7 @@ def server(tmp_path: Path) -> Iterator[str]:
     with log.open("wb") as out:
         process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", *command, "spark-internal"],
-            env=os.environ | {"SPARK_HOME": str(home)},
+            env=os.environ | {"SPARK_HOME": str(home)},  # a full one: PySpark's zip is on the workers' path
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
