@@ -97,7 +97,9 @@ def named(**options: Any) -> ts.Dataflow:
     return flow
 
 
-@pytest.mark.parametrize("wider", [{"max_iterations": 51}, {}], ids=["larger", "gone"])
+@pytest.mark.parametrize(
+    "wider", [{"max_iterations": 51}, pytest.param({}, marks=pytest.mark.slow)], ids=["larger", "gone"]
+)
 def test_a_higher_bound_is_accepted_with_named_steps_and_nothing_in_flight(wider: Any) -> None:
     old, plan = begun(named(max_iterations=50), 3), named(**wider).compile(2)
     rest = lambda: (old.coordinator.encode(), old.states, old.result.rows)  # noqa: E731

@@ -133,6 +133,7 @@ def test_bounds_are_inclusive_and_a_flow_completes_with_nothing_in_flight() -> N
         assert not dataclasses.replace(bound, **tighter).allows(result)
 
 
+@pytest.mark.slow
 def test_a_local_round_looks_at_no_notification_that_waits_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = [0]
     lower_bounds = notify.lower_bounds

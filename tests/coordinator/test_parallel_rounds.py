@@ -102,6 +102,7 @@ def in_order(rows: pa.Table) -> list[dict[str, Any]]:
 nodes = st.integers(0, 9)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(nodes, nodes), min_size=1, max_size=25),
     st.integers(2, 5),

@@ -47,6 +47,7 @@ def by_pandas(left: Any, right: Any, direction: Any, tolerance: int | None, by: 
     return Counter((k, t, a, None if pd.isna(b) else int(b)) for k, t, a, b in rows)
 
 
+@pytest.mark.slow
 @given(
     epochs=EPOCHS,
     direction=st.sampled_from(["backward", "forward", "nearest"]),

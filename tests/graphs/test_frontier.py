@@ -76,6 +76,7 @@ def test_ranks_keep_their_bound_in_every_epoch(changing, tolerance, how) -> None
     keeps_its_bound(epochs, run(flow_of(tolerance), {"edges": epochs}, **how)["out"], tolerance)
 
 
+@pytest.mark.slow
 def test_ranks_depend_neither_on_workers_nor_on_schedules(changing, named) -> None:
     epochs = named(changing(12, 40, 3, seed=4))
 
@@ -121,6 +122,7 @@ def test_fine_ranks_are_networkx_s_with_hubs_and_sinks() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_flow_with_ranks_can_be_rescaled_again_and_again(changing) -> None:
     simulation, present = Simulation(flow_of(3000), workers=2), Counter[Any]()
 
@@ -148,6 +150,7 @@ def test_a_small_change_costs_few_records() -> None:
     assert 0 < max(later) < first / 50
 
 
+@pytest.mark.slow
 def test_edges_and_nodes_that_are_gone_take_no_room() -> None:
     simulation, sizes = Simulation(flow_of(100_000), workers=2), []
     of = [[(n, n + step, 1) for n in range(30 * at, 30 * at + 30) for step in (1, 7)] for at in range(16)]

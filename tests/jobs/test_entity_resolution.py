@@ -153,7 +153,11 @@ def ids_of(entities: dict[int, str]) -> dict[frozenset[int], str]:
 
 @pytest.mark.parametrize(
     ("workers", "seed"),
-    [(1, 0), (3, 2), *(pytest.param(*of, marks=pytest.mark.slow) for of in ((2, 1), (3, 3)))],
+    [
+        (1, 0),
+        pytest.param(2, 1, marks=pytest.mark.campaign),
+        *(pytest.param(3, seed, marks=pytest.mark.slow) for seed in (2, 3)),
+    ],
 )
 def test_entities_and_their_ids_while_records_come_go_and_change(workers: int, seed: int) -> None:
     epochs = drawn(seed, 12)

@@ -50,7 +50,11 @@ def brute(posts: list[Line], follows: list[Line]) -> set[tuple[str, int, int, in
 
 @pytest.mark.parametrize(
     ("workers", "seed"),
-    [(1, 0), (3, 2), *(pytest.param(*of, marks=pytest.mark.slow) for of in ((2, 1), (3, 3)))],
+    [
+        (1, 0),
+        pytest.param(2, 1, marks=pytest.mark.campaign),
+        *(pytest.param(3, seed, marks=pytest.mark.slow) for seed in (2, 3)),
+    ],
 )
 def test_curves_are_those_of_brute_force_while_posts_and_edges_come_and_go(workers: int, seed: int) -> None:
     import k_exposure

@@ -55,7 +55,9 @@ def drawn(seed: int, epochs: int) -> list[list[tuple[str, str, int]]]:
     return of
 
 
-@pytest.mark.parametrize(("workers", "seed"), [(1, 0), (2, 1), (3, 2)])
+@pytest.mark.parametrize(
+    ("workers", "seed"), [(1, 0), *(pytest.param(*of, marks=pytest.mark.slow) for of in ((2, 1), (3, 2)))]
+)
 def test_components_and_their_top_hashtags_while_posts_come_and_go(workers: int, seed: int) -> None:
     import mentions
 

@@ -105,7 +105,14 @@ def minimum(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], ridge: float) -> n
     return found.x
 
 
-@pytest.mark.parametrize("how", [{"workers": 1}, {"workers": 3, "seed": 1, "together": True}, {"workers": 8}])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"workers": 1},
+        {"workers": 3, "seed": 1, "together": True},
+        pytest.param({"workers": 8}, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("label", ["1", "2"])
 def test_weights_are_those_of_scipy(how: dict[str, Any], label: str) -> None:
     import logistic_regression

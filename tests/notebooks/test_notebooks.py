@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pytest
 from pyspark.sql import SparkSession
 
@@ -29,6 +28,8 @@ def cells(notebook: Path) -> list[dict[str, Any]]:
 def test_a_notebook_runs(
     notebook: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import matplotlib.pyplot as plt  # here: half a second that only this test needs
+
     drawn: list[int] = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))

@@ -28,7 +28,7 @@ class Countdown(ts.Vertex):
         self.running = False
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_loop_deeper_than_the_stack_calls_a_vertex_once_per_iteration(workers: int) -> None:
     flow, deep = ts.Dataflow("deep"), sys.getrecursionlimit() + 200
 

@@ -41,7 +41,9 @@ def modulo(period: int) -> Any:
     return step
 
 
-@pytest.mark.parametrize(("period", "workers"), [(2, 1), (3, 3), (5, 2)])
+@pytest.mark.parametrize(
+    ("period", "workers"), [(2, 1), *(pytest.param(*of, marks=pytest.mark.slow) for of in ((3, 3), (5, 2)))]
+)
 def test_a_loop_that_goes_round_is_told_with_its_cycle(
     period: int, workers: int, begin: Any, tmp_path: Path
 ) -> None:

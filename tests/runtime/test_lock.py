@@ -49,6 +49,7 @@ def test_a_second_process_is_refused_until_the_lock_is_given_back(tmp_path: Path
     assert Lock(Files(tmp_path)).is_held() is False, "and what it held died with it"
 
 
+@pytest.mark.slow
 def test_whoever_else_opens_and_closes_the_file_leaves_the_lock_alone(tmp_path: Path, held: Lock) -> None:
     def look() -> None:
         Path(held.path).read_bytes()
@@ -63,6 +64,7 @@ def test_whoever_else_opens_and_closes_the_file_leaves_the_lock_alone(tmp_path: 
     assert not another_process_gets_it(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_child_that_outlives_its_parent_does_not_keep_the_lock(tmp_path: Path) -> None:
     # the parent takes the lock, forks, tells the child's number, and is killed
     script = """if True:

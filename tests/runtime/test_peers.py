@@ -49,7 +49,7 @@ def at_once(work: Callable[[Peers], Any], all_of_them: list[Peers]) -> list[Any]
     return found
 
 
-@pytest.mark.parametrize("tasks", [2, 5])
+@pytest.mark.parametrize("tasks", [2, pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("size", [0, 3 << 20])
 def test_each_task_gets_a_table_from_each(tasks: int, size: int) -> None:
     them = peers(tasks)
@@ -97,6 +97,7 @@ def test_a_peer_that_ends_is_lost_at_once() -> None:
     assert any("lost task 1" in str(error) for error in found)
 
 
+@pytest.mark.slow
 def test_a_peer_without_a_sign_of_life_is_lost() -> None:
     ours, theirs = multiprocessing.Pipe()
     child = os.fork()

@@ -52,6 +52,7 @@ kinds = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(struct_types(names, kinds))
 def test_spark_types_are_taken_as_they_are_built(schema: t.StructType) -> None:
     assert as_schema(schema) == to_arrow_schema(schema, timezone="UTC")
