@@ -1,0 +1,73 @@
+"""The page about Naiad: each word has a place and a test that are there; and timely's first program."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+
+import timely_spark as ts
+from timely_spark.testing import Simulation
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "naiad.md").read_text(encoding="utf-8")
+WORDS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.partition("## Every noun and verb")[2].partition("\n## ")[0].splitlines()
+    if line.startswith("| ") and not line.startswith("| word")
+]
+
+
+def exists(name: str) -> bool:
+    """Whether a name is below the package; `Coordinator.first` is below the room of coordinators."""
+    for room in ("", ".coordinator", ".runtime.handle.query"):
+        try:
+            attrgetter(name)(importlib.import_module(f"timely_spark{room}"))
+        except AttributeError:
+            continue
+        return True
+    return False
+
+
+@pytest.mark.parametrize("row", WORDS, ids=lambda row: row[0])
+def test_a_word_has_a_place_and_a_test_or_a_reason(row: list[str]) -> None:
+    _, here, modules, tests = row
+
+    names = [name for name in re.findall(r"`([\w.]+)`", here) if name != "TCP_NODELAY"]
+    assert [name for name in names if not exists(name)] == []
+    for module in re.findall(r"`(\S+\.py)`", modules):
+        assert any((ROOT / folder / module).exists() for folder in ("timely_spark", ".")), module
+    assert tests or here.startswith(("none: ", "`python -m benchmarks"))
+
+
+@pytest.mark.parametrize("cited", sorted(set(re.findall(r"`(tests/[^`]+)`", PAGE))))
+def test_a_cited_test_exists(cited: str) -> None:
+    path, _, name = cited.partition("::")
+    functions = {
+        node.name
+        for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert name in functions if name else any(each.startswith("test_") for each in functions)
+
+
+def test_the_program_of_timelys_readme() -> None:
+    flow = ts.Dataflow("hello")
+    stream = flow.input("x", "n long", epochs="manual")
+    inside = flow.scope.inner(name="subcomputation")
+    stream.enter(inside).leave().inspect("hello")
+    root = Simulation(flow)
+
+    for round_ in range(3):
+        root.send("x", [round_])
+        root.advance_to("x", round_ + 1)
+        assert root.step()
+    root.close("x")
+    while root.step():
+        pass
+
+    assert root.captured["hello"].rows() == {0: [(0,)], 1: [(1,)], 2: [(2,)]}
