@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from timely_spark.errors import GraphError, SchemaError
+from timely_spark.errors import GraphError, InvalidTime, SchemaError
 from timely_spark.graph import (
+    Expression,
     Kind,
     OnLimit,
     SchemaLike,
@@ -24,6 +25,7 @@ from timely_spark.graph import (
 )
 from timely_spark.graph import Scope as GraphScope
 from timely_spark.show.table import schema_table
+from timely_spark.times import PRODUCT, InnerTime, broken_inner_law
 
 if TYPE_CHECKING:
     from timely_spark.methods import Dataflow, StreamMethods
@@ -179,7 +181,10 @@ class Variable(Stream):
 @locate_errors
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A loop context, or the outermost scope. Times inside a loop count its iterations (Naiad section 2.1).
+    """A loop context, a scope with an inner time, or the outermost scope.
+
+    Times inside have one coordinate more: in a loop the iteration (Naiad section 2.1), in a scope made with
+    ``inner(time=...)`` a value of that type.
 
     Example:
         >>> import timely_spark as ts
@@ -194,27 +199,75 @@ class Scope:
 
     @property
     def name(self) -> str:
-        """The loop's name; empty for the outermost scope."""
+        """The scope's name; empty for the outermost one."""
         return self.graph_scope.name
 
     def inner(
-        self, *, name: str | None = None, max_iterations: int | None = None, on_limit: OnLimit | None = None
+        self,
+        *,
+        name: str | None = None,
+        time: type[int | InnerTime] | None = None,
+        max_iterations: int | None = None,
+        on_limit: OnLimit | None = None,
     ) -> Scope:
-        """A new loop inside this scope.
+        """A new loop inside this scope; or, with `time`, a scope that refines the times around it.
+
+        Law: inside, a time is that outside and an inner one, in the product order. So notifications, counts
+        and joins are those of both, as if the flow had such times everywhere; other scopes of the flow have
+        theirs. What leaves has the time outside again, and an epoch outside is complete when all of its
+        inner times are. A worker delivers what waits in an epoch in the order of inner times: with priorities
+        as times, the most urgent first. An inner time is complete when its epoch is and nothing before it in
+        the epoch is under way. Source: timely's scopes and `Refines`; Naiad has loop counters only.
 
         Args:
-            name: the loop's name.
+            name: the scope's name.
+            time: the type of the inner times: ``int``, for whole numbers from 0 on, with which everything
+                works, loops and collections included; `times.Descending`, for numbers of which the greater
+                come first; or your own with the methods of `times.InnerTime`, with which all operators on
+                streams work that do in loops. Records enter at one by ``enter(at=...)``.
             max_iterations: the largest number of iterations; None: until nothing changes.
             on_limit: what happens if `max_iterations` drops records: see `Stream.loop`.
 
+        Example:
+            The higher bids of an epoch are handled first, whatever order they are sent in:
+
+            >>> import timely_spark as ts
+            >>> flow = ts.Dataflow("bids")
+            >>> by_price = flow.scope.inner(name="by_price", time=ts.times.Descending)
+            >>> bids = by_price.enter(flow.input("bids", "item string, price long"), at="price")
+            >>> best = bids.unary(lambda time, batch: batch, "item string, price long")
+            >>> _ = best.leave().capture("out")
+            >>> ts.testing.run(flow, {"bids": [[("a", 3), ("b", 7), ("a", 5)]]})["out"].tables[0].to_pylist()
+            [{'item': 'b', 'price': 7}, {'item': 'a', 'price': 5}, {'item': 'a', 'price': 3}]
+
         Raises:
-            GraphError: `max_iterations` is no whole number of at least 1, or `on_limit` is unknown.
+            GraphError: `max_iterations` is no whole number of at least 1, or `on_limit` is unknown; or there
+                is a `time` with an iteration limit, or in a flow with times of its own kind.
+            InvalidTime: `time` lacks a method of `InnerTime`, or breaks a law at its least value.
         """
-        limit = check_limit(max_iterations, on_limit)
-        title = self.flow.graph.names.add(self.flow.graph.title(self.graph_scope), "loop", name, caller())
+        limit, where = check_limit(max_iterations, on_limit), caller()
+        if time is not None:
+            self._check_inner_time(time, limit)
+        kind = "loop" if time is None else "scope"
+        title = self.flow.graph.names.add(self.flow.graph.title(self.graph_scope), kind, name, where)
+        on_limit = on_limit or "return"
         return Scope(
-            self.flow, GraphScope(title, self.graph_scope, limit, caller(), on_limit=on_limit or "return")
+            self.flow, GraphScope(title, self.graph_scope, limit, where, on_limit=on_limit, inner=time)
         )
+
+    def _check_inner_time(self, time: Any, limit: int | None) -> None:
+        if limit is not None:
+            msg = f"inner: max_iterations={limit + 1} with time={time!r}"
+            hint = "a scope with an inner time does not iterate: make a loop inside it."
+            raise GraphError(msg, where=caller(), hint=hint)
+        if self.flow.graph.times != PRODUCT:
+            msg = f"inner: time={time!r}, and flow {self.flow.name!r} has times of its own kind"
+            raise GraphError(
+                msg, where=caller(), hint="refine Dataflow's default times, by one scope or more."
+            )
+        if time is not int and (broken := broken_inner_law(time)) is not None:
+            msg = f"inner: time={time!r}: {broken}"
+            raise InvalidTime(msg, where=caller(), hint="the laws are those of times.InnerTime; or give int.")
 
     def region(self, name: str, *, workers: Sequence[int] | None = None) -> AbstractContextManager[None]:
         """Steps of this scope that belong together: their names begin with the region's.
@@ -235,14 +288,29 @@ class Scope:
         """
         return self.flow.graph.region(self.graph_scope, name, workers)
 
-    def enter(self, stream: Stream, *, name: str | None = None) -> Stream:
-        """A stream of an outer scope inside this loop, at iteration 0 only (Naiad's ingress).
+    def enter(
+        self,
+        stream: Stream,
+        *,
+        at: str | Expression | Sequence[str | Expression] | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """A stream of an outer scope inside this one (Naiad's ingress), by default at its least times.
+
+        Args:
+            stream: the stream.
+            at: the inner time of each record (in a loop, its iteration): a column or expression of whole
+                numbers from 0 on; for an inner time of another type the columns that its `decode` gets.
+            name: the step's name.
 
         **Columns:** out as in.
 
         Raises:
             GraphError: the stream's scope is not around this one.
+            SchemaError: `at` is of another type. At run time: it is null, or before the least time.
         """
+        if at is not None:
+            return stream.enter(self, at=at, name=name)
         path = self.graph_scope.path
         if stream.stage.scope not in path:
             msg = (
@@ -258,7 +326,8 @@ class Scope:
                     kind=Kind.ENTER,
                     name=name if scope is self.graph_scope else None,
                     scope=scope,
-                    summary=self.flow.graph.times.enter(scope.depth - 1),
+                    parameters={} if scope.inner is None else {"time": scope.inner.__name__},
+                    summary=scope.times.enter(scope.depth - 1),
                     keeps={column: column for column in stream.schema.names},
                 )[0]
         return stream
@@ -269,8 +338,8 @@ class Scope:
         Raises:
             GraphError: this scope is no loop.
         """
-        if self.graph_scope.parent is None:
-            msg = "variable: the outermost scope is no loop"
+        if self.graph_scope.parent is None or self.graph_scope.inner is not None:
+            msg = f"variable: {f'scope {self.name!r}' if self.name else 'the outermost scope'} is no loop"
             raise GraphError(msg, where=caller(), hint="make one with scope.inner().")
         graph, scope = self.flow.graph, self.graph_scope
         with graph.parts(scope, name):
@@ -282,7 +351,7 @@ class Scope:
                 [schema],
                 kind=Kind.FEEDBACK,
                 own=schema.names if entered is not None else (),
-                summary=graph.times.feedback(scope.depth, scope.limit),
+                summary=scope.times.feedback(scope.depth, scope.limit),
                 detail="" if scope.limit is None else f"at most {scope.limit + 1} iterations",
                 parameters={"max_iterations": None if scope.limit is None else scope.limit + 1},
             )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from timely_spark.times import PRODUCT, Summary, Time
+from timely_spark.times import PRODUCT, Descending, Summary, Time
 
 
 class Bitemporal(NamedTuple):
@@ -218,4 +218,67 @@ KINDS = {
     "urgent first": Moments(Urgent),
     "lexicographic": Moments(Phased),
     "texts": Moments(Versioned),
+}
+
+
+@dataclass(frozen=True, order=True)
+class Version:
+    """An inner time of two numbers, partially ordered."""
+
+    major: int
+    minor: int
+
+    @classmethod
+    def least(cls) -> Version:
+        return cls(0, 0)
+
+    @classmethod
+    def decode(cls, data: Sequence[Any]) -> Version:
+        return cls(*data)
+
+    def encode(self) -> list[int]:
+        return [self.major, self.minor]
+
+    def less_equal(self, other: Version) -> bool:
+        return self.major <= other.major and self.minor <= other.minor
+
+    def join(self, other: Version) -> Version:
+        return Version(max(self.major, other.major), max(self.minor, other.minor))
+
+    def order_key(self) -> tuple[int, int]:
+        return self.minor, self.major
+
+
+@dataclass(frozen=True)
+class Label:
+    """An inner time that is a text."""
+
+    text: str = ""
+
+    @classmethod
+    def least(cls) -> Label:
+        return cls()
+
+    @classmethod
+    def decode(cls, data: Sequence[Any]) -> Label:
+        return cls(*data)
+
+    def encode(self) -> list[str]:
+        return [self.text]
+
+    def less_equal(self, other: Label) -> bool:
+        return self.text <= other.text
+
+    def join(self, other: Label) -> Label:
+        return max(self, other, key=Label.order_key)
+
+    def order_key(self) -> str:
+        return self.text
+
+
+INNER: dict[str, type[Any]] = {
+    "numbers": int,
+    "greater first": Descending,
+    "partial": Version,
+    "texts": Label,
 }

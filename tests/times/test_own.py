@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
+from definitions import ITERATIONS, OPERATORS, Items, looped, shift, with_time
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from orders import KINDS, Bitemporal, Moment, Moments
@@ -18,13 +18,11 @@ from orders import KINDS, Bitemporal, Moment, Moments
 import timely_spark as ts
 from timely_spark.compiler.summary import PlanSummary, plan_summary
 from timely_spark.errors import GraphError, InvalidTime
-from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Antichain, CompactingTimes, broken_law, only_epochs
+from timely_spark.times import LEXICOGRAPHIC, PRODUCT, CompactingTimes, broken_law, only_epochs
 from timely_spark.worker import Worker
 
 #: the library's own kinds beside them: the definitions below must hold for these as well
 ALL = {**KINDS, "product": PRODUCT, "Naiad's": LEXICOGRAPHIC}
-Items = Counter[tuple[Any, tuple[int, int]]]
-"""Records (key, value), each with its time and how often it is there."""
 
 
 # -- the laws ------------------------------------------------------------------------------------------------
@@ -102,140 +100,6 @@ def test_a_law_that_is_broken_is_named_when_the_flow_is_made(kind: Any, law: str
 # -- operators, and what they are defined to say -------------------------------------------------------------
 
 
-def closed(times: set[Any]) -> set[Any]:
-    """With the joins of any of them."""
-    found: set[Any] = set()
-    for time in times:
-        found |= {time, *(time.join(other) for other in found)}
-    return found
-
-
-def of_key(items: Items, key: Any) -> dict[Any, list[int]]:
-    """A key's values by time."""
-    found: dict[Any, list[int]] = {}
-    for (time, (k, v)), n in items.items():
-        if k == key:
-            found.setdefault(time, []).extend([v] * n)
-    return found
-
-
-def keys(items: Items) -> set[int]:
-    return {k for _, (k, _) in items}
-
-
-def distinct(items: Items) -> Items:
-    made = Items()
-    for record in {record for _, record in items}:
-        made.update((time, record) for time in Antichain(time for time, other in items if other == record))
-    return made
-
-
-def best(items: Items, choose: Callable[..., int]) -> Items:
-    made = Items()
-    for key in keys(items):
-        by_time = of_key(items, key)
-        for time, values in by_time.items():
-            before = [v for at, vs in by_time.items() if at != time and at.less_equal(time) for v in vs]
-            if not before or choose([*before, *values]) != choose(before):
-                made[time, (key, choose(values))] += 1
-    return made
-
-
-def added(items: Items, total: Callable[[list[int]], int], *, accumulate: bool = True) -> Items:
-    made = Items()
-    for key in keys(items):
-        by_time = of_key(items, key)
-        for time in closed(set(by_time)) if accumulate else by_time:
-            values = [
-                v for at, vs in by_time.items() if at == time or accumulate for v in vs if at.less_equal(time)
-            ]
-            made[time, (key, total(values))] += 1
-    return made
-
-
-def joined(items: Items, *, accumulate: bool = True) -> Items:
-    made = Items()
-    for (at, (k, v)), n in items.items():
-        for (time, (key, value)), m in items.items():
-            if k == key and (accumulate or at == time):
-                made[at.join(time), (k, v + 10 * value)] += n * m
-    return made
-
-
-def shifted(items: Items) -> Items:
-    made = Items()
-    for (time, (k, v)), n in items.items():
-        made[time, ((k + 1) % 3, v)] += n
-    return made
-
-
-def shift(stream: ts.Stream) -> ts.Stream:
-    return stream.map(lambda row: ((row.k + 1) % 3, row.v), "k long, v long")
-
-
-def paired(stream: ts.Stream, per: str) -> ts.Stream:
-    pairs = stream.join(stream.select(k="k", w="v"), on="k", per=per)
-    return pairs.select(k="k", v=pc.add(pc.field("v"), pc.multiply(pc.field("w"), 10)))
-
-
-def by_function(time: Any, batch: Any) -> list[tuple[int, int]]:
-    found: dict[int, int] = {}
-    for row in batch.to_pylist():
-        found[row["k"]] = found.get(row["k"], 0) + row["v"]
-    return list(found.items())
-
-
-Operator = tuple[Callable[[ts.Stream], ts.Stream], Callable[[Items], Items]]
-
-OPERATORS: dict[str, Operator] = {
-    "shift": (shift, shifted),
-    "twice": (lambda s: s.concat(s), lambda items: items + items),
-    "distinct": (lambda s: s.distinct(), distinct),
-    "min": (lambda s: s.min("v", keys="k"), functools.partial(best, choose=min)),
-    "max": (lambda s: s.max("v", keys="k"), functools.partial(best, choose=max)),
-    "sum": (lambda s: s.group_by("k").aggregate(v=("sum", "v")), functools.partial(added, total=sum)),
-    "count": (lambda s: s.group_by("k").count("v"), functools.partial(added, total=len)),
-    "sum per time": (
-        lambda s: s.group_by("k").aggregate(v=("sum", "v"), per="time"),
-        functools.partial(added, total=sum, accumulate=False),
-    ),
-    "join": (lambda s: paired(s, "accumulated"), joined),
-    "join per time": (lambda s: paired(s, "time"), functools.partial(joined, accumulate=False)),
-    "unary": (lambda s: s.unary(lambda _, batch: batch, "k long, v long", by="k"), Items),
-    "unary_notify": (
-        lambda s: s.unary_notify(by_function, "k long, v long", by="k"),
-        functools.partial(added, total=sum, accumulate=False),
-    ),
-    "binary_notify": (
-        lambda s: s.binary_notify(
-            shift(s), lambda time, _, batch: by_function(time, batch), "k long, v long", by=("k", "k")
-        ),
-        lambda items: added(shifted(items), sum, accumulate=False),
-    ),
-    "exchange": (lambda s: s.exchange("v"), Items),
-}
-ITERATIONS = 2
-
-
-def looped(step: Callable[[Items], Items], times: Any) -> Callable[[Items], Items]:
-    """A loop of `ITERATIONS` iterations: the records of one iteration are the input of the next one."""
-    enter, feedback, leave = times.enter(0), times.feedback(1), times.leave(1)
-
-    def answer(items: Items) -> Items:
-        seen, left = Items(), Items()
-        begins = Items({(enter.results_in(time), record): n for (time, record), n in items.items()})
-        for _ in range(ITERATIONS):
-            seen += begins
-            fresh = {time.encode()[-1] for time, _ in begins}
-            new = Items({item: n for item, n in shifted(step(seen)).items() if item[0].encode()[-1] in fresh})
-            for (time, record), n in new.items():
-                left[leave.results_in(time), record] += n
-            begins = Items({(feedback.results_in(time), record): n for (time, record), n in new.items()})
-        return left
-
-    return answer
-
-
 class Spread(ts.Vertex):
     """Send each record on at a later time, told by its third column."""
 
@@ -264,10 +128,6 @@ def flow_of(times: Any, programs: list[Program]) -> ts.Dataflow:
         stream.capture(f"out{i}")
         stream.unary(with_time, "k long, v long, at string").capture(f"timed{i}")
     return flow
-
-
-def with_time(time: Any, batch: Any) -> list[tuple[int, int, str]]:
-    return [(row["k"], row["v"], json.dumps(time.encode())) for row in batch.to_pylist()]
 
 
 def is_built(times: Any, program: Program) -> bool:

@@ -286,7 +286,7 @@ class _Compiler:
         return Plan(
             name=graph.name,
             workers=self.workers,
-            times=graph.times,
+            times=graph.every_time,
             nodes=nodes,
             channels=tuple(self.channels),
             inputs=tuple(inputs),
@@ -333,7 +333,7 @@ class _Compiler:
         self, start: Stage, port: int
     ) -> Iterator[tuple[Through, tuple[Edge, ...], PathSummary, Partition | None]]:
         """The routes from an output to the next vertices, over stages that are not vertices."""
-        identity = self.graph.times.identity(start.scope.depth)
+        identity = start.scope.times.identity(start.scope.depth)
         todo: list[tuple[Stage, int, Through, tuple[Edge, ...], PathSummary, Partition | None]]
         todo = [(start, port, (), (), identity, None)]
         while todo:
@@ -359,16 +359,20 @@ class _Compiler:
                     todo.append((target, 0, through, edges, path, by))
 
     def _counted(self) -> set[Scope]:
-        """The loops whose iterations matter: they have a limit, or a vertex that waits or reads times."""
-        counted = {stage.scope for stage in self.graph.stages if stage.scope.limit is not None}
+        """The loops whose iterations matter: they have a limit, or a vertex that waits or reads times.
+
+        An inner time always matters.
+        """
+        scopes = {scope for stage in self.graph.stages for scope in stage.scope.path}
+        counted = {scope for scope in scopes if scope.limit is not None or scope.inner is not None}
         for stage in self.graph.stages:
             if stage.vertex is not None and (stage.vertex.waits or stage.vertex.reads_time):
                 counted.update(stage.scope.path[1:])
         return counted
 
     def _reachability(self, nodes: tuple[Node, ...]) -> Reachability:
-        times = self.graph.times
-        identities = [times.identity(node.stage.scope.depth) for node in nodes for _ in range(2)]
+        scopes = [node.stage.scope for node in nodes for _ in range(2)]
+        identities = [scope.times.identity(scope.depth) for scope in scopes]
         paths = [Path(node.arrives, node.leaves, identities[node.arrives], exchange=False) for node in nodes]
         paths += [
             Path(nodes[c.source].leaves, nodes[c.target].arrives, c.summary, exchange=c.exchange is not None)

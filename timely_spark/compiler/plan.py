@@ -16,7 +16,7 @@ from timely_spark.compiler.identity import described
 from timely_spark.compiler.partitioning import output_partitioning
 from timely_spark.graph import Edge, Kind, Partition, Scope, Stage, Vertex, find
 from timely_spark.progress import Reachability
-from timely_spark.times import PRODUCT, Antichain, PathSummary, Times
+from timely_spark.times import PRODUCT, Antichain, PathSummary, RefinedTimes, Times
 
 #: per-batch stages, in order, and the output port of each that is followed
 Through: TypeAlias = tuple[tuple[Stage, int], ...]
@@ -106,6 +106,7 @@ class Plan:
 
     name: str
     workers: int
+    #: the kind of time outside of scopes; it decodes the times of all scopes
     times: Times
     nodes: tuple[Node, ...]
     channels: tuple[Channel, ...]
@@ -148,8 +149,8 @@ class Plan:
         """The times of a vertex's initial notifications: its epochs, at iteration 0 of its loops."""
         for epoch in node.template.initial:
             time: Any = self.times.epoch(epoch)
-            for depth in range(node.stage.scope.depth):
-                time = self.times.enter(depth).results_in(time)
+            for scope in node.stage.scope.path[1:]:
+                time = scope.times.enter(scope.depth - 1).results_in(time)
             yield time
 
     @cached_property
@@ -162,7 +163,7 @@ class Plan:
     def in_order(self) -> bool:
         """Whether all that work leads to has a later `key`; not where two loops lead to each other."""
         inner = (c for c in self.channels if not any(edge.target.kind is Kind.FEEDBACK for edge in c.edges))
-        return self.times == PRODUCT and all(
+        return (self.times == PRODUCT or isinstance(self.times, RefinedTimes)) and all(
             c.source is None or self.nodes[c.source].path < self.nodes[c.target].path for c in inner
         )
 

@@ -100,7 +100,9 @@ class PlanSummary:
                 found.setdefault((json.dumps(time), location // 2), [0, 0])[location % 2] += n
         counts = [(json.loads(time), index, *numbers) for (time, index), numbers in found.items()]
         if times is not None:
-            counts.sort(key=lambda count: (times.decode(count[0]).order_key(), count[1]))
+            counts.sort(
+                key=lambda count: (times.decode(count[0]).epoch, count[1], times.decode(count[0]).order_key())
+            )
         return [
             OpenPointstamp(
                 time, self.steps[index][0], self.steps[index][2], messages, waits, self._path(index)

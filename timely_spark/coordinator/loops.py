@@ -91,7 +91,7 @@ class Loops:
     @classmethod
     def of(cls, plan: Plan) -> Loops:
         """The loops of a plan that has not run."""
-        scopes = {scope for stage in plan.stages for scope in stage.scope.path[1:]}
+        scopes = {scope for stage in plan.stages for scope in stage.scope.path[1:] if scope.inner is None}
         return cls({s.name: (str(s.where), s.on_limit) for s in scopes}, every=plan.warn_after)
 
     def enter(self, reported: Iterable[LoopCounts]) -> list[Notice]:
@@ -139,7 +139,7 @@ class Loops:
         running: set[str] = set()
         for loops, time in pointstamps:
             for loop, counter in zip(loops, time.order_key()[1:], strict=True):
-                if isinstance(counter, int):
+                if isinstance(counter, int) and loop.inner is None:
                     self.reached[loop.name] = max(counter, self.reached.get(loop.name, 0))
                     if time.epoch == epoch:
                         running.add(loop.name)

@@ -12,6 +12,7 @@ from timely_spark.graph import Suggests, caller, check_given, composed, describe
 from timely_spark.operators.rows import computed
 from timely_spark.show.table import schema_table
 from timely_spark.streams import Scope, Stream
+from timely_spark.times import PRODUCT
 
 if TYPE_CHECKING:
     from timely_spark.methods import CollectionMethods
@@ -114,6 +115,7 @@ class Collection(CollectionMethods):
         Raises:
             GraphError: `scope` is not inside the collection's.
         """
+        check_product_order("enter", scope)
         return Collection(scope.enter(self.index, name=name), self.keys)
 
     def variable(self, scope: Scope, *, name: str | None = None) -> CollectionVariable:
@@ -296,6 +298,17 @@ class CollectionVariable(Collection):
                 result = result.enter(self.scope)
             fed = result.concat(self._initial.negate())
             variable.feed((fed.consolidate() if consolidate else fed).stream)
+
+
+def check_product_order(operator: str, scope: Scope) -> None:
+    """Check that a scope's times are numbers in product order."""
+    if scope.graph_scope.times != PRODUCT:
+        where = f"scope {scope.name!r}" if scope.flow.graph.times == PRODUCT else f"flow {scope.flow.name!r}"
+        msg = f"{operator}: {where} has times of its own kind"
+        hint = (
+            "collections need the product order of numbers: Dataflow's default, loops, and inner(time=int)."
+        )
+        raise GraphError(msg, where=caller(), hint=hint)
 
 
 def check_collection(operator: str, other: Any) -> None:

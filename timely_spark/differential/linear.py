@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential import trace
-from timely_spark.differential.collections import Collection
+from timely_spark.differential.collections import Collection, check_product_order
 from timely_spark.differential.trace import DIFF
-from timely_spark.errors import GraphError, SchemaError
+from timely_spark.errors import SchemaError
 from timely_spark.graph import (
     Expression,
     Graph,
@@ -32,7 +32,6 @@ from timely_spark.graph import (
 from timely_spark.operators.rows import check_function, computed, map_records
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.streams import Stream
-from timely_spark.times import PRODUCT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -142,9 +141,7 @@ def collection(stream: Stream, diff: str | None = None, *, name: str | None = No
         msg = f"collection: {stream.name!r} has {own}, names that are reserved"
         hint = f"for changes of a collection, give diff={DIFF!r}; else rename with select(new='old')."
         raise SchemaError(msg, where=caller(), hint=hint)
-    if stream.flow.graph.times != PRODUCT:
-        msg = f"collection: flow {stream.flow.name!r} has times of its own kind"
-        raise GraphError(msg, where=caller(), hint="collections need the product order, Dataflow's default.")
+    check_product_order("collection", stream.scope)
     return Collection(changed_by(stream, diff, name=name))
 
 

@@ -4,39 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from timely_spark.differential.collections import Collection
-from timely_spark.differential.trace import numbers
-from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Expression, OnLimit, Vertex, caller, check_columns, composed, operator
-from timely_spark.operators.rows import check_function, computed
+from timely_spark.differential.collections import Collection, check_product_order
+from timely_spark.errors import GraphError
+from timely_spark.graph import Expression, OnLimit, caller, check_columns, composed, operator
+from timely_spark.operators.rows import check_function
 from timely_spark.streams import Scope
-
-_ITERATION = "__timely_iteration"
-
-
-class EnterAt(Vertex):
-    """`enter_at`: send each record at the iteration in its column."""
-
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Send each record at its iteration."""
-        iterations = batch.column(_ITERATION)
-        if iterations.null_count or pc.any(pc.less(iterations, 0)).as_py():
-            msg = "a record's iteration is null or negative"
-            raise SchemaError(msg, hint="iterations are whole numbers from 0 on.")
-        which, batch = numbers(batch, _ITERATION), batch.drop_columns([_ITERATION])
-        *outer, first = time.encode()
-        for iteration in np.unique(which).tolist():
-            self.send_by(
-                0,
-                self._context.times.decode([*outer, first + iteration]),
-                batch.filter(pa.array(which == iteration)),
-            )
 
 
 @operator(Collection)
@@ -44,14 +17,14 @@ class EnterAt(Vertex):
 def enter_at(
     collection: Collection, scope: Scope, iteration: str | Expression, *, name: str | None = None
 ) -> Collection:
-    """This collection inside a loop, each record from a given iteration on.
+    """This collection inside a loop (or scope), each record from a given iteration (inner time) on.
 
     A fixed point of the loop stays the same. Records that enter early suppress worse ones before those
     propagate, so there are fewer retractions: let labels that win often enter first.
 
     Args:
         collection: of the scope around the loop.
-        scope: the loop.
+        scope: the loop; or a scope of `inner(time=int)`.
         iteration: an integer column or expression, at least 0.
 
     **Columns:** out as in.
@@ -69,29 +42,13 @@ def enter_at(
         SchemaError: `iteration` is no integer column or expression.
         GraphError: the collection is not outside of `scope`.
     """
-    columns = collection.schema.names
     if scope.graph_scope.depth <= collection.scope.graph_scope.depth:
         msg = f"enter_at: {collection.index.name!r} is not outside the loop that it is to enter"
         raise GraphError(msg, where=caller(), hint="give a loop inside its scope, as made by scope.inner().")
+    check_product_order("enter_at", scope)
     if isinstance(iteration, str):
         check_columns("enter_at", collection.schema, [iteration])
-    added = {_ITERATION: iteration}
-    numbered = computed(collection.stream, *collection.stream.schema.names, added, own=(_ITERATION,))
-    stream = scope.enter(numbered)
-    kind = stream.schema.field(_ITERATION).type
-    if not pa.types.is_integer(kind):
-        msg = f"enter_at: iteration={iteration!s} is {kind}"
-        raise SchemaError(msg, where=caller(), hint="give whole numbers from 0 on.")
-    entered = stream.then(
-        "enter_at",
-        [collection.stream.schema],
-        name=name,
-        vertex=EnterAt(),
-        keeps={column: column for column in columns},
-        detail=str(iteration),
-        parameters={"iteration": str(iteration)},
-    )
-    return collection.like(entered[0])
+    return collection.like(collection.stream.enter(scope, at=iteration, name=name))
 
 
 @operator(Collection)

@@ -9,13 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from timely_spark.errors import GraphError
 from timely_spark.graph.arguments import check_columns, refuse, whole
 from timely_spark.graph.caller import caller
 from timely_spark.graph.loop_context import Scope
 from timely_spark.graph.naming import Name, Names, Owner
 from timely_spark.graph.schema import check_names
 from timely_spark.graph.stage import Edge, Kind, Partition, Stage
-from timely_spark.times import PRODUCT, Times
+from timely_spark.times import PRODUCT, RefinedTimes, Times
 
 
 @dataclass
@@ -24,7 +25,7 @@ class Graph:
 
     name: str
     times: Times = PRODUCT
-    root: Scope = field(default_factory=lambda: Scope(None, None, None, caller()))
+    root: Scope = field(init=False)
     stages: list[Stage] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
     names: Names = field(default_factory=Names)
@@ -32,6 +33,21 @@ class Graph:
     inside: Scope | None = None
     #: the regions that are being written, each with the scope that it was opened in
     regions: list[tuple[Scope, Name, tuple[int, ...] | None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.root = Scope(None, None, None, caller(), outermost=self.times)
+
+    @property
+    def every_time(self) -> Times:
+        """A kind of time that decodes the times of all scopes."""
+        scopes = {scope.inner: scope for stage in self.stages for scope in stage.scope.path}
+        inner = [kind for kind in scopes if kind not in {None, int}]
+        for i, kind in enumerate(inner):
+            if (twin := next((one for one in inner[:i] if one.__name__ == kind.__name__), None)) is not None:
+                both = f"{scopes[twin].name!r} and {scopes[kind].name!r}"
+                msg = f"scopes {both} have inner times of two types called {kind.__name__}"
+                raise GraphError(msg, where=scopes[kind].where, hint="give the types different names.")
+        return RefinedTimes((None,), tuple(inner)) if inner else self.times
 
     def title(self, scope: Scope) -> Name | None:
         """The name around those of new steps in a scope: that of a region there, or the scope's own."""
@@ -139,7 +155,7 @@ class Graph:
             outputs=tuple(outputs),
             requires=needs,
             workers=self.workers,
-            **{"summary": self.times.identity(scope.depth), **parts},
+            **{"summary": scope.times.identity(scope.depth), **parts},
         )
         self.stages.append(stage)
         for input_, (source, port) in enumerate(inputs):

@@ -1,16 +1,21 @@
-"""Loop contexts: `Scope`, the root or a loop, inside which times have one counter more."""
+"""Scopes: the root, loops, and scopes with an inner time; inside, times have one coordinate more."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from timely_spark.errors import Where
 from timely_spark.graph.naming import Name
+from timely_spark.times import PRODUCT, Times, only_epochs, refined
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """A loop context, or the root. Times inside have one counter more than outside (Naiad section 2.1)."""
+    """The root, a loop context (Naiad section 2.1), or a scope with an inner time.
+
+    Times inside have one coordinate more than outside: a loop's counter, or a value of the inner time's type.
+    """
 
     #: None: the root
     title: Name | None
@@ -20,6 +25,10 @@ class Scope:
     where: Where
     #: what happens when the limit drops records: "return" (nothing), "warn" or "raise"
     on_limit: str = "return"
+    #: the type of the inner time; None: the scope is a loop, or the root
+    inner: type[Any] | None = None
+    #: the kind of time of the root
+    outermost: Times = PRODUCT
 
     @property
     def name(self) -> str:
@@ -30,6 +39,37 @@ class Scope:
     def depth(self) -> int:
         """How many loop counters a time has in this scope."""
         return 0 if self.parent is None else self.parent.depth + 1
+
+    @property
+    def times(self) -> Times:
+        """The kind of time in this scope."""
+        if self.parent is None:
+            return self.outermost
+        outside = self.parent.times
+        return outside if self.inner is None else refined(outside, self.depth, self.inner)
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether the scope is a loop, or inside one."""
+        return any(scope.inner is None for scope in self.path[1:])
+
+    @property
+    def epoch_is_time(self) -> bool:
+        """Whether an epoch is one time outside of loops here, so that its last records are the final ones."""
+        return only_epochs(self.times) and (self.in_loop or self.parent is None)
+
+    @property
+    def noun(self) -> str:
+        """What the scope is."""
+        if self.inner is not None:
+            return f"scope, inner times {self.inner.__name__}"
+        return "loop" if self.limit is None else f"loop, at most {self.limit + 1} iterations"
+
+    @property
+    def titled(self) -> str:
+        """The name of the scope and what it is, for drawings."""
+        kind, comma, more = self.noun.partition(",")
+        return f"{kind} {self.name}{comma}{more}"
 
     @property
     def path(self) -> tuple[Scope, ...]:

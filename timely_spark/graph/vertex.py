@@ -23,7 +23,11 @@ class Context(Protocol):
 
     worker: int
     workers: int
-    times: Times
+
+    @property
+    def times(self) -> Times:
+        """The kind of time in the scope of the vertex."""
+        ...
 
     def send(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Send a batch by an output."""

@@ -162,10 +162,10 @@ def check_expire(operator: str, stream: Stream, expire: Any, *, per: str = "accu
         )
         hint = "use expire before the stream enters the loop, or after it has left."
         raise GraphError(msg, where=where, hint=hint)
-    if not only_epochs(stream.flow.graph.times):
+    if not only_epochs(stream.stage.scope.times):
         msg = (
             f"{operator}: {stream.name!r} has times of the flow's own kind, "
-            f"{type(stream.flow.graph.times).__name__}, of which several may be in one epoch, and state "
+            f"{type(stream.stage.scope.times).__name__}, of which several may be in one epoch, and state "
             "expires by epochs"
         )
         hint = "leave it out, or use the kind of time that Dataflow has by default."

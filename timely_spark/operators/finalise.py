@@ -19,7 +19,6 @@ from timely_spark.operators.expire import Expire, Sessions
 from timely_spark.operators.lattice import MergedPerTime
 from timely_spark.operators.monotone import Finalise
 from timely_spark.operators.output_vertex import MonotoneOutput, Output
-from timely_spark.times import only_epochs
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,6 @@ _REORDERS = frozenset({Kind.FEEDBACK, Kind.VARIABLE, Kind.LEAVE, Kind.DELAY, Kin
 
 def finalise_graph(graph: Graph) -> Graph:
     """A copy of the graph with a `Finalise` vertex before each reader that needs final records."""
-    by_epochs = only_epochs(graph.times)
     within_epoch, across_epochs = _not_final(graph), _not_final(graph, across_epochs=True)
     inserted: dict[tuple[int, int], Stage] = {}
     copy, copies = graph.copied()
@@ -51,12 +49,14 @@ def finalise_graph(graph: Graph) -> Graph:
         # with a diff the output also retracts records of earlier epochs
         kinds = across_epochs if stage.vertex.diff is not None else within_epoch
         kind = kinds[edges[0].source, edges[0].port] if edges else None
+        by_epochs = stage.scope.epoch_is_time
         if stage.vertex.diff:
             _check_diff(graph, stage)
             if kind is not None and not by_epochs:
                 msg = (
                     f"output {stage.name!r} ({stage.where}) is to retract records of earlier epochs, and "
-                    f"flow {graph.name!r} has times of its own kind, {type(graph.times).__name__}"
+                    f"{stage.scope.noun if stage.scope.parent else 'flow'} "
+                    f"{stage.scope.name or graph.name!r} has times of its own kind"
                 )
                 raise GraphError(msg, hint="leave diff out.")
         if isinstance(kind, Monotone) and kind.merge is None and by_epochs:
@@ -68,9 +68,13 @@ def finalise_graph(graph: Graph) -> Graph:
     for edge in graph.edges:
         kind = within_epoch[edge.source, edge.port]
         # an output finalises by itself only where an epoch is one time, and the best value one that was sent
-        helped = not by_epochs or (isinstance(kind, Monotone) and kind.merge is not None)
-        waits = _needs_final(edge.target) or (isinstance(edge.target.vertex, Output) and helped)
-        leaves = edge.target.kind is Kind.LEAVE and edge.target.scope.depth == 0 and isinstance(kind, Derived)
+        helped = not edge.target.scope.epoch_is_time or (
+            isinstance(kind, Monotone) and kind.merge is not None
+        )
+        waits = _needs_final(edge.target, edge.source) or (isinstance(edge.target.vertex, Output) and helped)
+        leaves = (
+            edge.target.kind is Kind.LEAVE and not edge.target.scope.in_loop and isinstance(kind, Derived)
+        )
         if kind is None or not (leaves or waits or _loses(edge.target, kind)):
             copy.connect(copies[edge.source], edge.port, copies[edge.target], edge.input)
             continue
@@ -105,7 +109,7 @@ def _insert(graph: Graph, source: Stage, edge: Edge, monotone: Monotone) -> Stag
         operator="settle",
         scope=source.scope,
         where=source.where,
-        summary=graph.times.identity(source.scope.depth),
+        summary=source.scope.times.identity(source.scope.depth),
         outputs=(edge.schema,),
         vertex=vertex,
         requires=(Partition(monotone.keys, workers=source.workers),),
@@ -143,8 +147,10 @@ def _check_diff(graph: Graph, output: Stage) -> None:
                 todo.append(edge.source)
 
 
-def _needs_final(stage: Stage) -> bool:
+def _needs_final(stage: Stage, *sources: Stage) -> bool:
     """Whether the stage must be given final records."""
+    if stage.kind is Kind.LEAVE and not stage.scope.in_loop:
+        return any(source.scope.inner is not None for source in sources)  # final at each inner time
     if stage.monotone is not None or (stage.vertex is not None and stage.vertex.improves):
         return False
     to_numbers = any(need is not None and need.computed for need in stage.requires)
@@ -152,7 +158,7 @@ def _needs_final(stage: Stage) -> bool:
         return False  # a user's partition function places final records: making them final would move them
     if stage.kind is Kind.SELECT and stage.keeps is not None and len(stage.keeps) == len(stage.outputs[0]):
         return False
-    return stage.scope.depth == 0 or (stage.vertex is not None and stage.vertex.waits)
+    return not stage.scope.in_loop or (stage.vertex is not None and stage.vertex.waits)
 
 
 def _not_final(graph: Graph, *, across_epochs: bool = False) -> dict[tuple[Stage, int], NotFinal]:
@@ -185,10 +191,11 @@ def _transfer(stage: Stage, inputs: list[tuple[Stage, NotFinal]], final: set[Sta
     kinds = [(source, kind) for source, kind in inputs if kind is not None]
     if stage.monotone is not None:
         for source, kind in kinds:
-            if stage.scope.depth > 0 and not _absorbs(stage.monotone, kind):
+            if stage.scope.in_loop and not _absorbs(stage.monotone, kind):
                 return kind if isinstance(kind, Derived) else Derived(source, kind)
         return None if stage in final else stage.monotone
-    if not kinds or _needs_final(stage) or (stage.vertex is not None and stage.vertex.improves):
+    finalised = _needs_final(stage, *(source for source, _ in inputs))
+    if not kinds or finalised or (stage.vertex is not None and stage.vertex.improves):
         return None
     source, kind = kinds[0]
     if isinstance(kind, Derived) or stage.kind is Kind.BROADCAST:
@@ -223,7 +230,7 @@ def _loses(stage: Stage, kind: NotFinal) -> bool:
 
     It drops their key or value columns, or reduces in another sense: `max` of a stream of decreasing minima.
     """
-    if stage.scope.depth > 0 or not isinstance(kind, Monotone):
+    if stage.scope.in_loop or not isinstance(kind, Monotone):
         return False
     if stage.monotone is not None:
         same = (stage.monotone.value, *_sense(stage.monotone)) == (kind.value, *_sense(kind))
@@ -262,5 +269,5 @@ def _final_per_epoch(graph: Graph, into: dict[Stage, list[Edge]]) -> set[Stage]:
     return {
         s
         for s in graph.stages
-        if s.scope.depth == 0 and into[s] and all(edge.source in whole for edge in into[s])
+        if not s.scope.in_loop and into[s] and all(edge.source in whole for edge in into[s])
     }

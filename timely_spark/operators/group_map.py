@@ -399,7 +399,7 @@ def check_keyed_state(operator: str, stream: Stream, keys: Sequence[str]) -> Non
     if not keys or len(set(keys)) < len(keys):
         msg = f"{operator}: keys {list(keys)}"
         raise SchemaError(msg, where=caller(), hint="name the key columns, each once.")
-    if stream.stage.scope.parent is not None or not only_epochs(stream.flow.graph.times):
+    if stream.stage.scope.parent is not None or not only_epochs(stream.stage.scope.times):
         inside = stream.stage.scope.parent is not None
         where = (
             f"inside loop {stream.stage.scope.name!r}" if inside else "of a flow with times of its own kind"

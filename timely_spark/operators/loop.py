@@ -1,27 +1,134 @@
-"""Loops: enter, leave, loop."""
+"""Loops and scopes: enter, leave, loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from timely_spark.errors import GraphError
-from timely_spark.graph import Kind, OnLimit, caller, operator
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.errors import GraphError, SchemaError
+from timely_spark.graph import Expression, Kind, OnLimit, Vertex, caller, check_columns, operator
+from timely_spark.operators.rows import computed
+from timely_spark.state.codes import numbers_of, runs
 from timely_spark.streams import Scope, Stream, Variable
+from timely_spark.times import only_epochs
+
+_AT = "__timely_at"
+
+
+class EnterAt(Vertex):
+    """`enter` with `at`: send each record at the inner time, or iteration, in its columns."""
+
+    def __init__(self, columns: Sequence[str], inner: type[Any] | None) -> None:
+        self.columns, self.inner = list(columns), inner
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Send the records of each inner time together."""
+        at, batch = batch.select(self.columns), batch.drop_columns(self.columns)
+        for column in at.columns:
+            if column.null_count or (self._numbered and pc.any(pc.less(column, 0)).as_py()):
+                what = "inner time" if self.inner is not None else "iteration"
+                hint = f"{what}s are not null" + ", and whole numbers from 0 on." * self._numbered
+                msg = f"a record's {what} is null" + " or negative" * self._numbered
+                raise SchemaError(msg, hint=hint)
+        groups = runs(numbers_of(at, self.columns), at.num_rows)
+        if len(groups.starts) > 1:  # rows are moved once, and then only sliced
+            batch = batch.take(pa.array(groups.order))
+        distinct = at.take(pa.array(groups.firsts)).to_pydict().values()
+        for values, start, size in zip(zip(*distinct, strict=True), groups.starts, groups.sizes, strict=True):
+            self.send_by(0, self._entered(time, list(values)), batch.slice(start, size))
+
+    @property
+    def _numbered(self) -> bool:
+        return self.inner is None or self.inner is int
+
+    def _entered(self, time: Any, values: list[Any]) -> Any:
+        *outer, first = time.encode()
+        numbered = self.inner is None or self.inner is int
+        inner: Any = first + values[0] if numbered else {self.inner.__name__: values}
+        entered = self._context.times.decode([*outer, inner])
+        if not time.less_equal(entered):
+            msg = f"a record's inner time, {entered[-1]!r}, is not after the least one, {time[-1]!r}"
+            raise SchemaError(msg, hint="let least() be before all values that decode makes.")
+        return entered
 
 
 @operator(Stream)
-def enter(stream: Stream, scope: Scope, *, name: str | None = None) -> Stream:
-    """This stream inside a loop, at iteration 0 of each time; also written `scope.enter(stream)`.
+def enter(
+    stream: Stream,
+    scope: Scope,
+    *,
+    at: str | Expression | Sequence[str | Expression] | None = None,
+    name: str | None = None,
+) -> Stream:
+    """This stream inside a loop or scope; also written `scope.enter(stream)`, which explains `at`.
 
     **Columns:** out as in.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("second")
+        >>> by_day = flow.scope.inner(name="by_day", time=int)
+        >>> sales = flow.input("sales", "day long, euros long").enter(by_day, at="day")
+        >>> _ = (
+        ...     sales.unary_notify(
+        ...         lambda time, batch: [(time.counters[0], sum(batch["euros"].to_pylist()))],
+        ...         "day long, euros long",
+        ...     )
+        ...     .leave()
+        ...     .capture("out")
+        ... )
+        >>> ts.testing.run(flow, {"sales": [[(2, 5), (1, 3), (2, 4)]]})["out"].rows()
+        {0: [(1, 3), (2, 9)]}
     """
-    return scope.enter(stream, name=name)
+    if at is None:
+        return scope.enter(stream, name=name)
+    inner, kind = scope.graph_scope.inner, scope.graph_scope.times
+    given = [at] if isinstance(at, str | Expression) else list(at)
+    if scope.graph_scope.depth <= stream.stage.scope.depth or (inner is None and not only_epochs(kind)):
+        msg = f"enter: {stream.name!r} is not outside {scope.name or 'the outermost scope'!r}"
+        if scope.graph_scope.depth > stream.stage.scope.depth:
+            msg = f"enter: at={at!s} in loop {scope.name!r}, whose times are of the flow's own kind"
+        raise GraphError(
+            msg, where=caller(), hint="enter a loop or scope made by scope.inner(...), at numbers."
+        )
+    check_columns("enter", stream.schema, [one for one in given if isinstance(one, str)])
+    added = {f"{_AT}{i}": one for i, one in enumerate(given)}
+    with scope.flow.graph.parts(scope.graph_scope, name):
+        entered = scope.enter(computed(stream, *stream.schema.names, added, own=tuple(added)))
+    _check_at(entered.schema, added, inner)
+    return entered.then(
+        "enter_at",
+        [stream.schema],
+        name=name,
+        vertex=EnterAt(list(added), inner),
+        keeps={column: column for column in stream.schema.names},
+        detail=", ".join(map(str, given)),
+        parameters={"iteration": ", ".join(map(str, given))},
+    )[0]
+
+
+def _check_at(schema: pa.Schema, added: dict[str, Any], inner: type[Any] | None) -> None:
+    numbered = inner is None or inner is int
+    for column, one in added.items():
+        kind = schema.field(column).type
+        plain = pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_string(kind)
+        if not (pa.types.is_integer(kind) or (plain and not numbered)):
+            msg = f"enter: at={one!s} is {kind}"
+            hint = (
+                "give whole numbers from 0 on" + "." * numbered + ", texts or other numbers." * (not numbered)
+            )
+            raise SchemaError(msg, where=caller(), hint=hint)
+    if len(added) != 1 and (numbered or not added):
+        msg = f"enter: at={list(map(str, added.values()))}"
+        raise SchemaError(msg, where=caller(), hint="give one column or expression of whole numbers.")
 
 
 @operator(Stream)
 def leave(stream: Stream, *, name: str | None = None) -> Stream:
-    """This stream outside its innermost loop: its times lose the loop counter (Naiad's egress).
+    """This stream outside its innermost loop or scope: its times lose one coordinate (Naiad's egress).
 
     **Columns:** out as in.
 
@@ -31,8 +138,8 @@ def leave(stream: Stream, *, name: str | None = None) -> Stream:
     scope = stream.stage.scope
     if scope.parent is None:
         msg = f"leave: {stream.name!r} is in no loop"
-        raise GraphError(msg, where=caller(), hint="leave() is for streams inside a loop.")
-    summary = stream.flow.graph.times.leave(scope.depth)
+        raise GraphError(msg, where=caller(), hint="leave() is for streams inside a loop or scope.")
+    summary = scope.times.leave(scope.depth)
     return stream.then(
         "leave", [stream.schema], kind=Kind.LEAVE, name=name, scope=scope.parent, summary=summary
     )[0]

@@ -113,7 +113,7 @@ def delay(stream: Stream, epochs: int = 1, *, name: str | None = None) -> Stream
         hint = "time only goes forward; give a whole number from 0 on and below 2**62."
         msg = f"delay: {epochs!r} epochs"
         raise GraphError(msg, where=caller(), hint=hint)
-    summary = stream.flow.graph.times.delay(stream.stage.scope.depth, int(epochs))
+    summary = stream.stage.scope.times.delay(stream.stage.scope.depth, int(epochs))
     return stream.then(
         "delay",
         [stream.schema],

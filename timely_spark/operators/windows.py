@@ -244,7 +244,7 @@ def window(
     listed = names("window", keys)
     check_columns("window", stream.schema, listed, keys=True)
     check_session_keys(by, listed)
-    if stream.stage.scope.parent is not None or not only_epochs(stream.flow.graph.times):
+    if stream.stage.scope.parent is not None or not only_epochs(stream.stage.scope.times):
         msg = f"window: {stream.name!r} is in a loop, or its flow has times of its own kind"
         raise GraphError(
             msg, where=caller(), hint="use windows outside loops, with Dataflow's default times."

@@ -72,8 +72,7 @@ def _steps(plan: Plan, given: int) -> Iterator[str]:
         for depth, scope in enumerate(stage.scope.path[1:], 1):
             if scope not in entered:
                 entered.add(scope)
-                limit = "" if scope.limit is None else f", at most {scope.limit + 1} iterations"
-                rows.append((f"{_INDENT * depth}{scope.name}:", f"loop{limit}", "", "", _line(scope)))
+                rows.append((f"{_INDENT * depth}{scope.name}:", scope.noun, "", "", _line(scope)))
         rows.append(
             (
                 _INDENT * (stage.scope.depth + 1) + stage.name,
@@ -225,7 +224,11 @@ def _iterations(plan: Plan, inside: Counter[Scope]) -> Iterator[str]:
             cost = "each takes a round per exchange in it"
         else:
             cost = "a round ends when records must change workers"
-        yield f"loop {scope.name!r}: iterations {matter}; {cost}"
+        if scope.inner is not None:
+            steps = f"{', '.join(names)} wait{'s' * (len(names) == 1)} for" if names else "no step waits for"
+            yield f"scope {scope.name!r}: inner times of type {scope.inner.__name__}, which {steps}; {cost}"
+        else:
+            yield f"loop {scope.name!r}: iterations {matter}; {cost}"
 
 
 def _epochs(inputs: Iterable[Source]) -> Iterator[str]:

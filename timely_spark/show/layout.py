@@ -32,8 +32,7 @@ def title_of(frame: Frame) -> str:
     """The title of a frame that is not the root."""
     if isinstance(frame, Name):
         return f"region {frame.full}"
-    limit = "" if frame.limit is None else f", at most {frame.limit + 1} iterations"
-    return f"loop {frame.name}{limit}"
+    return frame.titled
 
 
 def frames(stage: Stage) -> tuple[Frame, ...]:

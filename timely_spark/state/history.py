@@ -1,7 +1,7 @@
 """Histories: the time of each stored row, in columns, and logical compaction.
 
 The library's own times are one column of integers per coordinate, so that the times of many rows are compared
-at once. A time of a user's kind is one column of JSON text.
+at once. A time of a user's kind, or with an inner time of a user's type, is one column of JSON text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from timely_spark.state.codes import numbers_of, runs
 from timely_spark.state.keys import Groups, Hashes, Indices, Mask, exact, flat
-from timely_spark.times import PRODUCT, CompactingTimes, Time, Times, only_epochs
+from timely_spark.times import PRODUCT, CompactingTimes, RefinedTime, Time, Times, only_epochs
 
 Coordinates = npt.NDArray[np.int64]
 """The times of rows: an array of shape (rows, coordinates)."""
@@ -41,7 +41,7 @@ def stamped(table: pa.Table, time: Any) -> pa.Table:
         >>> stamped(pa.table({"k": ["a", "b"]}), Time(7, 1)).to_pydict()
         {'k': ['a', 'b'], '__timely_time0': [7, 7], '__timely_time1': [1, 1]}
     """
-    if not isinstance(time, Time):
+    if not isinstance(time, Time) or isinstance(time, RefinedTime):
         text = json.dumps(time.encode(), separators=(",", ":"))
         return table.append_column(EPOCH, pa.repeat(text, table.num_rows))
     for i, value in enumerate(time):

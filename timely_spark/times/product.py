@@ -175,7 +175,13 @@ class Summary:
             return None
         increments = tuple(map(add, self.increments, other.increments))
         carried = tuple(map(add, self.appended, other.increments[kept:]))
-        return type(self)(tuple(limits), increments, carried + other.appended)
+        return other.with_parts(tuple(limits), increments, carried + other.appended)
+
+    def with_parts(
+        self, limits: tuple[int, ...], increments: tuple[int, ...], appended: tuple[int, ...]
+    ) -> Self:
+        """A summary of the same kind."""
+        return type(self)(limits, increments, appended)
 
     def less_equal(self, other: Self) -> bool:
         """Whether ``self(t) <= other(t)`` for every time that passes ``other`` (a preorder)."""

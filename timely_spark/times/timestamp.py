@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ("CompactingTimes", "Ordered", "PathSummary", "Times", "Timestamp")
+__all__ = ("CompactingTimes", "InnerTime", "Ordered", "PathSummary", "Times", "Timestamp")
 
 
 class Ordered(Protocol):
@@ -57,6 +57,69 @@ class Timestamp(Ordered, Protocol):
 
     def encode(self) -> list[Any]:
         """The time as a list of JSON values; ``Times.decode`` is its inverse."""
+        ...
+
+
+class InnerTime(Ordered, Protocol):
+    """A type whose values are the inner times of a scope: ``Scope.inner(time=...)``.
+
+    Values are immutable, hashable and picklable, and partially ordered. With the time around the scope a
+    value makes a time of the scope, in the product order: timely's ``Refines``.
+
+    >>> import dataclasses
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Urgency:
+    ...     level: int = 9
+    ...
+    ...     @classmethod
+    ...     def least(cls):
+    ...         return cls()
+    ...
+    ...     @classmethod
+    ...     def decode(cls, data):
+    ...         return cls(*data)
+    ...
+    ...     def encode(self):
+    ...         return [self.level]
+    ...
+    ...     def less_equal(self, other):  # the greater number comes first
+    ...         return self.level >= other.level
+    ...
+    ...     def join(self, other):
+    ...         return Urgency(min(self.level, other.level))
+    ...
+    ...     def order_key(self):
+    ...         return -self.level
+    >>> urgency: InnerTime = Urgency(5)
+    >>> urgency.less_equal(Urgency(1))
+    True
+    """
+
+    def __hash__(self) -> int: ...
+
+    @classmethod
+    def least(cls) -> Self:
+        """The value before all others, at which records enter without a time of their own."""
+        ...
+
+    @classmethod
+    def decode(cls, data: Sequence[Any], /) -> Self:
+        """The value whose ``encode()`` is ``data``: the values of the columns by which a record enters."""
+        ...
+
+    def encode(self) -> list[Any]:
+        """The value as a list of numbers, texts and booleans; ``decode`` is the inverse."""
+        ...
+
+    def join(self, other: Self, /) -> Self:
+        """The least upper bound."""
+        ...
+
+    def order_key(self) -> Any:
+        """One value that Python orders, for example a number or a tuple; another one for each value.
+
+        Law: ``s < t`` implies ``s.order_key() < t.order_key()``.
+        """
         ...
 
 

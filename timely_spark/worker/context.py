@@ -12,6 +12,7 @@ from timely_spark.compiler.plan import Node, Through
 from timely_spark.errors import CapabilityError, LogDamaged, SchemaError, VertexError, excerpt
 from timely_spark.graph import Scope, Vertex, as_table, describe
 from timely_spark.state.keys import partitioned
+from timely_spark.times import Times
 from timely_spark.worker.loops import limiting_loop
 from timely_spark.worker.notify import Pending
 from timely_spark.worker.pack import apply_stage
@@ -38,9 +39,12 @@ class CallContext:
     """The context of the calls of a round."""
 
     def __init__(self, round_: Worker) -> None:
-        self.round, self.worker, self.workers, self.times = (
-            round_, round_.worker, round_.workers, round_.plan.times
-        )  # fmt: skip
+        self.round, self.worker, self.workers = round_, round_.worker, round_.workers
+
+    @property
+    def times(self) -> Times:
+        """The kind of time in the scope of the vertex."""
+        return self.node.stage.scope.times
 
     def run(self, node: Node, invocation: Invocation, capability: Any | None = None) -> None:
         """Call a node's vertex, which may send at `capability` or later."""
@@ -163,7 +167,7 @@ class CallContext:
     def coarse(self, time: Any) -> Any:
         """The time without the loop counters that do not matter to the vertex's state."""
         ignored = self.node.ignored_counters
-        return self.round.plan.times.coarse(time, ignored) if ignored else time
+        return self.times.coarse(time, ignored) if ignored else time
 
     def since(self) -> int:
         """The least epoch that is not complete in the whole flow."""

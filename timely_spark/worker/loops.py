@@ -69,6 +69,8 @@ class Iterations:
             return True
         continues = True
         for loop, counter in zip(node.stage.scope.path[1:], key[2::2], strict=False):
+            if loop.inner is not None:
+                continue
             if counter > self.reached.get(loop.name, -1):
                 self.reached[loop.name] = counter
                 if self.watch is not None:
@@ -89,7 +91,7 @@ class Iterations:
         if not self._bounds:
             return channel.summary.results_in(time)
         if channel.index not in self._bounded:
-            self._bounded[channel.index] = _bounded_summary(self.plan, channel, self._bounds)
+            self._bounded[channel.index] = _bounded_summary(channel, self._bounds)
         summary = self._bounded[channel.index]
         return None if summary is None else summary.results_in(time)
 
@@ -119,15 +121,15 @@ class Iterations:
         return LoopCounts(self.reached, far, dropped, self.convergence.encode())
 
 
-def _bounded_summary(plan: Plan, channel: Channel, bounds: Mapping[str, int]) -> Any | None:
+def _bounded_summary(channel: Channel, bounds: Mapping[str, int]) -> Any | None:
     """A channel's path summary under bounds of loops; None: no time gets through."""
-    times = plan.times
-    summary: Any = times.identity(channel.edges[0].source.scope.depth)
+    source = channel.edges[0].source.scope
+    summary: Any = source.times.identity(source.depth)
     for edge in channel.edges:
         stage, following = edge.target, edge.target.summary
         if stage.kind is Kind.FEEDBACK and stage.scope.name in bounds:
             limits = [bounds[stage.scope.name], *([] if stage.scope.limit is None else [stage.scope.limit])]
-            following = times.feedback(stage.scope.depth, min(limits))
+            following = stage.scope.times.feedback(stage.scope.depth, min(limits))
         summary = summary.followed_by(following)
         if summary is None:
             return None

@@ -116,7 +116,7 @@ class Notificator:
         self._numbers: dict[Pending, int] = {}
         #: by vertex and loop counters, the epochs of a series in order
         self._series: dict[_Series, list[int]] = {}
-        self._has_series = only_epochs(plan.times)
+        self._has_series = [only_epochs(node.stage.scope.times) for node in plan.nodes]
         #: a heap in (time, topological) order of the notifications that may be next, and of delivered ones
         self._order: list[_Entry] = []
         #: notifications that wait until a capability, (location, time), is dropped; not in `_order`
@@ -191,7 +191,7 @@ class Notificator:
             yield pending, later
 
     def _series_of(self, pending: Pending) -> _Series | None:
-        if not self._has_series or pending.capability != pending.guarantee:
+        if not self._has_series[pending.node] or pending.capability != pending.guarantee:
             return None
         return pending.node, tuple(pending.guarantee.encode()[1:])
 
