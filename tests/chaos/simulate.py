@@ -87,6 +87,20 @@ def nested(draw: random.Random) -> ts.Dataflow:
     return flow
 
 
+def scopes(draw: random.Random) -> ts.Dataflow:
+    """Inner times beside a loop that has other ones."""
+    flow = ts.Dataflow("scopes")
+    x = flow.input("x", "n long", epochs=draw.choice(["clock", "manual"]))
+    first = flow.scope.inner(name="first", time=draw.choice([int, ts.times.Descending]))
+    inside = x.enter(first, at="n").exchange("n").distinct(name="once")
+    sizes = inside.unary_notify(lambda time, batch: [batch.num_rows], "n long", name="sizes")
+    sizes.leave().capture("out")
+    x.loop(lambda n: n.where(pc.field("n") < 90).select(n=pc.field("n") + 7).concat(n).distinct()).capture(
+        "all"
+    )
+    return flow
+
+
 def joins(draw: random.Random) -> ts.Dataflow:
     flow = ts.Dataflow("joins")
     epochs = draw.choice(["clock", "manual"])
@@ -175,7 +189,7 @@ def anything(draw: random.Random) -> ts.Dataflow:
 
 
 FLOWS: list[Callable[[random.Random], ts.Dataflow]] = [
-    reachability, components, nested, joins, aggregates, iterations, column, pairs, ends, anything,
+    reachability, components, nested, scopes, joins, aggregates, iterations, column, pairs, ends, anything,
 ]  # fmt: skip
 
 # -- cases ---------------------------------------------------------------------------------------------------

@@ -226,7 +226,30 @@ def keyed() -> ts.Dataflow:
     return flow
 
 
-FLOWS = {made.__name__: made for made in (reachability, components, settled, nested, keyed)}
+def scoped() -> ts.Dataflow:
+    """Inner times of two kinds, beside a loop and inside of one."""
+    flow = ts.Dataflow("scoped")
+    edges = flow.input("edges", "src long, dst long", epochs="manual")
+    late = flow.scope.inner(name="late", time=ts.times.Descending)
+    far = (
+        late.enter(edges, at="dst").exchange("dst").group_by("src").aggregate(n="count", last=("max", "dst"))
+    )
+    far.exchange("n").unary_notify(
+        lambda time, batch: [(time.counters[0].number, batch.num_rows)], "at long, n long", by="n"
+    ).leave().capture("sizes")
+
+    def hop(near: ts.Stream) -> ts.Stream:
+        first = near.scope.inner(name="first", time=int).enter(near, at="node")
+        sizes = first.exchange("node").unary_notify(lambda _, batch: batch, "node long", by="node").leave()
+        links = near.scope.enter(edges)
+        targets = sizes.join(links, left=["node"], right=["src"]).select(node="dst")
+        return targets.concat(near).distinct(name="near")
+
+    edges.select(node="src").loop(hop, max_iterations=4).capture("near")
+    return flow
+
+
+FLOWS = {made.__name__: made for made in (reachability, components, settled, nested, keyed, scoped)}
 NODES = st.integers(0, 7)
 EDGES = st.lists(st.lists(st.tuples(NODES, NODES), max_size=7), min_size=1, max_size=3)
 SOME = [[(0, 1), (1, 2), (5, 6), (2, 3)], [(6, 7), (3, 5), (0, 0)], [(2, 3), (7, 1)]]

@@ -201,6 +201,14 @@ FLOWS: dict[str, Callable[[ts.Dataflow], ts.Stream]] = {
     "aggregate": over(lambda x, y: x.concat(y).group_by("k").aggregate(v=("sum", "v"))),
     "aggregate per time": over(lambda x, y: x.group_by("k").aggregate(v=("sum", "v"), per="time")),
     "aggregate in a loop": looped,
+    "aggregate in a scope": over(
+        lambda x, y: (
+            x.enter(x.scope.inner(time=ts.times.Descending), at=pc.add(pc.field("v"), pc.field("k")))
+            .group_by("k")
+            .aggregate(v=("sum", "v"))
+            .leave()
+        )
+    ),
     "join": joined(),
     "join per time": joined(per="time"),
     "outer join": joined(per="time", how="outer"),
@@ -401,5 +409,5 @@ def test_the_flows_cover_every_vertex_with_state() -> None:
     own = {kind for kind in below(ts.Vertex) - stateless if kind.__module__.startswith("timely_spark.op")}
     templates = {type(node.template) for name in FLOWS for node in flow_of(name).compile(1).nodes}
 
-    keeps_nothing = {"Output", "Watch", "_OnRecv", "ImprovementsPerTime", "Sessions", "Growing"}
+    keeps_nothing = {"Output", "Watch", "_OnRecv", "ImprovementsPerTime", "Sessions", "Growing", "EnterAt"}
     assert {kind.__name__ for kind in own - templates} <= keeps_nothing
