@@ -20,10 +20,45 @@ _OWN = [
     )
 ]
 _DEFINED = "tests/times/test_own.py::test_operators_at_times_of_two_coordinates"
+_SCOPES = ["tests/times/test_refined.py", "tests/operators/test_scopes.py"]
 _LOG = ["tests/spark/test_log.py", *_DRIVER]
 
 GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
     # -- times -----------------------------------------------------------------------------------------------
+    (
+        "times/refined.py",
+        _SCOPES,
+        [
+            (
+                "return bool(a <= b if type(a) is int else a.less_equal(b))",
+                "return bool(type(a) is not int or a <= b)",
+            ),
+            (
+                "return max(a, b) if type(a) is int else a.join(b)",
+                "return max(a, b) if type(a) is int else a",
+            ),
+            ("time[i] if i < kept else inner.least()", "inner.least()"),
+            ("return replace(self, limits=limits", "return replace(self, inner=(), limits=limits"),
+            ("return next((law for law, holds in laws.items() if not holds), None)", "return None"),
+        ],
+    ),
+    (
+        "operators/loop.py",
+        _SCOPES,
+        [
+            ("decode([*outer, first + values[0]])", "decode([*outer, first])"),
+            ("        if not time.less_equal(entered):", "        if False:"),
+            ("batch = batch.take(pa.array(groups.order))", "batch = batch"),
+        ],
+    ),
+    (
+        "graph/loop_context.py",
+        _SCOPES,
+        [
+            ("return any(scope.inner is None for scope in self.path[1:])", "return self.parent is not None"),
+            ("and (self.in_loop or self.parent is None)", "and True"),
+        ],
+    ),
     (
         "times/product.py",
         _ORDERS,
@@ -375,7 +410,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             ),
             ("self.retracted = time.epoch - self.after", "self.retracted = time.epoch - self.after - 1"),
             ("negated = pc.negate_checked(rows.column(place))", "negated = rows.column(place)"),
-            ("if not only_epochs(stream.flow.graph.times):", "if False:"),
+            ("if not only_epochs(stream.stage.scope.times):", "if False:"),
         ],
     ),
     (

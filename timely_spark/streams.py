@@ -326,7 +326,6 @@ class Scope:
                     kind=Kind.ENTER,
                     name=name if scope is self.graph_scope else None,
                     scope=scope,
-                    parameters={} if scope.inner is None else {"time": scope.inner.__name__},
                     summary=scope.times.enter(scope.depth - 1),
                     keeps={column: column for column in stream.schema.names},
                 )[0]

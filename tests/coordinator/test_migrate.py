@@ -15,7 +15,7 @@ from timely_spark.coordinator.differences import compare
 from timely_spark.coordinator.migrate import FlowChanged, Migration, migrate
 from timely_spark.errors import VertexError
 from timely_spark.testing import Simulation
-from timely_spark.times import LEXICOGRAPHIC
+from timely_spark.times import LEXICOGRAPHIC, Descending
 from timely_spark.worker import Budget
 
 
@@ -283,6 +283,38 @@ def test_another_flow_or_another_kind_of_time_is_refused() -> None:
 
     assert "its name is 'other', the checkpoint's is 'flow'" in text
     assert "its kind of time is 'Lexicographic', the checkpoint's is 'Time'" in text
+
+
+def scoped(time: Any) -> ts.Dataflow:
+    flow = ts.Dataflow("flow")
+    x = flow.input("x", "k long, v long", epochs="manual")
+    inside = x.enter(x.scope.inner(name="s", time=time), at="v")
+    inside.group_by("k").count(name="counts").leave().capture("out")
+    x.distinct(name="once").capture("all")
+    return flow
+
+
+def test_other_inner_times_are_refused_and_a_scope_may_be_added_or_go() -> None:
+    def plain() -> ts.Dataflow:
+        flow = ts.Dataflow("flow")
+        flow.input("x", "k long, v long", epochs="manual").distinct(name="once").capture("all")
+        return flow
+
+    old = Simulation(scoped(Descending), workers=2)
+    old.send("x", [(1, 5)])
+    old.run()
+    text = refused(old, scoped(int))
+    assert "s.counts" in text
+    assert "loops was ['s by Descending'], is ['s by int']" in text
+
+    new, made = go_on(old, plain(), workers=1)
+    assert "s.counts" in made.removed
+    back, _ = go_on(new, scoped(Descending), workers=2)
+    back.send("x", [(1, 7)])
+    back.advance_to("x", 1)
+    back.run()
+    assert back.captured["all"].rows() == {0: [(1, 5), (1, 7)]}
+    assert back.captured["out"].rows() == {0: [(1, 1)]}
 
 
 # -- inputs and outputs --------------------------------------------------------------------------------------

@@ -243,7 +243,7 @@ def scoped() -> ts.Dataflow:
         sizes = first.exchange("node").unary_notify(lambda _, batch: batch, "node long", by="node").leave()
         links = near.scope.enter(edges)
         targets = sizes.join(links, left=["node"], right=["src"]).select(node="dst")
-        return targets.concat(near).distinct(name="near")
+        return targets.concat(near).distinct(name="near").settle()
 
     edges.select(node="src").loop(hop, max_iterations=4).capture("near")
     return flow

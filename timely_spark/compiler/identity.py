@@ -50,7 +50,10 @@ def _stage(plan: Plan, stage: Stage, inputs: list[Edge]) -> dict[str, Any]:
         "parameters": dict(stage.parameters),
         "vertex": type(stage.vertex).__name__ if stage.vertex is not None else "",
         "refines": str(getattr(stage.vertex, "monotone", "")),
-        "loops": [loop.name for loop in stage.scope.path[1:]],
+        "loops": [
+            loop.name if loop.inner is None else f"{loop.name} by {loop.inner.__name__}"
+            for loop in stage.scope.path[1:]
+        ],
         "iterations that do not matter": sorted(node.ignored_counters) if node is not None else [],
         "inputs": [describe(edge.schema) for edge in inputs],
         "partitioned": [_partitioning(plan.partitioning[stage.name, edge.input]) for edge in inputs],

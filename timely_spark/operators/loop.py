@@ -46,9 +46,10 @@ class EnterAt(Vertex):
 
     def _entered(self, time: Any, values: list[Any]) -> Any:
         *outer, first = time.encode()
-        numbered = self.inner is None or self.inner is int
-        inner: Any = first + values[0] if numbered else {self.inner.__name__: values}
-        entered = self._context.times.decode([*outer, inner])
+        if self.inner is None or self.inner is int:
+            return self._context.times.decode([*outer, first + values[0]])
+        encoded: list[Any] = [*outer, {self.inner.__name__: values}]
+        entered = self._context.times.decode(encoded)
         if not time.less_equal(entered):
             msg = f"a record's inner time, {entered[-1]!r}, is not after the least one, {time[-1]!r}"
             raise SchemaError(msg, hint="let least() be before all values that decode makes.")
