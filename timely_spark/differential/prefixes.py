@@ -41,6 +41,8 @@ FEWEST = "__timely_fewest"
 """The column with the number of those records."""
 
 _ROW = "__timely_row"
+#: prefixes that are looked up at once
+_SOME = 1 << 16
 
 
 def located(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
@@ -127,9 +129,13 @@ class _Lookup(BufferingVertex):
             super().on_recv(edge, time, batch)
 
     def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
-        """Send the prefixes that were looked up."""
-        for rows in self.looked_up(time, pa.concat_tables(batches[0])) if batches[0] else ():
-            self.send_by(0, time, rows)
+        """Send the prefixes that were looked up, some at a time: temporary columns then stay in the cache."""
+        if not batches[0]:
+            return
+        prefixes = pa.concat_tables(batches[0])
+        for first in range(0, prefixes.num_rows, _SOME):
+            for rows in self.looked_up(time, prefixes.slice(first, _SOME).combine_chunks()):
+                self.send_by(0, time, rows)
 
     def looked_up(self, time: Any, rows: pa.Table) -> Iterator[pa.Table]:
         raise NotImplementedError
@@ -196,7 +202,8 @@ class Match(_Lookup):
         best = numbers(rows, BEST) if many > 1 else np.zeros(rows.num_rows, np.int64)
         for first in range(many):
             number = (first + self.turn) % many
-            made = self._matched(time, number, rows if many == 1 else rows.filter(pa.array(best == first)))
+            mine = best == first
+            made = self._matched(time, number, rows if mine.all() else rows.filter(pa.array(mine)))
             last = self.turn == many - 1
             keys = self.then if last else self.probes[(number + 1) % many].keys
             if made.num_rows:
