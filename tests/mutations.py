@@ -280,11 +280,11 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ["tests/state/test_arrangement.py", "timely_spark/state/arrangement.py"],
         [
             (
-                'counts = part.hashes.searchsorted(asked | rest, "right") - low',
-                'counts = part.hashes.searchsorted(asked, "right") - low',
+                'counts = part.hashes.searchsorted(asked[some] | rest, "right") - low',
+                'counts = part.hashes.searchsorted(asked[some], "right") - low',
             ),
             (
-                'order = np.argsort(h, kind="stable")  # two sorted runs: linear',
+                'order = np.argsort(h, kind="stable")  # a few sorted runs: linear',
                 "order = np.argsort(h[::-1])",
             ),
             ("if not equal.all():", "if False:"),

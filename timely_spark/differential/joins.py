@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from timely_spark.differential.arranged import index_of, numbered
 from timely_spark.differential.collections import Collection
-from timely_spark.differential.trace import DIFF, SEQUENCE, consolidate, insert, numbers
+from timely_spark.differential.trace import DIFF, SEQUENCE, consolidate, consolidation, insert, numbers
 from timely_spark.graph import Partition, check_columns, composed, operator
 from timely_spark.operators.join import How, Join, Keys, check_how, matching_keys, other_columns
 from timely_spark.operators.rows import computed
@@ -34,6 +34,8 @@ class JoinChanges(Join):
         super().__init__(on, columns)
         #: the side that reads the trace of an `Arrange`
         self.shared = shared
+        #: the compaction frontier, and what readers had received of the shared trace, as of the last change
+        self._compacted = 0, 0
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Consolidate the changes."""
@@ -41,18 +43,32 @@ class JoinChanges(Join):
 
     def stored(self, side: int, time: Any) -> Arrangement:
         """The trace of a side."""
-        return index_of(self._context, side).state if side == self.shared else self.sides[side]
+        if side == self.shared:
+            return index_of(self._context, side).state
+        self._merge(side)
+        return self.sides[side]
 
     def store(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Add changes to the trace of their side, unless it is shared."""
         if edge == self.shared:
             return
         since = self._context.since_here()
-        if self.shared is None:
-            insert(self.sides[edge], batch, time, since)
-        else:
+        received = 0
+        if self.shared is not None:
             index = index_of(self._context, self.shared)
-            insert(self.sides[edge], numbered(batch, index.sequence), time, since, index.received(since))
+            batch, received = numbered(batch, index.sequence), index.received(since)
+        self._compacted = since, received
+        insert(self.sides[edge], batch, time, *self._compacted, merge=False)
+
+    def _merge(self, side: int) -> None:
+        """Merge what was stored: in a loop often no iteration but the first looks a side up."""
+        self.sides[side].merge(consolidation(*self._compacted))
+
+    def checkpoint(self) -> Mapping[str, Any]:
+        """The traces, merged."""
+        for side in range(len(self.sides)):
+            self._merge(side)
+        return {"sides": self.sides} if any(map(len, self.sides)) else {}
 
     def send_pairs(self, edge: int, time: Any, mine: pa.Table, probe: Indices, found: pa.Table) -> None:
         """Send the products of the changes."""

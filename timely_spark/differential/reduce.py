@@ -14,6 +14,7 @@ from timely_spark.differential.working import HasNulls, Side, Values, WorkingSet
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.history import stamped
+from timely_spark.state.keys import FEW
 
 
 class Reduce(BufferingVertex):
@@ -44,7 +45,9 @@ class Reduce(BufferingVertex):
         return None if self.shared else self._partial
 
     def _partial(self, edge: int, batch: pa.Table) -> pa.Table:
-        return consolidate(self.logic.partial(batch))
+        partial = self.logic.partial(batch)
+        # consolidating few rows takes longer than sending them; the working set adds them up
+        return partial if partial.num_rows < FEW else consolidate(partial)
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Consolidate the changes."""
@@ -100,7 +103,10 @@ class Reduce(BufferingVertex):
             self.interesting.setdefault(self._context.times.decode(moment), []).append(keys)
         for trace, side in ((self.input, work.records), (self.output, work.results)):
             if side.fresh:
-                trace.insert(narrowed(pa.concat_tables(side.fresh)), compact=consolidation(self._since))
+                few = [one for one in side.fresh if one.num_rows < FEW]  # see `_partial`
+                many = [one for one in side.fresh if one.num_rows >= FEW]
+                rows = pa.concat_tables([*many, *([consolidate(pa.concat_tables(few))] if few else [])])
+                trace.insert(narrowed(rows), compact=consolidation(self._since))
 
     def checkpoint(self) -> Mapping[str, Any]:
         """The traces, the buffered changes and the interesting times."""

@@ -21,6 +21,9 @@ from timely_spark.state.keys import flat, run_starts
 GROUP = "__timely_group"
 """The column with a number for each key of a call; rows are sorted by it."""
 
+Rows = list[npt.NDArray[np.int64]]
+"""Rows as integer columns: the number of the key, the number of the value, and the weights."""
+
 
 @dataclass(frozen=True, slots=True)
 class Logic:
@@ -39,6 +42,18 @@ class Logic:
         of `partial` without the keys, consolidated. Out: `GROUP`, the results, `DIFF`.
         """
         raise NotImplementedError
+
+    def numbered(self, rows: Rows, values: list[pa.Field]) -> tuple[Rows, list[pa.Field]] | None:
+        """As `results` with each key, for rows whose values are integers; None: only `results` can.
+
+        Args:
+            rows: sorted by group and value, consolidated.
+            values: the column of the values; or none, then all values are 0.
+
+        Returns:
+            The results in the order of their groups, and the column of their values, or none.
+        """
+        return None
 
 
 def _starts(inputs: pa.Table) -> npt.NDArray[np.int64]:
@@ -69,6 +84,11 @@ class Count(Logic):
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The counts."""
         return pa.table({GROUP: inputs[GROUP], self.out: inputs[DIFF], DIFF: _ones(inputs.num_rows)})
+
+    def numbered(self, rows: Rows, values: list[pa.Field]) -> tuple[Rows, list[pa.Field]]:
+        """The counts."""
+        groups, _, counts = rows
+        return [groups, counts, np.ones_like(counts)], [pa.field(self.out, pa.int64())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +194,16 @@ class Extreme(Logic):
         groups = inputs.column(GROUP).take(starts)
         return pa.table({GROUP: groups, self.value: best, DIFF: _ones(len(starts))})
 
+    def numbered(self, rows: Rows, values: list[pa.Field]) -> tuple[Rows, list[pa.Field]]:
+        """The first or last of the values of each group."""
+        groups, numbers, counts = rows
+        if (counts <= 0).any():
+            groups, numbers = groups[counts > 0], numbers[counts > 0]
+        best = run_starts(groups)
+        if self.greatest:
+            best = np.append(best, len(groups))[1:] - 1
+        return [groups[best], numbers[best], np.ones_like(best)], values
+
 
 @dataclass(frozen=True, slots=True)
 class TopK(Logic):
@@ -207,13 +237,21 @@ class Threshold(Logic):
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The records with the function's multiplicities."""
-        counts = np.asarray(self.function(numbers(inputs, DIFF)))
-        if counts.shape != (inputs.num_rows,) or counts.dtype.kind not in "biu":
-            msg = f"the function gave {counts.dtype} of shape {counts.shape} for {inputs.num_rows} counts"
+        inputs = replaced(inputs, DIFF, self._counts(numbers(inputs, DIFF)))
+        return inputs.filter(pc.not_equal(inputs.column(DIFF), 0))
+
+    def numbered(self, rows: Rows, values: list[pa.Field]) -> tuple[Rows, list[pa.Field]]:
+        """The records with the function's multiplicities."""
+        counts = self._counts(rows[-1])
+        return [each[counts != 0] for each in (*rows[:-1], counts)], values
+
+    def _counts(self, given: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        counts = np.asarray(self.function(given))
+        if counts.shape != given.shape or counts.dtype.kind not in "biu":
+            msg = f"the function gave {counts.dtype} of shape {counts.shape} for {len(given)} counts"
             hint = "compute whole numbers with the array, as in lambda counts: counts > 1."
             raise SchemaError(msg, hint=hint)
-        inputs = replaced(inputs, DIFF, counts.astype(np.int64))
-        return inputs.filter(pc.not_equal(inputs.column(DIFF), 0))
+        return counts.astype(np.int64)
 
 
 def present(counts: npt.NDArray[np.int64]) -> Any:

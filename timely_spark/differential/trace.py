@@ -63,15 +63,18 @@ def numbers(table: pa.Table, column: str) -> npt.NDArray[Any]:
     return values
 
 
-def insert(state: Arrangement, changes: pa.Table, time: Any, since: int, received: int = 0) -> None:
+def insert(
+    state: Arrangement, changes: pa.Table, time: Any, since: int, received: int = 0, *, merge: bool = True
+) -> None:
     """Add changes at a time to a trace, which is compacted as its batches merge.
 
     Args:
         since: the compaction frontier: no change arrives at an earlier epoch.
         received: all readers have the changes up to this sequence number: they are not distinguished.
+        merge: as in `Arrangement.insert`.
     """
     check_since(time, since)
-    state.insert(narrowed(stamped(changes, time)), compact=consolidation(since, received))
+    state.insert(narrowed(stamped(changes, time)), compact=consolidation(since, received), merge=merge)
 
 
 def narrowed(changes: pa.Table) -> pa.Table:

@@ -16,17 +16,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from timely_spark.differential.reducers import GROUP, Logic
-from timely_spark.differential.trace import labels_of, numbers, weights_of
+from timely_spark.differential.reducers import GROUP, Logic, Rows
+from timely_spark.differential.trace import DIFF, labels_of, numbers, weights_of
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.codes import runs
 from timely_spark.state.history import Coordinates, by_join, times_of
-from timely_spark.state.keys import Hashes, Indices, group
-
-Rows = list[Indices]
-"""Rows as integer columns: the number of the key, the number of the value, and the weights."""
-
-_NUMBER = "__timely_number"
+from timely_spark.state.keys import Hashes, Indices, exact, group, hashes, same
 
 
 class HasNulls(Exception):
@@ -40,29 +35,52 @@ class Numbering:
         self.columns = list(columns)
         #: the distinct rows, by number
         self.table: pa.Table | None = None
-        self._index = Arrangement(self.columns)
+        #: ascending hashes of rows and the rows' numbers; each run is at least twice as long as the next
+        self._runs: list[tuple[Hashes, Indices]] = []
 
     def of(self, table: pa.Table) -> tuple[Indices, pa.Table, Hashes, Indices]:
         """The number of each row; and the rows that were not numbered before, their hashes and numbers."""
         table = table.select(self.columns)
-        hashed = self._index.hashes(table)
+        hashed = hashes(table, self.columns)
         groups = group(table, self.columns, hashed)
         each, hashed = table.take(pa.array(groups.firsts)), hashed[groups.firsts]
-        made = np.full(each.num_rows, -1, np.int64)
-        probe, found = self._index.matches(each, self.columns, hashed, columns=[_NUMBER])
-        if len(probe):
-            made[probe] = numbers(found, _NUMBER)
+        made = self._known(each, hashed)
         (new,) = (made < 0).nonzero()
         used = 0 if self.table is None else self.table.num_rows
         made[new] = np.arange(used, used + len(new))
         fresh, hashed = (each, hashed) if len(new) == len(made) else (each.take(pa.array(new)), hashed[new])
         if len(new):
-            self._index.insert(fresh.append_column(_NUMBER, pa.array(made[new])), hashed)
             both = fresh if self.table is None else pa.concat_tables([self.table, fresh])
             self.table = both.combine_chunks()
+            self._add(hashed, made[new])
         which = np.empty(table.num_rows, np.int64)
         which[groups.order] = made[groups.ids]
         return which, fresh, hashed, made[new]
+
+    def _known(self, rows: pa.Table, hashed: Hashes) -> Indices:
+        """The numbers of rows; -1 of those without."""
+        found = np.full(len(hashed), -1, np.int64)
+        sure = self.table is not None and all(exact(each, self.columns) for each in (rows, self.table))
+        for known, numbered in self._runs:
+            who, at = np.arange(len(hashed)), known.searchsorted(hashed)
+            while len(who):
+                equal = known.take(at, mode="clip") == hashed[who]
+                equal &= at < len(known)
+                who, at = who[equal], at[equal]
+                if sure or not len(who):
+                    found[who] = numbered[at]
+                    break
+                right = same(self.rows(numbered[at]), rows.take(pa.array(who)), self.columns, self.columns)
+                found[who[right]] = numbered[at[right]]
+                who, at = who[~right], at[~right] + 1  # other rows with this hash
+        return found
+
+    def _add(self, hashed: Hashes, numbered: Indices) -> None:
+        self._runs.append((hashed, numbered))
+        while len(self._runs) > 1 and len(self._runs[-2][0]) < 2 * len(self._runs[-1][0]):
+            hashed, numbered = (np.concatenate(each) for each in zip(*self._runs[-2:], strict=True))
+            order = np.argsort(hashed, kind="stable")  # two sorted runs: linear
+            self._runs[-2:] = [(hashed[order], numbered[order])]
 
     def among(self, *which: Indices) -> Indices:
         """The distinct numbers of several arrays, ascending."""
@@ -143,12 +161,12 @@ class Values:
     def __init__(self, *, plain: bool) -> None:
         #: whether a single integer column is used as its own number
         self.plain = plain
-        self._fields: list[pa.Field] = []
+        self.fields: list[pa.Field] = []
         self._numbering: Numbering | None = None
 
     def numbers(self, table: pa.Table, columns: Sequence[str]) -> Indices:
         """The number of each row."""
-        self._fields = [table.schema.field(column) for column in columns]
+        self.fields = [table.schema.field(column) for column in columns]
         if not columns:
             return np.zeros(table.num_rows, np.int64)
         if self._is_plain():
@@ -162,13 +180,17 @@ class Values:
     def columns(self, which: Indices) -> dict[str, Any]:
         """The values with these numbers, by column."""
         if self._is_plain():
-            return {self._fields[0].name: pa.array(which, self._fields[0].type)}
-        if self._numbering is None or not self._fields:
+            return {self.fields[0].name: pa.array(which, self.fields[0].type)}
+        if self._numbering is None or not self.fields:
             return {}
         return dict(zip(self._numbering.columns, self._numbering.rows(which).columns, strict=True))
 
     def _is_plain(self) -> bool:
-        return self.plain and len(self._fields) == 1 and pa.types.is_signed_integer(self._fields[0].type)
+        return len(self.fields) == 1 and self.are_numbers(self.fields)
+
+    def are_numbers(self, fields: Sequence[pa.Field]) -> bool:
+        """Whether values of these columns are their own numbers, or there are no columns."""
+        return not fields or (self.plain and [pa.types.is_signed_integer(f.type) for f in fields] == [True])
 
 
 @dataclass
@@ -321,10 +343,7 @@ class WorkingSet:
         """The changes of the results of keys, after more records have been accumulated."""
         rows = consolidated(self.records.parts(affected, arrived))
         self.records.accumulated.replace(affected, rows)
-        made: list[Rows] = []
-        if rows and len(rows[0]):
-            table = self.logic.results(named, self.records.table(rows))
-            made = [self.results.coded(numbers(table, GROUP), table, [GROUP])]
+        made = [self._results(named, rows)] if rows and len(rows[0]) else []
         before = self.results.parts(affected, old)
         self.results.accumulated.replace(affected, made[0] if made else [])
         changed = consolidated([*made, *([*rows[:2], -rows[2]] for rows in before)])
@@ -334,6 +353,17 @@ class WorkingSet:
         return pa.Table.from_arrays(
             [*keys.columns, *results.columns[1:]], [*keys.schema.names, *results.schema.names[1:]]
         )
+
+    def _results(self, named: pa.Table, rows: Rows) -> Rows:
+        """The results of accumulated records."""
+        records, results = self.records.values, self.results.values
+        made = self.logic.numbered(rows, records.fields) if records.are_numbers(records.fields) else None
+        if made is None or not results.are_numbers(made[1]):
+            table = self.logic.results(named, self.records.table(rows))
+            return self.results.coded(numbers(table, GROUP), table, [GROUP])
+        rows, results.fields = made
+        self.results.weights = [DIFF]
+        return rows
 
     def requests(self) -> list[int]:
         """The iterations with later rows for which no notification was requested yet."""

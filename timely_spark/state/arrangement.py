@@ -24,6 +24,8 @@ LIMIT = 1 << 21
 """Rows of the largest batch; an insertion merges at most twice as many, and its own a few times."""
 _LARGE = LIMIT >> 4
 _LEVELS = 16
+#: so many recent batches are merged in any case
+_MANY = 32
 _U = np.uint64
 _HALF = _U(32)
 _REST = _U((1 << 32) - 1)
@@ -120,10 +122,21 @@ class Arrangement:
         h, within = hashes(table, on[: len(self.keys)]), on[len(self.keys) :]
         return paired(h, hashes(table, within)) if within else h
 
-    def insert(self, table: pa.Table, hashed: Hashes | None = None, compact: Compact | None = None) -> None:
-        """Add rows. `compact` may drop or combine rows whenever batches are merged.
+    def insert(
+        self,
+        table: pa.Table,
+        hashed: Hashes | None = None,
+        compact: Compact | None = None,
+        *,
+        merge: bool = True,
+    ) -> None:
+        """Add rows.
 
-        Batches are merged here only, so the batches depend on the insertions, not on checkpoints or look-ups.
+        Args:
+            table: the rows.
+            hashed: their hashes.
+            compact: may drop or combine rows whenever batches are merged.
+            merge: False: leave merging to `merge`, unless there are many batches.
         """
         if not table.num_rows:
             return
@@ -132,7 +145,17 @@ class Arrangement:
             order = in_order(h)
             h, table = h[order], table.take(pa.array(order))
         self.recent.append(Batch.of(h, table.combine_chunks()))
-        left = _merged(self.recent, compact, 2 * LIMIT + _LEVELS * len(h))
+        if merge or len(self.recent) > _MANY:
+            self.merge(compact)
+
+    def merge(self, compact: Compact | None = None) -> None:
+        """Merge batches until each is at least twice as large as the next.
+
+        Look-ups merge nothing, so that the batches of a trace do not depend on its readers.
+        """
+        if not self.recent:
+            return
+        left = _merged(self.recent, compact, 2 * LIMIT + _LEVELS * len(self.recent[-1].hashes))
         while self.recent and len(self.recent[0].hashes) >= _LARGE:
             self._split(self.recent.pop(0))
         for lane in self.lanes:
@@ -279,18 +302,16 @@ def _runs(
     if among and by_hash is not None:
         first, last = asked.searchsorted(part.hashes[0] & ~rest), asked.searchsorted(part.hashes[-1], "right")
         asked, by_hash = asked[first:last], by_hash[first:last]
-    if part.distinct and not rest:  # none or one for each: half the work
-        low = part.hashes[:-1].searchsorted(asked)
-        (who,) = (part.hashes[low] == asked).nonzero()
-        return low[who], who if by_hash is None else by_hash[who]
     low = part.hashes.searchsorted(asked)
-    counts = part.hashes.searchsorted(asked | rest, "right") - low
+    (some,) = (part.hashes.take(low, mode="clip") & ~rest == asked).nonzero()
+    low, who = low[some], some if by_hash is None else by_hash[some]
+    if (part.distinct and not rest) or not len(some):
+        return low, who
+    counts = part.hashes.searchsorted(asked[some] | rest, "right") - low
     if most is not None:
         np.minimum(counts, most, out=counts)
-    (some,) = counts.nonzero()
-    low, counts, who = low[some], counts[some], some if by_hash is None else by_hash[some]
     ends = counts.cumsum()
-    within = np.arange(ends[-1] if len(ends) else 0) - (ends - counts).repeat(counts)
+    within = np.arange(ends[-1]) - (ends - counts).repeat(counts)
     return low.repeat(counts) + within, who.repeat(counts)
 
 
@@ -310,21 +331,22 @@ def _merged(parts: list[Batch], compact: Compact | None, rows: int) -> int:
     Returns:
         The number of rows that are left of `rows`.
     """
-    # all pairs: a batch from which rows were dropped, or that was too large to be merged, may be anywhere
-    for at in range(len(parts) - 1, 0, -1):
-        if at >= len(parts):  # no row was left of the pair behind
-            continue
-        one, two = parts[at - 1 : at + 1]
-        both = len(one.hashes) + len(two.hashes)
-        if len(one.hashes) >= 2 * len(two.hashes) or both > rows:
-            continue
-        rows -= both
-        h, table = np.concatenate([one.hashes, two.hashes]), _concat([one.table, two.table])
-        order = np.argsort(h, kind="stable")  # two sorted runs: linear
-        h, table = h[order], table.take(order)
-        if compact is not None:
-            h, table = compact(h, table)
-        parts[at - 1 : at + 1] = [Batch.of(h, table.combine_chunks())] if len(h) else []
+    end = len(parts)
+    while (
+        end > 0
+    ):  # all of them: a batch from which rows were dropped, or that was too large, may be anywhere
+        first, size = end - 1, len(parts[end - 1].hashes)
+        while first and (more := len(parts[first - 1].hashes)) < 2 * size and size + more <= rows:
+            first, size = first - 1, size + more
+        if end - first > 1:
+            rows -= size
+            h = np.concatenate([part.hashes for part in parts[first:end]])
+            order = np.argsort(h, kind="stable")  # a few sorted runs: linear
+            h, table = h[order], _concat([part.table for part in parts[first:end]]).take(order)
+            if compact is not None:
+                h, table = compact(h, table)
+            parts[first:end] = [Batch.of(h, table.combine_chunks())] if len(h) else []
+        end = first
     return rows
 
 
