@@ -21,7 +21,7 @@ def connected_components(
     A node is present while it has an edge, or a self-loop; parallel edges count as one.
 
     Outside loops, each worker maintains a spanning forest of its edges and sends the forest's changes to one
-    worker: one exchange, however long the paths are, and an epoch costs the affected nodes. Inside a loop,
+    worker: two exchanges, however long the paths are, and an epoch costs the affected nodes. Inside a loop,
     labels propagate from neighbour to neighbour: as many iterations as the longest shortest path from a least
     node.
 
@@ -42,6 +42,8 @@ def connected_components(
     Raises:
         GraphError: `edges` is no collection.
         SchemaError: a column is missing, or the ends are not of one flat type.
+
+    Source: Borůvka, O jistém problému minimálním, 1926, for the forest of each worker.
     """
     graph = edges_of("connected_components", edges, src, dst)
     if graph.scope.graph_scope.parent is None:
@@ -61,9 +63,10 @@ def strongly_connected_components(
 
     The outer loop keeps the edges whose ends are reached from the same least node and reach the same least
     node, until nothing changes: then all edges left are on cycles, and the label of an end is its component.
-    Each outer iteration runs an inner loop in both directions at once, as long as labels propagate. An epoch
-    costs the labels that change, in the iterations in which they change, and their edges. Integer labels
-    propagate in order of magnitude, so that few are retracted: number the nodes from 1 if you can.
+    Each outer iteration runs an inner loop in both directions at once, as long as labels propagate; an inner
+    iteration has one exchange. An epoch costs the labels that change, in the iterations in which they change,
+    and their edges. Integer labels propagate in order of magnitude, so that few are retracted: number the
+    nodes from 1 if you can.
 
     Args:
         edges: the edges.
@@ -83,6 +86,8 @@ def strongly_connected_components(
     Raises:
         GraphError: `edges` is no collection.
         SchemaError: a column is missing, or the ends are not of one flat type.
+
+    Source: `scc` of differential dataflow.
     """
     graph = edges_of("strongly_connected_components", edges, src, dst).distinct()
     loop = graph.scope.inner()

@@ -85,8 +85,8 @@ def distance_bounds(
     landmark is on a shortest path. A pair without a common landmark has no row. (Bounds of floating weights
     are rounded as their sums are.)
 
-    There is no loop: two joins and two reductions. An epoch costs the changed pairs times the landmarks, and
-    the pairs of each node with a changed distance.
+    There is no loop: two joins and two reductions, of seven exchanges. An epoch costs the changed pairs times
+    the landmarks, and the pairs of each node with a changed distance.
 
     Args:
         distances: the result of `landmarks`.
@@ -110,6 +110,8 @@ def distance_bounds(
     Raises:
         GraphError: `distances` or `pairs` is no collection.
         SchemaError: a column is missing, or nodes are not of one type.
+
+    Source: Potamias et al., Fast shortest path distance estimation in large networks, CIKM 2009.
     """
     distances.check("distance_bounds", pairs)
     check_columns("distance_bounds", distances.schema, ["node", "landmark", "distance"], keys=True)

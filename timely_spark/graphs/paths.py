@@ -27,8 +27,8 @@ def bfs(
 ) -> Collection:
     """For each node that a root reaches, the least number of edges from a root.
 
-    Takes as many iterations as the greatest distance. An epoch costs the nodes whose distance changes, in the
-    iterations in which it changes, and their edges.
+    Takes as many iterations as the greatest distance, of one exchange each. An epoch costs the nodes whose
+    distance changes, in the iterations in which it changes, and their edges.
 
     Args:
         edges: the directed edges. For both directions: ``edges.concat(edges.select(src="dst", dst="src"))``.
@@ -49,6 +49,8 @@ def bfs(
     Raises:
         GraphError: `edges` or `roots` is no collection.
         SchemaError: a column is missing, or ends and roots are not of one flat type.
+
+    Source: `bfs` of differential dataflow.
     """
     graph = edges_of("bfs", edges, src, dst)
     start = nodes_of("bfs", roots, node, graph.schema.field("src").type)
@@ -71,8 +73,8 @@ def sssp(
 
     Integer distances are exact. Distances of doubles are summed edge by edge from the root, as in Dijkstra's
     algorithm, so to the last bit they do not depend on past changes. Takes as many iterations as the shortest
-    paths have edges; an epoch costs the nodes whose distance changes, in the iterations in which it changes,
-    and their edges.
+    paths have edges, of one exchange each; an epoch costs the nodes whose distance changes, in the iterations
+    in which it changes, and their edges.
 
     Args:
         edges: the directed edges.
@@ -96,6 +98,8 @@ def sssp(
         GraphError: `edges` or `roots` is no collection.
         SchemaError: a column is missing, ends and roots are not of one flat type, or weights no numbers.
         VertexError: when it runs: a weight is null, negative or not finite; a distance is too large.
+
+    Source: the algorithm of Bellman (1958) and Ford (1956).
     """
     graph = weighed("sssp", edges, src, dst, weight)
     start = nodes_of("sssp", roots, node, graph.schema.field("src").type)

@@ -40,6 +40,8 @@ def triangles(
     Raises:
         GraphError: `edges` is no collection.
         SchemaError: a column is missing, or the ends are not of one flat type.
+
+    Source: Ammar et al., VLDB 2018 (see `wcoj`).
     """
     src_, dst_ = pc.field("src"), pc.field("dst")
     forward = src_ < dst_
