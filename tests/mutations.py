@@ -22,6 +22,16 @@ _OWN = [
 _DEFINED = "tests/times/test_own.py::test_operators_at_times_of_two_coordinates"
 _SCOPES = ["tests/times/test_refined.py", "tests/operators/test_scopes.py"]
 _LOG = ["tests/spark/test_log.py", *_DRIVER]
+_PIPE = [
+    f"tests/operators/test_pipe.py::test_{name}"
+    for name in (
+        "a_program_that_is_killed_in_the_middle_is_started_again",
+        "notifications_and_state_are_those_of_a_vertex_whatever_crashes",
+        "one_program_serves_a_worker_for_many_batches",
+        "state_that_only_the_program_reads_is_not_rescaled",
+        "several_inputs_and_outputs_and_a_loop",
+    )
+]
 
 GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
     # -- times -----------------------------------------------------------------------------------------------
@@ -440,6 +450,17 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         "operators/route.py",
         ["tests/operators/test_route.py"],
         [("times.delay(stream.stage.scope.depth, int(epochs))", "times.delay(stream.stage.scope.depth, 1)")],
+    ),
+    (
+        "operators/pipe.py",
+        _PIPE,
+        [
+            ("        self._calls.append((head, body))\n", ""),
+            ("        if program.holds == self._holds:\n", "        if program.holds:\n"),
+            ("                if not error.ended or not left:", "                if True:"),
+            ('        if any(not state["table"] for state in states):', "        if False:"),
+            ("            self._finalizer.detach()\n", ""),
+        ],
     ),
     # -- differential and graphs -----------------------------------------------------------------------------
     (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import shutil
@@ -16,9 +17,11 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.coordinator.migrate import migrate
-from timely_spark.errors import CapabilityError, GraphError, VertexError
+from timely_spark.errors import CapabilityError, GraphError, StateError, VertexError
+from timely_spark.graph import Partition
+from timely_spark.operators import pipe
 from timely_spark.operators import program as module
-from timely_spark.state.keys import to_bytes
+from timely_spark.state.keys import partitioned, to_bytes
 from timely_spark.testing import Simulation, run
 
 ROOT = Path(__file__).parents[2]
@@ -126,12 +129,14 @@ def test_state_that_only_the_program_reads_is_not_rescaled() -> None:
     simulation.run()
     with pytest.raises(VertexError, match=r"(?s)'it'.*state that only it can read.*Hint: start with"):
         move(simulation, made, 3)
-    # a table without the columns of the key
-    other = pa.table({"m": [1]})
+
+
+def test_a_state_without_the_columns_of_the_key_is_not_rescaled() -> None:
     vertex = ts.ExternalVertex(perl(FORWARD))
-    states = [{"state": to_bytes(other), "table": True}]
-    with pytest.raises(KeyError, match="n"):
-        vertex.repartition(states, 2, lambda _, table: [table.select(["n"])] * 2)
+    states = [{"state": to_bytes(pa.table({"m": [1]})), "table": True}]
+    key = Partition(("n",))
+    with pytest.raises(StateError, match=r"(?s)state with columns \(m int64\).*n.*Hint: answer"):
+        vertex.repartition(states, 2, lambda _, table: list(partitioned(table, key, 2).values()))
 
 
 def test_a_program_without_state_is_rescaled() -> None:
@@ -176,11 +181,16 @@ def test_one_program_serves_a_worker_for_many_batches(tmp_path: Path) -> None:
     for epoch in range(5):
         simulation.send("x", [epoch, epoch + 1, epoch + 2, epoch + 3])
         simulation.run()
+        gc.collect(0)  # vertices of batches before
     opened = [line.split() for line in started.read_text().splitlines()]
     assert sorted(worker for _, worker in opened) == ["0", "1"], "each worker opens its program once"
 
 
-def test_a_program_that_is_killed_in_the_middle_is_started_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", [1 << 20, 0])  # 0: the state is asked for after each call
+def test_a_program_that_is_killed_in_the_middle_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    monkeypatch.setattr(pipe, "_REPLAYED_BYTES", kept)
     # it dies once in the second call of its second batch, after it has answered half
     once = tmp_path / "once"
     count = f"""
@@ -260,6 +270,17 @@ def test_a_program_may_answer_while_it_reads() -> None:
     simulation.send("x", many)
     simulation.run()
     assert simulation.captured["out"].epochs[0].num_rows == 300_000
+
+
+def test_a_program_that_ends_between_two_batches_costs_no_attempt() -> None:
+    mortal = FORWARD + 'if ($m->{verb} eq "checkpoint") { print qq({"verb":"done"}\\n); exit }'
+    made = flow(perl(mortal), attempts=1)
+    simulation = Simulation(made)
+    for n in range(3):
+        simulation.send("x", [n])
+        simulation.run()
+        [*module._unused.values()][-1]._process.wait(10)  # the one that was put back last
+    assert simulation.captured["out"].rows() == {n: [(n,)] for n in range(3)}
 
 
 def test_programs_that_are_not_used_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from timely_spark.errors import GraphError, StateError, TimelyError
-from timely_spark.graph import Partitioner, SchemaLike, States, Vertex, caller, operator, whole
+from timely_spark.graph import Partitioner, SchemaLike, States, Vertex, caller, describe, operator, whole
 from timely_spark.operators.custom import Columns, add_vertex
 from timely_spark.operators.program import VERSION, Answer, Program, ProgramError, put_back, reused, shown
 from timely_spark.state.keys import from_bytes, to_bytes
@@ -202,7 +202,13 @@ class ExternalVertex(Vertex):
                 "columns by which the first input is partitioned."
             )
             raise StateError(msg, hint=hint)
-        parts = [partition(0, from_bytes(state["state"])) for state in states]
+        tables = [from_bytes(state["state"]) for state in states]
+        try:
+            parts = [partition(0, table) for table in tables]
+        except (KeyError, pa.ArrowInvalid) as error:
+            msg = f"{shown(self.command)} has state with columns ({describe(tables[0].schema)}): {error}"
+            hint = "answer 'checkpoint' by a table with the columns by which the first input is partitioned."
+            raise StateError(msg, hint=hint) from error
         made = [pa.concat_tables(each) for each in zip(*parts, strict=True)]
         return [{"state": to_bytes(one), "table": True} for one in made]
 

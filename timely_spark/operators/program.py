@@ -223,6 +223,11 @@ class Program:
 
     # -- its life --------------------------------------------------------------------------------------------
 
+    @property
+    def runs(self) -> bool:
+        """Whether the program has not ended."""
+        return self._process.poll() is None
+
     def kill(self) -> None:
         """End the program at once."""
         self._process.kill()
@@ -255,9 +260,13 @@ _lock = threading.Lock()
 
 
 def reused(key: tuple[Any, ...]) -> Program | None:
-    """The program that was put back under this key; None: there is none."""
+    """The program that was put back under this key, if it has not ended; None: there is none."""
     with _lock:
-        return _unused.pop((os.getpid(), *key), None)
+        program = _unused.pop((os.getpid(), *key), None)
+    if program is None or program.runs:
+        return program
+    program.kill()
+    return None
 
 
 def put_back(key: tuple[Any, ...], program: Program) -> None:
