@@ -46,8 +46,10 @@ transaction.state.log.min.isr=1
 
 def classpath() -> str:
     """The broker's jars, fetched if they are not there yet."""
-    if CLASSPATH.exists() and all(map(os.path.exists, (text := CLASSPATH.read_text()).split(os.pathsep))):
-        return text
+    if CLASSPATH.exists():
+        text = CLASSPATH.read_text().strip()
+        if all(map(os.path.exists, text.split(os.pathsep))):
+            return text
     import pyspark
 
     (ivy,) = Path(pyspark.__file__).parent.glob("jars/ivy-*.jar")
@@ -59,9 +61,9 @@ def classpath() -> str:
     if done.returncode or not fetched.exists():
         message = f"Kafka's jars were not fetched: is Maven Central reachable?\n{done.stdout[-2000:]}"
         raise RuntimeError(message)
-    run_path(str(PREPARE))["verify"](fetched.read_text().split(os.pathsep))
+    run_path(str(PREPARE))["verify"](fetched.read_text().strip().split(os.pathsep))
     fetched.replace(CLASSPATH)
-    return CLASSPATH.read_text()
+    return CLASSPATH.read_text().strip()
 
 
 class Broker:
