@@ -28,10 +28,14 @@ gc.disable()
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 # The tests' files are in memory where there is room: some disks take milliseconds to sync or remove a file.
-# All processes of the run inherit the folder, also the JVMs; the first one removes it.
-MEMORY, ROOM = "/dev/shm", 8 << 30
-OWN = None
-if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
+# All processes of the run inherit the folder, and JVMs load libraries from it; the first one removes it.
+MEMORY, ROOM, OWN = "/dev/shm", 8 << 30, None
+if (
+    "TMPDIR" not in os.environ
+    and os.access(MEMORY, os.W_OK)
+    and shutil.disk_usage(MEMORY).free > ROOM
+    and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
+):
     OWN = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="tests-", dir=MEMORY)
     tempfile.tempdir = None  # found anew
 # Spark's Python processes import the installed PySpark, which is compiled, not its zip (`conf/prepare.py`).
