@@ -128,7 +128,7 @@ def churn(seed: int, *, nodes: int, epochs: int, size: int) -> list[Changes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in (1, 2))])
 @pytest.mark.parametrize(("levels", "few"), [(1, 4096), (64, 2), (64, 4096)])
 def test_a_forest_changes_little_per_edge(
     seed: int, levels: int, few: int, monkeypatch: pytest.MonkeyPatch
@@ -192,7 +192,7 @@ def test_null_is_a_node_after_all_others() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in (1, 2))])
 def test_crashes_and_schedules_do_not_change_the_result(seed: int) -> None:
     check_run(churn(seed, nodes=20, epochs=12, size=8), workers=3, seed=seed, crashes=0.3)
 
@@ -298,7 +298,7 @@ def rescaled(simulation: Simulation, workers: int, flow: ts.Dataflow | None = No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [[2, 3, 1, 4], [1, 2], [4, 4, 2, 2]])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in (1, 2))])
 def test_rescaling_continues_from_the_forests_that_were_sent(steps: list[int], seed: int) -> None:
     simulation, oracle = Simulation(graph_flow(), workers=steps[0]), Oracle()
     seen = dict.fromkeys(("forest", "components"), 0)
@@ -319,7 +319,7 @@ def test_rescaling_continues_from_the_forests_that_were_sent(steps: list[int], s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.campaign) for n in (2, 3, 4, 5))])
 @pytest.mark.parametrize("in_flight", [False, True])
 def test_after_rescaling_workers_without_edges_send_their_changes_too(seed: int, *, in_flight: bool) -> None:
     draw = random.Random(seed)
@@ -402,7 +402,7 @@ def test_a_hub_that_loses_an_edge_does_not_cost_its_degree(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in (1,))])
 @pytest.mark.parametrize("near", [0, 4, 1000])
 def test_a_subtree_is_rerooted_whatever_the_rest_of_its_tree_may_cost(
     seed: int, near: int, monkeypatch: pytest.MonkeyPatch

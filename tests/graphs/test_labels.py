@@ -96,7 +96,7 @@ def test_nodes_may_be_of_other_types(follows, changing, named, kind) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in (1,))])
 def test_epochs_may_be_in_flight_together(follows, changing, seed) -> None:
     given = {"edges": (LONGS, changing(8, 14, 5, seed=3))}
 

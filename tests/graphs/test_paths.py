@@ -42,7 +42,7 @@ def nearest(edges: list[tuple[Any, ...]], roots: list[tuple[Any]]) -> Iterable[t
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("workers", "seed"), [(1, None), (2, 0), (3, 1)])
-@pytest.mark.parametrize("graph", range(3))
+@pytest.mark.parametrize("graph", [2, *(pytest.param(n, marks=pytest.mark.campaign) for n in (0, 1))])
 def test_roots_and_edges_are_inserted_and_deleted(follows, changing, workers, seed, graph) -> None:
     edges = changing(12, 18 + 6 * graph, 8, seed=graph)
     roots = [[(1, 1)], [(2, 1), (40, 1)], [(1, -1)], [], [(2, -1), (40, -1)], [(1, 1), (1, 1)], [(1, -1)]]
@@ -117,7 +117,7 @@ def test_nodes_may_be_texts(follows, changing, named) -> None:
     follows(bfs, hops, given, workers=2)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in (1, 2))])
 def test_epochs_may_be_in_flight_together(follows, changing, seed) -> None:
     given = {"edges": (LONGS, changing(12, 18, 8, seed=3)), "roots": ("node long", [[(1, 1)], [(2, 1)]])}
 

@@ -133,7 +133,9 @@ def values(file: Path) -> dict[int, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize(("workers", "epochs"), [(1, 1), (2, 3), (3, 6)])
+@pytest.mark.parametrize(
+    ("workers", "epochs"), [(1, 1), (2, 3), pytest.param(3, 6, marks=pytest.mark.campaign)]
+)
 def test_the_last_epoch_is_the_reference(written, algorithm, directed, workers, epochs) -> None:
     prefix, nodes, edges = written(directed, seed=workers)
     root = int(Path(f"{prefix}.properties").read_text().split()[-1])

@@ -48,7 +48,7 @@ def test_a_small_change_writes_a_small_part_of_a_large_state(memory: Any) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in (1, 2, 3))])
 def test_what_is_kept_apart_changes_no_answer(
     workers: int,
     seed: int,

@@ -57,7 +57,7 @@ def rows_at(captured: Any, at: int | None = None) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.campaign) for n in (2, 3))])
 def test_who_attaches_late_has_the_records_of_each_epoch_from_then_on(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
     crashes = draw.choice([0.0, 0.3])

@@ -74,7 +74,7 @@ def direct() -> dict[int, list[Any]]:
 # -- in the simulator ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.campaign) for n in (2, 3, 4, 5))])
 def test_a_replay_beside_the_running_capture_has_its_epochs_under_any_schedule(
     seed: int, tmp_path: Path
 ) -> None:
@@ -356,7 +356,7 @@ def test_the_runtime_replays(begin: Any, tmp_path: Path) -> None:
     assert released == {epoch: set(rows) for epoch, rows in direct().items() if rows}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.campaign) for n in (2, 3))])
 def test_a_replay_beside_a_capture_that_is_killed_stalled_and_rescaled(seed: int, tmp_path: Path) -> None:
     import engine
 
