@@ -28,12 +28,6 @@ def timely_source(path: Sequence[str]) -> type[DataSource]:
         def name(cls) -> str:
             return "timely"
 
-        def schema(self) -> str:
-            self.extend_path()
-            from timely_spark.runtime.query.run_context import ROWS_DDL
-
-            return ROWS_DDL
-
         def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802
             self.extend_path()
             from timely_spark.runtime.query.feedback import FeedbackReader
