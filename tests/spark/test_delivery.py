@@ -18,7 +18,7 @@ from timely_spark.graph import Monotone
 from timely_spark.operators.output_vertex import VOID, MonotoneOutput
 from timely_spark.operators.output_vertex import Output as Vertex
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
-from timely_spark.runtime.sinks import delivery
+from timely_spark.runtime.sinks import delivery, delta, delta_append
 from timely_spark.runtime.sinks.delivery import Delivery
 from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.folder import FolderSink
@@ -323,21 +323,21 @@ def test_a_sink_that_fails_stops_the_query_and_a_restart_delivers_what_it_missed
         return str(failed.value)
 
     # two epochs are complete in one batch; the table takes the first, and then nothing for a while
-    saved, save = [], DeltaSink._save
+    saved: list[int] = []
 
-    def save_once(self: DeltaSink, writer: Any) -> None:
+    def append_once(folder: str, records: pa.Table, app: str, version: int) -> bool:
         if saved:
             msg = "the table cannot be written"
             raise PermissionError(msg)
-        saved.append(writer)
-        save(self, writer)
+        saved.append(version)
+        return delta_append.appended(folder, records, app, version)
 
     flow, x = build()
     for epoch in range(2):
         x.send([(1, 10 + epoch)])
         x.advance_to(epoch + 1)
     with monkeypatch.context() as patched:
-        patched.setattr(DeltaSink, "_save", save_once)
+        patched.setattr(delta, "appended", append_once)
         query = flow.start(spark, checkpoint=checkpoint, workers=1)
         message = failing(query, "step 'log'.* failed at epoch 1.*: PermissionError")
     assert "test_delivery.py:" in message

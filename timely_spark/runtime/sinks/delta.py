@@ -9,15 +9,18 @@ from functools import reduce
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar
 
+import pyarrow as pa
+
 from timely_spark.errors import with_hint
 from timely_spark.graph.schema import every_name
 from timely_spark.graph.sql import identifier, literal, table_name
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.session import DELTA, applied
-from timely_spark.runtime.sinks.sink import EPOCH, Output, Parts, Sink, with_epoch
+from timely_spark.runtime.sinks.delivery import arrow_schema
+from timely_spark.runtime.sinks.delta_append import appended, local_folder
+from timely_spark.runtime.sinks.sink import EPOCH, Output, Parts, Sink, stamped, with_epoch
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from delta.tables import DeltaTable
     from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
     from pyspark.sql.types import StructType
@@ -59,6 +62,8 @@ class DeltaSink(Sink):
     confs: ClassVar[Mapping[str, str]] = DELTA
     _app: str = ""
     _columns: list[str] = field(default_factory=list)
+    #: where the table is, if on the local file system
+    _folder: str | None = None
 
     # -- at start --------------------------------------------------------------------------------------------
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
@@ -82,9 +87,9 @@ class DeltaSink(Sink):
         mapping = _mapping(output.schema)
         if not self._exists(session):
             self._make(session, schema, {_OWNER: identity, **mapping})
-            return
         table = self._table(session)
-        owner = table.detail().collect()[0]["properties"].get(_OWNER)
+        detail = table.detail().collect()[0]
+        self._folder, owner = local_folder(detail["location"]), detail["properties"].get(_OWNER)
         if self.overwrite and owner != identity:
             self._overwrite(session, schema, {_OWNER: identity}, mapping)
             return
@@ -108,6 +113,11 @@ class DeltaSink(Sink):
         if self.keys:
             self._upsert(session, version, parts)
             return
+        if self._folder is not None and not any(part.is_large for part in parts):
+            tables = [stamped(part.table, part.epoch, EPOCH) for part in parts]
+            records = pa.concat_tables(tables).select([EPOCH, *self._columns])
+            if appended(self._folder, records.cast(arrow_schema(records.schema)), self._app, version):
+                return
         frame = _stamped(session, parts).select(*map(identifier, [EPOCH, *self._columns]))
         writer = frame.write.format("delta").mode("append")
         self._save(writer.option("txnAppId", self._app).option("txnVersion", version))

@@ -1,0 +1,90 @@
+"""Appends to Delta tables by deltalake: each transaction once, and only to tables that take no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+
+from timely_spark.runtime.sinks.delta_append import appended
+
+SCHEMA = pa.schema(
+    [
+        ("epoch", pa.int64()),
+        ("word", pa.string()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("local", pa.timestamp("us")),
+        ("price", pa.decimal128(10, 2)),
+        ("tags", pa.list_(pa.string())),
+        ("pair", pa.struct([("a", pa.int32()), ("b", pa.float64())])),
+    ]
+)
+
+
+def records(*words: str) -> pa.Table:
+    rows = [
+        {"epoch": 0, "word": word, "at": None, "local": None, "price": None, "tags": [word], "pair": None}
+        for word in words
+    ]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    DeltaTable.create(tmp_path, schema=SCHEMA)
+    return str(tmp_path)
+
+
+def words(folder: str) -> list[str]:
+    found = QueryBuilder().register("t", DeltaTable(folder)).execute("SELECT word FROM t ORDER BY word")
+    return pa.table(found)["word"].to_pylist()  # type: ignore[no-any-return]
+
+
+def test_a_transaction_is_committed_once(folder: str) -> None:
+    assert appended(folder, records("a", "b"), "app", 3)
+    assert appended(folder, records("a", "b"), "app", 3)
+    assert appended(folder, records("c"), "app", 2), "an earlier one is there, as Delta says"
+    assert appended(folder, records("d"), "another", 2)
+
+    DeltaTable(folder).create_checkpoint()
+    assert appended(folder, records("a", "b"), "app", 3)
+    assert appended(folder, records("e"), "app", 4)
+
+    assert words(folder) == ["a", "b", "d", "e"]
+    assert DeltaTable(folder).transaction_version("app") == 4
+
+
+def test_files_may_be_compacted_in_between(folder: str) -> None:
+    for version in range(3):
+        assert appended(folder, records(f"{version}"), "app", version)
+        DeltaTable(folder).optimize.compact()
+
+    assert words(folder) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "options"),
+    [
+        (SCHEMA, {"configuration": {"delta.appendOnly": "true"}}),
+        (SCHEMA, {"partition_by": ["word"]}),
+        (SCHEMA.set(1, pa.field("word", pa.string(), nullable=False)), {}),
+        (SCHEMA.append(pa.field("more", pa.int64())), {}),
+        (SCHEMA.remove(6), {}),
+    ],
+    ids=["property", "partitions", "not null", "a column more", "a column less"],
+)
+def test_other_tables_are_left_to_spark(schema: pa.Schema, options: Any, tmp_path: Path) -> None:
+    DeltaTable.create(tmp_path, schema=schema, **options)
+
+    assert not appended(str(tmp_path), records("a"), "app", 0)
+
+    assert DeltaTable(tmp_path).version() == 0
+
+
+def test_what_fails_is_left_to_spark(folder: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert not appended(folder + "/nowhere", records("a"), "app", 0)
+
+    assert "Spark does" in caplog.text
