@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -63,3 +64,22 @@ def test_a_program_a_worker_and_the_query_may_end_in_the_middle(
         query.wait_for(timeout=120)
         rows = query.captured("out").rows()
     assert rows == {n: [(n,)] * (n + 1) for n in range(4)}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("javac") is None, reason="no compiler of Java")
+def test_the_program_of_the_page_in_java() -> None:
+    words = ("arrow", "commons", "flatbuffers", "jackson", "log4j", "netty", "slf4j")
+    jars = [jar for word in words for jar in Path(pyspark.__file__).parent.glob(f"jars/*{word}*.jar")]
+    java = ["java", "--add-opens=java.base/java.nio=ALL-UNNAMED", "-cp", ":".join(map(str, jars))]
+    made = ts.Dataflow("totals")
+    sales = made.input("sales", "key string, n long")
+    totals = sales.pipe(
+        [*java, str(Path(__file__).with_name("Totals.java"))], "key string, total long", by="key"
+    )
+    totals.capture("out")
+
+    epochs = {"sales": [[("a", 1), ("b", 2)], [("a", 10), ("ä", 3)]]}
+    rows = ts.testing.run(made, epochs, workers=2, seed=1, crashes=0.3)["out"].rows()
+
+    assert rows == {0: [("a", 1), ("b", 2)], 1: [("a", 11), ("ä", 3)]}
