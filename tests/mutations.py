@@ -64,10 +64,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
     (
         "graph/loop_context.py",
         _SCOPES,
-        [
-            ("return any(scope.inner is None for scope in self.path[1:])", "return self.parent is not None"),
-            ("and (self.in_loop or self.parent is None)", "and True"),
-        ],
+        [("return any(scope.inner is None for scope in self.path[1:])", "return self.parent is not None")],
     ),
     (
         "times/product.py",

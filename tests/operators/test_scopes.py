@@ -162,6 +162,23 @@ def test_several_kinds_of_time_in_one_flow() -> None:
         }
 
 
+def test_an_output_that_retracts_follows_what_leaves_a_scope() -> None:
+    """What is best at each inner time leaves; over epochs the output has one best record per key."""
+    flow = ts.Dataflow("changes")
+    x = flow.input("x", "k long, v long, at long", epochs="manual")
+    scope = flow.scope.inner(name="s", time=Descending)
+    least = scope.enter(x, at="at").select("k", "v").min("v", keys="k").leave()
+    least.to_delta("nowhere", diff="diff", name="out")
+    least.capture("all")
+    epochs = [[(0, 5, 1), (0, 7, 2), (1, 3, 1)], [(0, 6, 9)], [(0, 2, 5), (1, 4, 0)]]
+
+    got = ts.testing.run(flow, {"x": epochs}, workers=2, seed=3)
+
+    rows = {name: {epoch: lines for epoch, lines in got[name].rows().items() if lines} for name in got}
+    assert rows["all"] == {0: [(0, 5), (0, 7), (1, 3)], 1: [(0, 6)], 2: [(0, 2)]}
+    assert rows["out"] == {0: [(0, 5, 1), (1, 3, 1)], 2: [(0, 2, 1), (0, 5, -1)]}
+
+
 # -- collections ---------------------------------------------------------------------------------------------
 
 
@@ -307,6 +324,10 @@ REFUSED: dict[str, tuple[Callable[[ts.Stream], Any], str]] = {
     "a collection that enters at a time": (
         lambda x: x.select("n").collection().enter_at(x.scope.inner(name="s", time=Descending), "n"),
         "enter_at: scope 's' has times of its own kind",
+    ),
+    "an output": (
+        lambda x: x.enter(x.scope.inner(name="s", time=int), at="n").capture("out"),
+        "capture: 's.enter_at' is inside scope 's'",
     ),
     "expire": (lambda x: x.enter(x.scope.inner(name="s", time=Descending), at="n").expire(after=1), "expire"),
 }

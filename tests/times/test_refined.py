@@ -197,4 +197,6 @@ def test_an_operator_in_a_scope_gives_the_records_of_its_definition(
 
 @pytest.mark.parametrize("kind", INNER)
 def test_operators_in_a_scope(kind: str) -> None:
-    agree([("in scope", kind, name) for name in OPERATORS], SOME, {"workers": 2, "seed": 1})
+    places = [("in scope", kind, name) for name in OPERATORS]
+    assert all(map(is_built, places))
+    agree(places, SOME, {"workers": 2, "seed": 1})

@@ -7,7 +7,7 @@ from typing import Any
 
 from timely_spark.errors import Where
 from timely_spark.graph.naming import Name
-from timely_spark.times import PRODUCT, Times, only_epochs, refined
+from timely_spark.times import PRODUCT, Times, refined
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,11 +52,6 @@ class Scope:
     def in_loop(self) -> bool:
         """Whether the scope is a loop, or inside one."""
         return any(scope.inner is None for scope in self.path[1:])
-
-    @property
-    def epoch_is_time(self) -> bool:
-        """Whether an epoch is one time outside of loops here, so that its last records are the final ones."""
-        return only_epochs(self.times) and (self.in_loop or self.parent is None)
 
     @property
     def noun(self) -> str:

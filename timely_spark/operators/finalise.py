@@ -19,6 +19,7 @@ from timely_spark.operators.expire import Expire, Sessions
 from timely_spark.operators.lattice import MergedPerTime
 from timely_spark.operators.monotone import Finalise
 from timely_spark.operators.output_vertex import MonotoneOutput, Output
+from timely_spark.times import only_epochs
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ _REORDERS = frozenset({Kind.FEEDBACK, Kind.VARIABLE, Kind.LEAVE, Kind.DELAY, Kin
 
 def finalise_graph(graph: Graph) -> Graph:
     """A copy of the graph with a `Finalise` vertex before each reader that needs final records."""
+    by_epochs = only_epochs(graph.times)
     within_epoch, across_epochs = _not_final(graph), _not_final(graph, across_epochs=True)
     inserted: dict[tuple[int, int], Stage] = {}
     copy, copies = graph.copied()
@@ -49,14 +51,12 @@ def finalise_graph(graph: Graph) -> Graph:
         # with a diff the output also retracts records of earlier epochs
         kinds = across_epochs if stage.vertex.diff is not None else within_epoch
         kind = kinds[edges[0].source, edges[0].port] if edges else None
-        by_epochs = stage.scope.epoch_is_time
         if stage.vertex.diff:
             _check_diff(graph, stage)
             if kind is not None and not by_epochs:
                 msg = (
                     f"output {stage.name!r} ({stage.where}) is to retract records of earlier epochs, and "
-                    f"{stage.scope.noun if stage.scope.parent else 'flow'} "
-                    f"{stage.scope.name or graph.name!r} has times of its own kind"
+                    f"flow {graph.name!r} has times of its own kind, {type(graph.times).__name__}"
                 )
                 raise GraphError(msg, hint="leave diff out.")
         if isinstance(kind, Monotone) and kind.merge is None and by_epochs:
@@ -68,9 +68,7 @@ def finalise_graph(graph: Graph) -> Graph:
     for edge in graph.edges:
         kind = within_epoch[edge.source, edge.port]
         # an output finalises by itself only where an epoch is one time, and the best value one that was sent
-        helped = not edge.target.scope.epoch_is_time or (
-            isinstance(kind, Monotone) and kind.merge is not None
-        )
+        helped = not by_epochs or (isinstance(kind, Monotone) and kind.merge is not None)
         waits = _needs_final(edge.target, edge.source) or (isinstance(edge.target.vertex, Output) and helped)
         leaves = (
             edge.target.kind is Kind.LEAVE and not edge.target.scope.in_loop and isinstance(kind, Derived)
@@ -178,7 +176,10 @@ def _not_final(graph: Graph, *, across_epochs: bool = False) -> dict[tuple[Stage
         changed = False
         for stage in graph.stages:
             kind = _transfer(
-                stage, [(edge.source, kinds[edge.source, edge.port]) for edge in into[stage]], final
+                stage,
+                [(edge.source, kinds[edge.source, edge.port]) for edge in into[stage]],
+                final,
+                across_epochs=across_epochs,
             )
             for port in range(max(1, len(stage.outputs))):
                 if kinds[stage, port] != kind and not isinstance(kinds[stage, port], Derived):
@@ -187,14 +188,17 @@ def _not_final(graph: Graph, *, across_epochs: bool = False) -> dict[tuple[Stage
     return kinds
 
 
-def _transfer(stage: Stage, inputs: list[tuple[Stage, NotFinal]], final: set[Stage]) -> NotFinal:
+def _transfer(
+    stage: Stage, inputs: list[tuple[Stage, NotFinal]], final: set[Stage], *, across_epochs: bool
+) -> NotFinal:
     kinds = [(source, kind) for source, kind in inputs if kind is not None]
     if stage.monotone is not None:
         for source, kind in kinds:
             if stage.scope.in_loop and not _absorbs(stage.monotone, kind):
                 return kind if isinstance(kind, Derived) else Derived(source, kind)
         return None if stage in final else stage.monotone
-    finalised = _needs_final(stage, *(source for source, _ in inputs))
+    # what leaves a scope is final at its inner time; a later epoch may still improve it
+    finalised = _needs_final(stage, *(() if across_epochs else (source for source, _ in inputs)))
     if not kinds or finalised or (stage.vertex is not None and stage.vertex.improves):
         return None
     source, kind = kinds[0]

@@ -419,8 +419,9 @@ def add_output(
 ) -> Stream:
     """Add an output to the flow, whose sink gets the options."""
     if kind != "inspect" and stream.stage.scope.parent is not None:
-        msg = f"{operator}: {stream.name!r} is inside loop {stream.stage.scope.name!r}"
-        raise GraphError(msg, where=caller(), hint="let it leave the loop first.")
+        around = "loop" if stream.stage.scope.inner is None else "scope"
+        msg = f"{operator}: {stream.name!r} is inside {around} {stream.stage.scope.name!r}"
+        raise GraphError(msg, where=caller(), hint=f"let it leave the {around} first.")
     if release not in ("epoch", "arrival"):
         msg = f"{operator}: release={release!r}"
         raise GraphError(msg, where=caller(), hint="'epoch' or 'arrival'.")

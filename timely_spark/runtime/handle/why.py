@@ -134,5 +134,15 @@ def _since(
 
 
 def as_text(time: Iterable[Any]) -> str:
-    """A time as text."""
-    return f"({', '.join(map(str, time))})"
+    """A time as text, a value of an inner time's type as a call of the type.
+
+    >>> as_text([3, 0]), as_text([3, {"Descending": [9]}])
+    ('(3, 0)', '(3, Descending(9))')
+    """
+    return f"({', '.join(map(_coordinate, time))})"
+
+
+def _coordinate(value: Any) -> str:
+    if not isinstance(value, dict):
+        return str(value)
+    return ", ".join(f"{kind}({', '.join(map(repr, parts))})" for kind, parts in value.items())
