@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 import timely_spark as ts
 
-#: Iterations of pagerank, and the least degree in the core.
-STEPS, CORE = 5, 5
+#: Iterations of pagerank, the least degree in the core, and the number of landmarks.
+STEPS, CORE, LANDMARKS = 5, 5, 4
 Rows = np.ndarray  # of edges: src, dst, weight, diff
 
 
@@ -48,6 +48,12 @@ def core(edges: ts.Collection) -> ts.Collection:
     return both.iterate(peel).count("degree", keys="src")
 
 
+def landmarks(edges: ts.Collection) -> ts.Collection:
+    """Naiad's approximate shortest paths: the distances, in both directions, from the first nodes."""
+    first = edges.select(node="src").where(pc.field("node") < LANDMARKS).distinct()
+    return ts.graphs.landmarks(edges, first)
+
+
 FLOWS: Mapping[str, Callable[[ts.Collection, ts.Collection], ts.Collection]] = {
     "bfs": lambda edges, roots: ts.graphs.bfs(edges.select("src", "dst"), roots),
     "sssp": ts.graphs.sssp,
@@ -56,6 +62,7 @@ FLOWS: Mapping[str, Callable[[ts.Collection, ts.Collection], ts.Collection]] = {
     "scc": lambda edges, _: ts.graphs.strongly_connected_components(edges.select("src", "dst")),
     "k-core": lambda edges, _: core(edges.select("src", "dst")),
     "triangles": lambda edges, _: ts.graphs.triangles(edges.select("src", "dst")),
+    "landmarks": lambda edges, _: landmarks(edges.select("src", "dst")),
 }
 
 
@@ -88,6 +95,8 @@ def anew(name: str, edges: Rows, nodes: int) -> int:
     src, dst, weight, _ = edges.T
     if name == "triangles":
         return _triangles(src, dst, nodes)
+    if name == "landmarks":
+        return _landmarks(src, dst, nodes)
     values = _values(name, src, dst, weight, nodes)
     return int(np.sum((2 * np.arange(nodes) + 1) * np.where(values < 0, 0, values + 1)))
 
@@ -119,11 +128,11 @@ def _values(name: str, src: np.ndarray, dst: np.ndarray, weight: np.ndarray, nod
     return np.where(_touched(src, dst, nodes), least[which], -1)
 
 
-def _levels(matrix: object, nodes: int) -> np.ndarray:
-    """How far each node is from node 0, of the order in which a search meets them."""
+def _levels(matrix: object, nodes: int, first: int = 0) -> np.ndarray:
+    """How far each node is from the first one, of the order in which a search meets them."""
     from scipy.sparse.csgraph import breadth_first_order
 
-    order, before = breadth_first_order(matrix, 0)
+    order, before = breadth_first_order(matrix, first)
     place = np.empty(nodes, np.int64)
     place[order] = np.arange(len(order))
     parents, far = place[before[order[1:]]], np.full(nodes, -1)  # they ascend
@@ -168,6 +177,19 @@ def _triangles(src: np.ndarray, dst: np.ndarray, nodes: int) -> int:
     second = csr_matrix((odd[low] * odd[high], (low, high)), shape=(nodes, nodes))
     closing = csr_matrix((np.ones(len(low), np.int64), (low, high)), shape=(nodes, nodes))
     return int((first @ second).multiply(closing).data.sum())
+
+
+def _landmarks(src: np.ndarray, dst: np.ndarray, nodes: int) -> int:
+    """The marks of the distances from the first nodes, each by a breadth-first search."""
+    from scipy.sparse import csr_matrix
+
+    ends = np.concatenate([src, dst]), np.concatenate([dst, src])
+    matrix = csr_matrix((np.ones(2 * len(src)), ends), shape=(nodes, nodes))
+    odd, total = 2 * np.arange(nodes) + 1, 0
+    for first in np.intersect1d(src, np.arange(LANDMARKS)).tolist():
+        far = _levels(matrix, nodes, first)
+        total += int(np.sum(odd * odd[first] * np.where(far < 0, 0, 2 * far + 1)))
+    return total
 
 
 def _touched(src: np.ndarray, dst: np.ndarray, nodes: int) -> np.ndarray:

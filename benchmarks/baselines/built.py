@@ -13,13 +13,13 @@ PATHWAY = "pathway==0.33.0"
 _PLACE = Path(tempfile.gettempdir())
 
 
-def rust(program: str) -> str:
-    """The path of a program of the crate of differential-dataflow's.
+def rust(program: str, crate: str = "differential") -> str:
+    """The path of a program of a crate beside this file.
 
     Raises:
         OSError, subprocess.CalledProcessError: there is no cargo, or it cannot have what it builds with.
     """
-    place, sources = _PLACE / "timely-bench-differential", Path(__file__).parent / "differential"
+    place, sources = _PLACE / f"timely-bench-{crate}", Path(__file__).parent / crate
     shutil.copytree(sources, place, dirs_exist_ok=True, copy_function=_changed)
     build = ["cargo", "build", "--release", "--quiet", "--target-dir", "target"]
     subprocess.run(build, cwd=place, check=True, capture_output=True)

@@ -22,6 +22,7 @@ type Rows<'s, D> = VecCollection<'s, usize, D>;
 
 const STEPS: u32 = 5;
 const CORE: isize = 5;
+const LANDMARKS: Node = 4;
 
 fn mark(node: Node, value: i64) -> i64 {
     odd(node).wrapping_mul(value + 1)
@@ -153,6 +154,18 @@ fn triangles<'s>(edges: Rows<'s, (Node, Node)>) -> Rows<'s, (Node, Node, Node)> 
         .semijoin(links)
         .map(|((x, y), low)| (low, x, y))
 }
+/// By node and landmark their distance, in both directions.
+fn landmarks<'s>(edges: Rows<'s, (Node, Node)>) -> Rows<'s, ((Node, Node), u32)> {
+    let first = edges.clone().map(|(src, _)| src).filter(|node| *node < LANDMARKS).distinct();
+    let links = edges.clone().concat(turned(edges)).arrange_by_key();
+    let start = first.map(|node| ((node, node), 0));
+    start.clone().iterate(|scope, near| {
+        near.map(|((node, landmark), far)| (node, (landmark, far)))
+            .join_core(links.enter(scope), |_, (landmark, far), dst| Some(((*dst, *landmark), far + 1)))
+            .concat(start.enter(scope))
+            .reduce(|_, far, least| least.push((*far[0].0, 1)))
+    })
+}
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -178,6 +191,9 @@ fn main() {
                 "triangles" => {
                     triangles(edges).map(|(a, b, c)| odd(a).wrapping_mul(odd(b)).wrapping_mul(odd(c)))
                 }
+                "landmarks" => landmarks(edges).map(|((node, landmark), far)| {
+                    odd(node).wrapping_mul(odd(landmark)).wrapping_mul(odd(far))
+                }),
                 _ => panic!("no program {name}"),
             };
             let digest = digest.clone();
