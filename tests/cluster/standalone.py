@@ -95,7 +95,7 @@ class Cluster:
     def _launch(self, name: str, role: str, address: str, *args: str) -> None:
         import pyspark
 
-        home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+        home = Path(pyspark.__file__).parent
         spark_class = [*(TIED if self.tied else ()), "bash", str(home / "bin" / "spark-class"), role]
         place = ["--host", address, "--port", "0", "--webui-port", "0"]
         local = {

@@ -107,9 +107,11 @@ def submit(
             "spark.executor.defaultJavaOptions": YOUNG,
             "spark.driver.defaultJavaOptions": YOUNG,
         }
+        home = Path(pyspark.__file__).parent  # a full one: PySpark's zip comes first, as on other clusters
         local = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(tmp_path / "local")}
+        local["SPARK_HOME"] = str(home)
         options = [option for name, value in confs.items() for option in ("--conf", f"{name}={value}")]
-        spark_submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+        spark_submit = home / "bin" / "spark-submit"
         command = [
             *standalone.TIED, "bash", spark_submit, "--master", master,
             "--properties-file", ROOT / "conf" / "timely.properties", *options, *shipped,

@@ -45,7 +45,8 @@ def begun(spark: SparkSession, checkpoint: str) -> None:
     assert query.last_progress is None or query.last_progress.frontier["out"] == [[0]], "in mid-loop"
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+# fewer workers: tests/laws/test_rescale.py without Spark, in every run
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.campaign), 3])
 def test_another_number_of_workers_in_the_middle_of_a_loop(
     spark: SparkSession, checkpoint: str, workers: int, caplog: pytest.LogCaptureFixture
 ) -> None:
