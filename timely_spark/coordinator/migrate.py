@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.compiler.partitioning import ANYWHERE, BROADCAST
-from timely_spark.compiler.plan import Node, Plan
+from timely_spark.compiler.plan import Channel, Node, Plan
 from timely_spark.coordinator.bounds import lowered_bounds, with_bounds
 from timely_spark.coordinator.coordinator import Coordinator
 from timely_spark.coordinator.differences import compare
@@ -429,31 +429,18 @@ class _Migrator:
         Old channels cannot carry such records. A new channel can, from a part of the flow that was behind.
         """
         old_channels = {tuple(channel[:4]) for channel in self.old_plan["channels"]}
-        nodes, reach, times = self.plan.nodes, self.plan.reach, self.plan.times
-        pointstamps = {*tracker.active, *tracker.inputs}
         late: dict[str, int] = {}
         for channel, described in zip(self.plan.channels, self.new_plan["channels"], strict=True):
             if tuple(described[:4]) in old_channels:
                 continue
-            if channel.source is None:
-                at = inputs[described[0]]
-                starts = [] if at is None else [times.epoch(at)]
-            else:
-                paths = reach.summaries(nodes[channel.source].leaves)
-                starts = [
-                    path.results_in(t) for location, t in pointstamps for path in paths.get(location, ())
-                ]
-            arrive = [channel.summary.results_in(time) for time in starts if time is not None]
+            arrive = [channel.summary.results_in(time) for time in self._starts(channel, tracker, inputs)]
             if behind := [time for time in arrive if time is not None and time.epoch < self.open_epoch]:
-                paths_from, _ = reach.paths_from(nodes[channel.target].arrives)
-                for node in nodes:
-                    ends = (p.results_in(time) for p in paths_from.get(node.arrives, ()) for time in behind)
+                paths, _ = self.plan.reach.paths_from(self.plan.nodes[channel.target].arrives)
+                for node in self.plan.nodes:
+                    ends = (p.results_in(time) for p in paths.get(node.arrives, ()) for time in behind)
                     epoch = min((time.epoch for time in ends if time is not None), default=self.open_epoch)
-                    if (
-                        epoch < self.open_epoch
-                        and node.name in self.continuing
-                        and not node.stage.is_stateless
-                    ):
+                    remembers = node.name in self.continuing and not node.stage.is_stateless
+                    if epoch < self.open_epoch and remembers:
                         late[node.name] = min(epoch, late.get(node.name, epoch))
         for name, epoch in late.items():
             self._problem(
@@ -461,6 +448,16 @@ class _Migrator:
                 "may be complete there",
                 f"{_QUIESCE}, with all inputs at one epoch",
             )
+
+    def _starts(self, channel: Channel, tracker: Tracker, inputs: Mapping[str, Any]) -> list[Any]:
+        """Lower bounds of the times that may be sent over a channel."""
+        if channel.source is None:
+            epoch = inputs[channel.edges[0].source.name]
+            return [] if epoch is None else [self.plan.times.epoch(epoch)]
+        paths = self.plan.reach.summaries(self.plan.nodes[channel.source].leaves)
+        pointstamps = {*tracker.active, *tracker.inputs}
+        ends = [path.results_in(t) for location, t in pointstamps for path in paths.get(location, ())]
+        return [time for time in ends if time is not None]
 
     def _result(
         self, workers: Sequence[Worker], inputs: dict[str, Any], tracker: Tracker

@@ -53,9 +53,7 @@ class Numbering:
             both = fresh if self.table is None else pa.concat_tables([self.table, fresh])
             self.table = both.combine_chunks()
             self._add(hashed, made[new])
-        which = np.empty(table.num_rows, np.int64)
-        which[groups.order] = made[groups.ids]
-        return which, fresh, hashed, made[new]
+        return made[groups.of], fresh, hashed, made[new]
 
     def _known(self, rows: pa.Table, hashed: Hashes) -> Indices:
         """The numbers of rows; -1 of those without."""

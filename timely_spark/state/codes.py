@@ -94,9 +94,7 @@ def _packed(numbers: Sequence[Indices], rows: int) -> tuple[Codes, int]:
 
 def _ranks(codes: Codes) -> tuple[Codes, int]:
     found = _sorted(codes, _WIDTH)
-    ranks = np.empty(len(codes), _U)
-    ranks[found.order] = found.ids.astype(_U)
-    return ranks, len(found.starts).bit_length()
+    return found.of.view(_U), len(found.starts).bit_length()
 
 
 def _sorted(codes: Codes, bits: int) -> Groups:

@@ -117,12 +117,10 @@ class RowTimes:
             times, rows = times_of(table, len(names))
             return cls(kind, times), rows
         found = runs(numbers_of(table, names), table.num_rows)
-        which = np.empty((table.num_rows, 1), np.int64)
-        which[found.order, 0] = found.ids
         columns = [table.column(name).take(pa.array(found.firsts)).to_pylist() for name in names]
         distinct = zip(*columns, strict=True)
         values = [kind.decode(json.loads(t[0]) if isinstance(t[0], str) else t) for t in distinct]
-        return cls(kind, which, values), table.drop_columns(names)
+        return cls(kind, found.of[:, np.newaxis], values), table.drop_columns(names)
 
     def filter(self, mask: Mask) -> RowTimes:
         """The times of some of the rows."""
