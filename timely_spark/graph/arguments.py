@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import difflib
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -33,19 +35,52 @@ def whole(what: str, value: Any, *, least: int = 1) -> int:
 
 
 def seconds(what: str, duration: Any) -> float:
-    """Check a duration: seconds, or text that pandas reads.
+    """Check a duration: seconds, or a text with units.
 
     >>> seconds("within", 2), seconds("within", "500ms"), seconds("keep", "7 days")
     (2.0, 0.5, 604800.0)
     """
-    import pandas as pd  # a third of a second, which an import of the package does not take
-
     with contextlib.suppress(ValueError, TypeError):
-        found = pd.Timedelta(duration).total_seconds() if isinstance(duration, str) else float(duration)
-        if 0 <= found < math.inf:
+        length: Any = duration
+        if isinstance(duration, str) and (length := nanoseconds(duration)) is not None:
+            length /= 10**9
+        if 0 <= (found := float(length)) < math.inf:
             return found
     hint = f'{what}=1, {what}="1s" or {what}="2 minutes".'
     return refuse(duration, what=what, expected="seconds, or a number and a unit of time,", hint=hint)
+
+
+_NANOSECONDS = {
+    name: n
+    for names_, n in (
+        ("nanosecond ns", 1),
+        ("microsecond us", 10**3),
+        ("millisecond ms", 10**6),
+        ("second sec s", 10**9),
+        ("minute min m", 60 * 10**9),
+        ("hour h", 3600 * 10**9),
+        ("day d", 86_400 * 10**9),
+        ("week w", 7 * 86_400 * 10**9),
+    )
+    for name in names_.split()
+}
+_LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
+
+
+def nanoseconds(length: str) -> Fraction | None:
+    """A length of time in text: numbers, each with a unit; None: the text is no such length.
+
+    >>> [str(nanoseconds(text)) for text in ("90 seconds", "1h 30min", "0.5 us", "5", "1 month", "1 M")]
+    ['90000000000', '5400000000000', '500', 'None', 'None', 'None']
+    """
+    total, rest = Fraction(0), length.strip()
+    while match := _LENGTH.match(rest):
+        unit = match[2] if len(match[2]) == 1 else match[2].lower()  # M is no minute
+        size = _NANOSECONDS.get(unit) or _NANOSECONDS.get(unit.removesuffix("s"))
+        if size is None:
+            return None
+        total, rest = total + Fraction(match[1]) * size, rest[match.end() :]
+    return None if rest or not length.strip() else total
 
 
 def refuse(value: object, *, what: str, expected: str, hint: str) -> NoReturn:

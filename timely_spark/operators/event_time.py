@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +18,7 @@ from timely_spark.graph import (
     caller,
     check_columns,
     names,
+    nanoseconds,
 )
 from timely_spark.state.keys import flat
 
@@ -31,20 +31,6 @@ START, END = "window_start", "window_end"
 FAR = 1 << 62
 """Event times from here on have no window: its end might not be a 64-bit number."""
 
-_NANOSECONDS = {
-    name: n
-    for names_, n in (
-        ("nanosecond ns", 1),
-        ("microsecond us", 10**3),
-        ("millisecond ms", 10**6),
-        ("second sec s", 10**9),
-        ("minute min", 60 * 10**9),
-        ("hour h", 3600 * 10**9),
-        ("day d", 86_400 * 10**9),
-        ("week w", 7 * 86_400 * 10**9),
-    )
-    for name in names_.split()
-}
 _UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
@@ -153,12 +139,10 @@ def length(operator: str, what: str, value: Any, kind: pa.DataType, *, least: in
     return found
 
 
-def _nanoseconds(value: Any) -> int | None:
+def _nanoseconds(value: Any) -> Any:
     if isinstance(value, timedelta):
         return (value.days * 86_400 + value.seconds) * 10**9 + value.microseconds * 1000
-    match = re.fullmatch(r"\s*(\d+)\s*([a-z]+)\s*", value.lower()) if isinstance(value, str) else None
-    unit = match and (_NANOSECONDS.get(match[2]) or _NANOSECONDS.get(match[2].removesuffix("s")))
-    return int(match[1]) * unit if match and unit else None
+    return nanoseconds(value) if isinstance(value, str) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ def times_of(table: pa.Table, depth: int) -> tuple[Coordinates, pa.Table]:
         depth: the number of coordinates of a time here.
     """
     names = time_columns(table)
-    times = np.zeros((table.num_rows, depth), np.int64)
+    times = np.zeros((table.num_rows, depth), np.int64, order="F")
     for i, column in enumerate(names):
         times[:, i] = flat(table.column(column)).to_numpy()
     return times, table.drop_columns(names)
