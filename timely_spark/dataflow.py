@@ -322,11 +322,24 @@ class Dataflow:
         return source
 
     @locate_errors
-    def table(self, name: str, table: str, *, changes: bool = False) -> Source:
-        """A Delta table by its name in a catalog: as `delta`, by Spark's own reader, in micro-batches."""
+    def table(
+        self,
+        name: str,
+        table: str,
+        *,
+        changes: bool = False,
+        from_version: int | None = None,
+        from_time: str | None = None,
+    ) -> Source:
+        """A Delta table by its name in a catalog: as `delta`, by Spark's own reader, in micro-batches.
+
+        It starts with all rows; or with a version, or with the first version after a time that Spark reads,
+        such as "2026-11-22 08:00:00". Spark ends the query with an error when columns change.
+        """
         from timely_spark.runtime.sources.delta_log import table_frame
 
-        return self.source(name, table_frame(name, table, changes=bool(changes)))
+        begin = {"startingVersion": from_version, "startingTimestamp": from_time}
+        return self.source(name, table_frame(name, table, changes=bool(changes), begin=begin))
 
     @locate_errors
     def replay(self, name: str, path: str | os.PathLike[str]) -> Source:
@@ -390,25 +403,13 @@ class Dataflow:
         if not isinstance(name, str):
             hint = "name the input: its records are sent, and bound to DataFrames, by its name"
             refuse(name, what="name", expected="a text", hint=hint)
+        mine = kind_of(epochs)
         for stage in self.graph.stages:
-            if stage.is_source and kind_of(stage.epochs) != kind_of(epochs):
-                msg = (
-                    f"input {name!r} has epochs {kind_of(epochs)}, {stage.name!r} ({stage.where}) has "
-                    f"{kind_of(stage.epochs)}"
-                )
+            if stage.is_source and (other := kind_of(stage.epochs)) != mine:
+                msg = f"input {name!r} has epochs {mine}, {stage.name!r} ({stage.where}) has {other}"
                 raise GraphError(msg, where=caller(), hint="use one kind of epoch for all inputs of a flow.")
-        return self.graph.stage(
-            "source",
-            self.graph.root,
-            outputs,
-            kind=Kind.SOURCE,
-            name=name,
-            detail=epochs,
-            parameters={"epochs": epochs},
-            requires=(),
-            epochs=epochs,
-            **more,
-        )
+        more |= {"detail": epochs, "parameters": {"epochs": epochs}, "requires": (), "epochs": epochs}
+        return self.graph.stage("source", self.graph.root, outputs, kind=Kind.SOURCE, name=name, **more)
 
     @locate_errors
     def handle(self, name: str) -> InputHandle:

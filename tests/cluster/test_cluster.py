@@ -10,10 +10,12 @@ import re
 import shutil
 import subprocess
 import sysconfig
+import time
 import venv
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from runpy import run_path
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
 JOBS = ROOT / "jobs"
@@ -262,6 +265,34 @@ def test_components_from_an_archive_while_a_worker_is_killed(
             if row["epoch"] <= epoch:
                 answer[row["node"], row["component"]] += row["diff"]
         assert {record: times for record, times in answer.items() if times} == expected
+
+
+@pytest.mark.campaign
+def test_the_job_of_the_story_reads_kafka_and_writes_delta(
+    submit: Any, package: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    page = (ROOT / "docs" / "story.md").read_text(encoding="utf-8")
+    job = tmp_path / "rings.py"
+    job.write_text(run_path(str(ROOT / "tests/docs/test_examples.py"))["files"](page)["rings.py"])
+    paid = spark.createDataFrame(
+        [(1, 2, 1), (2, 3, 1), (3, 1, 1), (4, 1, 1)], "src long, dst long, diff long"
+    )
+    jars = re.search(r"--packages (\S+)", page)
+    assert jars is not None
+
+    with run_path(str(ROOT / "tests/kafka/broker.py"))["Broker"](tmp_path) as broker:
+        to = {"kafka.bootstrap.servers": broker.servers, "topic": "payments"}
+        paid.selectExpr("to_json(struct(*)) AS value").write.format("kafka").options(**to).save()
+        shipped = ["--conf", f"spark.jars.packages={jars[1]}", "--py-files", package]
+        running = submit(job, broker.servers, tmp_path / "rings", 2, shipped=shipped)
+        table, found = tmp_path / "rings" / "table", set[int]()
+        until = time.monotonic() + 200
+        while time.monotonic() < until and running.poll() is None and not found:
+            time.sleep(1)
+            if (table / "_delta_log").exists():
+                found = {row.node for row in spark.read.format("delta").load(str(table)).collect()}
+
+    assert found == {1, 2, 3}, (tmp_path / "stderr").read_text(encoding="utf-8")[-5000:]
 
 
 @pytest.mark.campaign  # whether Spark starts a second attempt in time is up to its clock

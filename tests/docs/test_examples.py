@@ -30,22 +30,41 @@ def _program(markdown: str) -> str:
         lines.append(line if block == "```python" and not fence else "")
         if fence:
             block = "" if block else line.strip()
-    return "\n".join(lines)
+    program = "\n".join(lines)
+    for text in files(markdown).values():
+        program = program.replace(text.rstrip("\n"), "\n" * text.rstrip("\n").count("\n"))
+    return program
 
 
+def files(markdown: str) -> dict[str, str]:
+    r"""The blocks that are files, by their names.
+
+    >>> files("text\n```python\n# job.py\nx = 1\n```\nmore")
+    {'job.py': '# job.py\nx = 1\n'}
+    """
+    blocks = re.findall(r"^```python\n(.*?)^```$", markdown, flags=re.MULTILINE | re.DOTALL)
+    return {found[1]: block for block in blocks if (found := FILE.match(block))}
+
+
+#: A block that begins with the name of a file is that file.
+FILE = re.compile(r"^# (\w+\.py)\n")
+#: The documents that need a broker of Kafka.
+KAFKA = {"docs/kafka.md", "docs/story.md"}
 SHOWN = {document: _program((ROOT / document).read_text(encoding="utf-8")) for document in DOCUMENTS}
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 @pytest.mark.parametrize("document", [document for document, program in SHOWN.items() if program.strip()])
 def test_the_blocks_of_a_document_run(document: str, tmp_path: Path) -> None:
     program = SHOWN[document]
     script = tmp_path / f"{Path(document).name}.py"
     script.write_text(program, encoding="utf-8")
+    for name, text in files((ROOT / document).read_text(encoding="utf-8")).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
 
     with ExitStack() as stack:
-        if document == "docs/kafka.md":
+        if document in KAFKA:
             broker = stack.enter_context(run_path(str(ROOT / "tests/kafka/broker.py"))["Broker"](tmp_path))
             stack.enter_context(pytest.MonkeyPatch.context()).setenv("KAFKA", broker.servers)
         _run(script, tmp_path)

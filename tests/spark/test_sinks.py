@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
@@ -144,6 +143,8 @@ ODD = pa.schema(
 
 
 def properties(spark: SparkSession, path: str) -> dict[str, str]:
+    from delta.tables import DeltaTable
+
     return dict(DeltaTable.forPath(spark, path).detail().collect()[0]["properties"])
 
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from timely_spark.graph import as_schema, caller, describe, refuse
+from timely_spark.graph import as_schema, caller, describe, refuse, whole
 from timely_spark.graph.sql import table_name
 from timely_spark.runtime.errors import BadFile, TableUnsupported
 from timely_spark.runtime.session import active_session
@@ -293,12 +293,18 @@ def spark_frame(source: DeltaSource) -> Any:
         return None
     if (session := SparkSession.getActiveSession()) is None:
         return None
-    reader = _reader(session, changes=source.changes, from_version=source.from_version)
+    reader = _reader(session, changes=source.changes, begin={"startingVersion": source.from_version})
     return _signed(reader.load(source.folder.path), changes=source.changes)
 
 
-def table_frame(name: str, table: str, *, changes: bool) -> Any:
+def table_frame(name: str, table: str, *, changes: bool, begin: Mapping[str, Any]) -> Any:
     """A table of a catalog by Spark's own reader, as a stream.
+
+    Args:
+        name: the source's name.
+        table: the table's name.
+        changes: also read updates and deletions.
+        begin: Spark's options for where it starts; at most one is not None.
 
     Columns:
         those of the table; with `changes` also diff long
@@ -310,9 +316,14 @@ def table_frame(name: str, table: str, *, changes: bool) -> Any:
     given: Any = table
     if not isinstance(given, str):
         refuse(given, what="table", expected="a text", hint="catalog.schema.table")
+    version, time = begin.values()
+    if version is not None:
+        whole("from_version", version, least=0)
+        if time is not None:
+            refuse(time, what="from_time", expected="None beside from_version", hint="leave one of them out.")
     session, quoted = active_session(None), table_name(table)
     try:
-        reader = _reader(session, changes=changes, from_version=None)
+        reader = _reader(session, changes=changes, begin=begin)
         return _signed(reader.table(quoted), changes=changes)
     except Exception as error:
         reason = str(error).partition("\n")[0]
@@ -325,10 +336,11 @@ def table_frame(name: str, table: str, *, changes: bool) -> Any:
         raise TableUnsupported(msg, where=caller(), hint=hint) from error
 
 
-def _reader(session: SparkSession, *, changes: bool, from_version: int | None) -> DataStreamReader:
+def _reader(session: SparkSession, *, changes: bool, begin: Mapping[str, Any]) -> DataStreamReader:
     reader = session.readStream.format("delta")
-    if from_version is not None:
-        reader = reader.option("startingVersion", from_version)
+    for option, value in begin.items():
+        if value is not None:
+            reader = reader.option(option, value)
     return reader.option("readChangeFeed", "true") if changes else reader
 
 
