@@ -37,7 +37,7 @@ check: install ## run the fast tests: the pure parts, no Spark (under a minute)
 test: install ## run all tests
 	@$(PY) -m pytest $(PARALLEL) $(ARGS)
 
-test-spark: .venv/.jars ## run Spark's tests on another Spark, without Delta, which fits one only: make test-spark VERSION=4.3.0
+test-spark: check-tools ## run Spark's tests on another Spark, without Delta, which fits one only: make test-spark VERSION=4.3.0
 	@[ -n "$(VERSION)" ] || { echo "which one? make test-spark VERSION=4.3.0" >&2; exit 1; }
 	@[ -x $(OTHER)/bin/python ] || $(PYTHON) -m venv $(OTHER)
 	@$(OTHER)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
