@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from timely_spark.differential import Collection
 from timely_spark.errors import GraphError, InvalidTime, VertexError
 from timely_spark.show.explain import explain
 from timely_spark.times import Descending, RefinedTime
@@ -177,6 +180,73 @@ def test_an_output_that_retracts_follows_what_leaves_a_scope() -> None:
     rows = {name: {epoch: lines for epoch, lines in got[name].rows().items() if lines} for name in got}
     assert rows["all"] == {0: [(0, 5), (0, 7), (1, 3)], 1: [(0, 6)], 2: [(0, 2)]}
     assert rows["out"] == {0: [(0, 5, 1), (1, 3, 1)], 2: [(0, 2, 1), (0, 5, -1)]}
+
+
+# -- every operator ------------------------------------------------------------------------------------------
+
+NAMED = run_path(str(Path(__file__).parents[1] / "test_named.py"))
+REFUSED_INSIDE = {
+    "asof_join expire",
+    "capture",
+    "capture_to",
+    "expire",
+    "foreach_epoch",
+    "stateful_map",
+    "stateful_map_batches",
+    "subscribe",
+    "to_delta",
+    "to_files",
+    "to_kafka",
+    "to_memory",
+    "upserts",
+    "window",
+    "window of sessions",
+}
+"""What counts epochs, makes collections, or is the end of a flow."""
+
+
+def results(build: Callable[..., Any], inner: Any, *, collections: bool = False) -> Any:
+    """What an operator says per epoch, outside of scopes, or in one where all enters at one inner time."""
+    flow = ts.Dataflow("each")
+    streams = [flow.input(name, "k long, v long", epochs="manual") for name in ("x", "y")]
+    if inner is not None:
+        scope = flow.scope.inner(name="s", time=inner)
+        streams = [scope.enter(stream, at=pc.scalar(3)) for stream in streams]
+    made = streams
+    if collections:
+        x, y = (stream.collection() for stream in streams)
+        made = [x, y.select("k", w="v")]
+    out = build(*made)
+    out = out.changes() if isinstance(out, Collection) else out
+    (out if inner is None else out.leave()).capture("result")
+    epochs = {"x": [[(0, 1), (0, 1), (1, 2)], [(0, 3), (2, 5)]], "y": [[(0, 4)], [(1, 2), (2, 5)]]}
+    return ts.testing.run(flow, epochs, workers=2)["result"].rows()
+
+
+@pytest.mark.parametrize("inner", [pytest.param(int, marks=pytest.mark.slow), Descending])
+@pytest.mark.parametrize("name", NAMED["STREAMS"])
+def test_where_all_is_at_one_inner_time_an_operator_does_in_a_scope_what_it_does_outside(
+    name: str, inner: Any
+) -> None:
+    build = NAMED["STREAMS"][name]
+    if name in REFUSED_INSIDE or (name == "collection" and inner is not int):
+        with pytest.raises(GraphError, match=r"Hint: "):
+            results(build, inner)
+    else:
+        assert results(build, inner) == results(build, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMED["COLLECTIONS"])
+def test_so_does_one_on_collections(name: str) -> None:
+    build = NAMED["COLLECTIONS"][name]
+
+    try:
+        inside = results(build, int, collections=True)
+    except GraphError as refused:
+        assert "inside scope" in str(refused)  # noqa: PT017 - outputs
+    else:
+        assert inside == results(build, None, collections=True)
 
 
 # -- collections ---------------------------------------------------------------------------------------------

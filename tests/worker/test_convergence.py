@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,3 +128,15 @@ def test_a_loop_of_collections_counts_the_changes_of_each_iteration(workers: int
 
 def test_iterations_are_named() -> None:
     assert list(counted([("a", 0, 3, 5)])) == [Iterations(loop="a", epoch=0, first=3, width=1, records=5)]
+
+
+def test_a_feedback_that_leads_out_of_its_loop_is_counted_by_the_iteration_of_its_sender() -> None:
+    """The channel of the feedback goes on through `leave` to a step outside."""
+    flow = ts.Dataflow("out")
+    around = flow.scope.inner(name="around")
+    x = around.enter(flow.input("x", "n long"), at="n").collection()
+    n = x.variable(x.scope.inner(name="down"))
+    n.set(n.select(n=pc.field("n") - 1).where(pc.field("n") >= 0).concat(x).distinct())
+    n.leave().changes().leave().capture("out")
+
+    assert ts.testing.run(flow, {"x": [[3, 1]]}, workers=2)["out"].tables[0].num_rows >= 4

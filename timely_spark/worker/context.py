@@ -98,7 +98,7 @@ class CallContext:
         batch = through(channel.through, batch)
         if not batch.num_rows:
             return
-        round_.iterations.sent(channel, arrival, batch.num_rows)
+        round_.iterations.sent(channel, time, batch.num_rows)
         if channel.exchange is None:
             by_worker = {self.worker: batch}
         else:

@@ -95,11 +95,13 @@ class Iterations:
         summary = self._bounded[channel.index]
         return None if summary is None else summary.results_in(time)
 
-    def sent(self, channel: Channel, arrival: Any, records: int) -> None:
-        """Count records that were sent over a channel, if it is the one by which a feedback is counted."""
+    def sent(self, channel: Channel, time: Any, records: int) -> None:
+        """Count records that are sent over a channel, if it is the one by which a feedback is counted.
+
+        The channel may lead on, out of the loop, so the iteration is the one after that of the sender.
+        """
         if (loop := self._feedbacks.get(channel.index)) is not None:
-            iteration = arrival.order_key()[loop.depth]
-            self.convergence.add(loop.name, arrival.epoch, iteration, records)
+            self.convergence.add(loop.name, time.epoch, 1 + _counter(loop, time), records)
 
     def drop(self, node: Node, loop: Scope, time: Any, table: pa.Table) -> None:
         """Count records that a loop's limit drops."""
