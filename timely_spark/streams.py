@@ -235,10 +235,15 @@ class Scope:
             >>> flow = ts.Dataflow("bids")
             >>> by_price = flow.scope.inner(name="by_price", time=ts.times.Descending)
             >>> bids = by_price.enter(flow.input("bids", "item string, price long"), at="price")
-            >>> best = bids.unary(lambda time, batch: batch, "item string, price long")
-            >>> _ = best.leave().capture("out")
-            >>> ts.testing.run(flow, {"bids": [[("a", 3), ("b", 7), ("a", 5)]]})["out"].tables[0].to_pylist()
-            [{'item': 'b', 'price': 7}, {'item': 'a', 'price': 5}, {'item': 'a', 'price': 3}]
+            >>> order = []
+            >>> _ = (
+            ...     bids.unary(lambda time, bids: order.append(str(time)) or bids, bids.schema)
+            ...     .leave()
+            ...     .probe("end")
+            ... )
+            >>> _ = ts.testing.run(flow, {"bids": [[("a", 3), ("b", 7), ("a", 7)]]})
+            >>> order
+            ['RefinedTime(0, Descending(7))', 'RefinedTime(0, Descending(3))']
 
         Raises:
             GraphError: `max_iterations` is no whole number of at least 1, or `on_limit` is unknown; or there
