@@ -22,7 +22,7 @@ LIMIT, QUICK_LIMIT = 1200, 240
 LIMITS = {"endurance": 7200, "engine": 2700, "graphs": 5400}
 
 #: What shows nothing within seconds, and is left out of a quick run unless it is named.
-STEADY = ("durable", "endurance", "latency")
+STEADY = ("durable", "endurance", "latency", "system_log")
 
 
 def names() -> list[str]:

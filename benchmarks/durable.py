@@ -47,7 +47,8 @@ class Side:
         self.folder = Path(tempfile.mkdtemp(prefix="timely-bench-", dir=place))
         atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         checkpoint = str(self.folder / "checkpoint")
-        self.query = flow.start(spark, checkpoint=checkpoint, workers=2, name=f"in {place}", **start)
+        settings = {"name": f"in {place}", "workers": 2} | start
+        self.query = flow.start(spark, checkpoint=checkpoint, **settings)
 
     def epoch(self, table: pa.Table) -> float:
         """Milliseconds of one."""
