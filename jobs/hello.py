@@ -13,7 +13,7 @@ import timely_spark as ts
 def main() -> None:
     """Run it."""
     parser = cli.described(__doc__)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=cli.positive, default=2, help="default: %(default)s")
     cli.progress(parser)
     args = parser.parse_args()
 

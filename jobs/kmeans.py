@@ -88,6 +88,9 @@ def main() -> None:
     parser.add_argument("--digits", type=cli.positive, default=6, help="default: %(default)s")
     args = parser.parse_args()
     _, values = vectors.read(args.data)
+    if args.clusters > len(values):
+        message = f"--clusters {args.clusters}: there are only {len(values)} vectors to begin with"
+        raise ts.TimelyError(message, hint="give fewer clusters.")
     scale = 10.0**args.digits
     whole = np.rint(values * scale)
     if np.abs(whole).max() * len(whole) >= 2**53:

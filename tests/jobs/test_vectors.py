@@ -133,6 +133,14 @@ def test_weights_are_those_of_scipy(how: dict[str, Any], label: str) -> None:
         assert found == pytest.approx(minimum(x[chosen], y[chosen], 0.5), abs=1e-8)
 
 
+def test_there_are_no_more_clusters_than_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    import kmeans
+
+    monkeypatch.setattr(sys, "argv", ["kmeans", "--clusters", "151"])
+    with pytest.raises(ts.TimelyError, match=r"(?s)--clusters 151: there are only 150 vectors.*Hint: "):
+        kmeans.main()
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", ["kmeans", "logistic_regression"])
