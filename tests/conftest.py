@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 # The tests' files are in memory where there is room: some disks take milliseconds to sync or remove a file.
-# All processes of the run inherit the folder, and JVMs load libraries from it; the first one removes it.
+# All processes of the run inherit the folder, and JVMs load libraries from it. The first process holds a lock
+# on it and removes it; what a killed run has left, the next one removes.
 MEMORY, ROOM, OWN = "/dev/shm", 8 << 30, None
 if (
     "TMPDIR" not in os.environ
@@ -34,7 +35,21 @@ if (
     and shutil.disk_usage(MEMORY).free > ROOM
     and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
 ):
-    OWN = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="tests-", dir=MEMORY)
+    import fcntl
+
+    def locked(folder: str | Path) -> bool:
+        try:
+            fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    for left in filter(locked, Path(MEMORY).glob("timely-tests-*")):
+        shutil.rmtree(left, ignore_errors=True)
+    made = tempfile.mkdtemp(prefix="made-for-tests-", dir=MEMORY)
+    locked(made)  # before another run can find it
+    OWN = os.environ["TMPDIR"] = made.replace("made-for-tests", "timely-tests")
+    os.rename(made, OWN)  # noqa: PTH104 - texts
     tempfile.tempdir = None  # found anew
 # Spark's Python processes import the installed PySpark, which is compiled, not its zip (`conf/prepare.py`).
 if (LEAN := Path(sys.prefix) / "spark").is_dir():
