@@ -67,8 +67,12 @@ def test_a_query_between_tables_that_are_optimized_clustered_and_vacuumed(
     copied = flow.table("rows", table, changes=True).collection(diff="diff")
     copied.changes("diff").to_delta(target, keys="k", diff="diff")
     query = flow.start(spark, checkpoint=checkpoint, workers=1)
-    check = "spark.databricks.delta.retentionDurationCheck.enabled"
-    spark.conf.set(check, "false")
+    confs = {
+        "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # tasks of VACUUM: 10,000
+    }
+    for conf, value in confs.items():
+        spark.conf.set(conf, value)
     try:
         spark.sql(f"update {table} set v = concat(v, '!') where k = 1")
         spark.sql(f"insert into {table} values (10, 'c'), (20, 'd')")
@@ -78,7 +82,8 @@ def test_a_query_between_tables_that_are_optimized_clustered_and_vacuumed(
             spark.sql(f"optimize {kept}")
             spark.sql(f"vacuum {kept} retain 0 hours")
     finally:
-        spark.conf.unset(check)
+        for conf in confs:
+            spark.conf.unset(conf)
     spark.sql(f"delete from {table} where k in (2, 10)")
     query.process_all_available()
     query.stop()
