@@ -31,24 +31,41 @@ def flow_of(algorithms: dict[str, Build]) -> ts.Dataflow:
     return flow
 
 
+def few(edges: ts.Collection) -> ts.Collection:
+    return edges.where(pc.field("src") < 2)
+
+
 ALL: dict[str, Build] = {
-    "motifs": lambda edges: ts.graphs.motifs(edges, "a->b, b->c, !c->a"),
-    "core": lambda edges: ts.graphs.k_core(edges, 3),
-    "ranks": lambda edges: ts.graphs.pagerank(edges, None, tolerance=50_000),
-    "numbers": ts.graphs.core_numbers,
-    "set": ts.graphs.maximal_independent_set,
-    "colours": ts.graphs.colouring,
-    "landmarks": lambda edges: ts.graphs.landmarks(edges, edges.where(pc.field("src") < 2), node="src"),
-    "matching": lambda edges: ts.graphs.stable_matching(
-        edges.select("src", "dst", src_rank="dst", dst_rank="src")
+    "betweenness": lambda edges: ts.graphs.betweenness(edges, directed=True, samples=few(edges), node="src"),
+    "bfs": lambda edges: ts.graphs.bfs(edges, few(edges), node="src"),
+    "cdlp": lambda edges: ts.graphs.cdlp(edges, 2),
+    "colouring": ts.graphs.colouring,
+    "connected_components": ts.graphs.connected_components,
+    "core_numbers": ts.graphs.core_numbers,
+    "distance_bounds": lambda edges: ts.graphs.distance_bounds(
+        edges.select(node="src", landmark="dst", distance="src"), edges
     ),
-    "labels": lambda edges: ts.graphs.label_propagation(
+    "k_core": lambda edges: ts.graphs.k_core(edges, 3),
+    "label_propagation": lambda edges: ts.graphs.label_propagation(
         edges, edges.select("src", label="dst"), node="src", iterations=2
     ),
+    "landmarks": lambda edges: ts.graphs.landmarks(edges, few(edges), node="src"),
+    "lcc": lambda edges: ts.graphs.lcc(edges, directed=True),
+    "maximal_independent_set": ts.graphs.maximal_independent_set,
+    "minimum_spanning_forest": lambda edges: ts.graphs.minimum_spanning_forest(edges, weight=None),
+    "motifs": lambda edges: ts.graphs.motifs(edges, "a->b, b->c, !c->a"),
+    "pagerank": lambda edges: ts.graphs.pagerank(edges, None, tolerance=50_000),
+    "sssp": lambda edges: ts.graphs.sssp(edges, few(edges), weight="dst", node="src"),
+    "stable_matching": lambda edges: ts.graphs.stable_matching(
+        edges.select("src", "dst", src_rank="dst", dst_rank="src")
+    ),
+    "strongly_connected_components": ts.graphs.strongly_connected_components,
+    "triangles": ts.graphs.triangles,
 }
 
 
 def test_spark_says_what_the_simulator_says(spark: SparkSession, checkpoint: str) -> None:
+    assert {*ALL} == {*ts.graphs.__all__}
     given = epochs()
     expected = run(flow_of(ALL), {"edges": given})
     flow = flow_of(ALL)
