@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from dataclasses import dataclass, field
 from datetime import date
 from fractions import Fraction
@@ -138,7 +139,9 @@ def test_bytes_that_name_something_else_make_nothing(name: str) -> None:
 def changed_class(**fields: Any) -> type:
     """A vertex whose `Point` has other fields."""
     parts = [(name, int, dataclasses.field(**how)) for name, how in fields.items()]
-    point = dataclasses.make_dataclass("Point", parts, frozen=True)
+    # since Python 3.12 its methods would have this module's globals, with the first `Point`
+    where: Any = {"module": "elsewhere"} if sys.version_info >= (3, 12) else {}
+    point = dataclasses.make_dataclass("Point", parts, frozen=True, **where)
     point.__module__ = "elsewhere"
     return type("Later", (ts.Vertex,), {"Point": point})
 

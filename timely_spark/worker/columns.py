@@ -58,7 +58,9 @@ def epochs_of(column: pa.ChunkedArray) -> Epochs:
     """The epochs in a column of whole numbers, with `NO_EPOCH` for invalid ones."""
     filled = pc.fill_null(column, pa.scalar(0, column.type)).to_numpy()
     valid = pc.is_valid(column).to_numpy()
-    epochs: Epochs = np.where(valid & (filled >= 0) & (filled < EPOCHS), filled, NO_EPOCH).astype(np.int64)
+    fits = valid & (filled >= 0) & (filled < EPOCHS)
+    epochs: Epochs = np.where(fits, filled, 0).astype(np.int64)  # unsigned numbers are never NO_EPOCH
+    epochs[~fits] = NO_EPOCH
     return epochs
 
 
