@@ -50,6 +50,7 @@ if (
     locked(made)  # before another run can find it
     OWN = os.environ["TMPDIR"] = made.replace("made-for-tests", "timely-tests")
     os.rename(made, OWN)  # noqa: PTH104 - texts
+    Path(OWN).chmod(0o711)  # a server of another user's has a folder in it
     tempfile.tempdir = None  # found anew
 # Spark's Python processes import the installed PySpark, which is compiled, not its zip (`conf/prepare.py`).
 if (LEAN := Path(sys.prefix) / "spark").is_dir():

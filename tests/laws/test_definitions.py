@@ -262,9 +262,9 @@ def adversary(draw: random.Random, beyond: int = 0) -> Iterator[Counter[str]]:
         return split
 
     def insert_and_compact(
-        self: Arrangement, table: pa.Table, hashed: Any = None, compact: Any = None
+        self: Arrangement, table: pa.Table, hashed: Any = None, compact: Any = None, *, merge: bool = True
     ) -> None:
-        insert(self, table, hashed, compact)
+        insert(self, table, hashed, compact, merge=merge)
         for parts in [self.recent, *self.lanes] if compact is not None else ():
             for at in range(len(parts)) if draw.random() < 0.5 else ():
                 made, rows = compact(parts[at].hashes, parts[at].table)

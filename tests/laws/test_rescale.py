@@ -235,7 +235,9 @@ def scoped() -> ts.Dataflow:
         late.enter(edges, at="dst").exchange("dst").group_by("src").aggregate(n="count", last=("max", "dst"))
     )
     far.exchange("n").unary_notify(
-        lambda time, batch: [(time.counters[0].number, batch.num_rows)], "at long, n long", by="n"
+        lambda time, batch: [(time.counters[0].number, n) for n in batch["n"].to_pylist()],
+        "at long, n long",
+        by="n",
     ).leave().capture("sizes")
 
     def hop(near: ts.Stream) -> ts.Stream:
