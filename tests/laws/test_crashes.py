@@ -239,6 +239,7 @@ def test_a_replay_without_some_of_its_rows_is_caught(kind: str, monkeypatch: pyt
     assert any(check(seed, Counter()) for seed in range(100))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["pending", "tracker", "unreleased", "inputs"])
 def test_a_coordinator_that_comes_back_without_a_part_is_caught(
     part: str, monkeypatch: pytest.MonkeyPatch

@@ -40,6 +40,7 @@ def held(tmp_path: Path) -> Any:
     lock.release()
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_until_the_lock_is_given_back(tmp_path: Path, held: Lock) -> None:
     assert not another_process_gets_it(tmp_path)
     assert not Lock(Files(tmp_path)).acquire(), "nor does this one get it twice"

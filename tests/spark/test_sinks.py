@@ -54,7 +54,7 @@ def test_a_stream_without_data_leaves_an_empty_table(spark: SparkSession, tmp_pa
     assert rows(spark, path) == []
 
 
-@pytest.mark.parametrize("engine", ["delta-rs", "Spark"])
+@pytest.mark.parametrize("engine", ["delta-rs", pytest.param("Spark", marks=pytest.mark.campaign)])
 def test_an_epoch_that_is_delivered_again_is_written_once(
     engine: str, spark: SparkSession, tmp_path: Path
 ) -> None:
