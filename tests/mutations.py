@@ -433,13 +433,19 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ],
     ),
     (
-        "operators/custom.py",
+        "state/buffering.py",
         ["tests/operators/test_custom.py"],
         [
             (
-                "pa.concat_tables(side or [schema.empty_table()])",
-                "pa.concat_tables(side[:1] or [schema.empty_table()])",
+                "pa.concat_tables(of or [schema.empty_table()])",
+                "pa.concat_tables(of[:1] or [schema.empty_table()])",
             ),
+        ],
+    ),
+    (
+        "operators/custom.py",
+        ["tests/operators/test_custom.py"],
+        [
             ("self.function(edge, time, batch) if self.sides", "self.function(0, time, batch) if self.sides"),
         ],
     ),

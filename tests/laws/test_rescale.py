@@ -47,6 +47,22 @@ def move(simulation: Simulation, flow: ts.Dataflow, workers: int) -> Migration:
     return made
 
 
+def moved_at_each_epoch(flow: ts.Dataflow, epochs: list[Any], names: str) -> Rows:
+    """The output `out` of a flow that goes on with another number of workers after each epoch."""
+    simulation = Simulation(flow, workers=2, seed=3)
+    for epoch, sides in enumerate(epochs):
+        for name, rows in zip(names, sides, strict=True):
+            simulation.send(name, rows, epoch=epoch)
+            simulation.advance_to(name, epoch + 1)
+        for _ in range(1 + epoch % 2):
+            simulation.step()
+        move(simulation, flow, 1 + epoch % 4)
+    for name in names:
+        simulation.close(name)
+    simulation.run()
+    return simulation.captured["out"].rows()
+
+
 def recount(made: Migration, states: list[bytes]) -> dict[Any, int]:
     """The pointstamps there are, from what the states say of themselves."""
     plan, counts = made.coordinator.plan, Counter[Any]()

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
-from tests.laws.test_rescale import move
+from tests.laws.test_rescale import moved_at_each_epoch
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.testing import Simulation
 
 TRIED = {
     "asof_join": lambda x, y: x.asof_join(y.select("k", "v", w="v", name="times"), "v", by="k", name="it"),
@@ -107,17 +106,9 @@ def test_it_goes_on_with_other_workers(by: Any) -> None:
     ]
     options = {"direction": "backward", "tolerance": None, "by": by}
     flow = flow_of({"out": {"expire": 3}}, **options)
-    simulation = Simulation(flow, workers=2, seed=3)
-    for epoch, sides in enumerate(epochs):
-        for name, rows in zip("xy", sides, strict=True):
-            simulation.send(name, rows, epoch=epoch)
-            simulation.advance_to(name, epoch + 1)
-        for _ in range(1 + epoch % 2):
-            simulation.step()
-        move(simulation, flow, 1 + epoch % 4)
-    simulation.run()
 
-    found = in_order(simulation.captured["out"].rows(), epochs)
+    found = in_order(moved_at_each_epoch(flow, epochs, "xy"), epochs)
+
     assert found == expected(epochs, lambda e: max(0, e - 3), **options)
 
 

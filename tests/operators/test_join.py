@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
-from tests.laws.test_rescale import move
+from tests.laws.test_rescale import moved_at_each_epoch
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.testing import Simulation, run
 
@@ -216,19 +216,9 @@ def test_a_rescaled_join_with_expire_sends_each_record_once(how: Any) -> None:
     left = flow.input("l", "k long, a long", epochs="manual")
     right = flow.input("r", "j long, b long", epochs="manual")
     left.join(right, left="k", right="j", how=how, expire=2).capture("out")
-    simulation = Simulation(flow, workers=2, seed=3)
-    for epoch, sides in enumerate(epochs):
-        for name, rows in zip("lr", sides, strict=True):
-            simulation.send(name, rows, epoch=epoch)
-            simulation.advance_to(name, epoch + 1)
-        for _ in range(1 + epoch % 2):
-            simulation.step()
-        move(simulation, flow, 1 + epoch % 4)
-    for name in "lr":
-        simulation.close(name)
-    simulation.run()
 
-    found = simulation.captured["out"].rows()
+    found = moved_at_each_epoch(flow, epochs, "lr")
+
     assert {e: sorted(rows, key=repr) for e, rows in found.items() if rows} == within(how, 2, epochs)
 
 

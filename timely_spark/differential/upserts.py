@@ -15,11 +15,11 @@ from timely_spark.errors import SchemaError
 from timely_spark.graph import Expression, Partition, caller, check_columns, composed, names, operator
 from timely_spark.operators.group_map import StatefulMap, check_keyed_state
 from timely_spark.operators.rows import computed
+from timely_spark.operators.top_k import First
 from timely_spark.state.keys import group
 from timely_spark.streams import Stream
 
 _DELETES = "__timely_deletes"
-_GROUP = "__timely_group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,15 @@ class Latest:
 
     def __call__(self, batch: pa.Table, before: pa.Table) -> tuple[pa.Table, pa.Table]:
         """The changes, and the latest records."""
-        # `before` comes first, and the sort is stable: a record that only comes again replaces nothing
+        # `before` comes first, and the sort is stable: a record that only comes again replaces nothing;
+        # a sort in descending order has nulls last
         both = pa.concat_tables([before, batch.select(before.schema.names)])
-        groups = group(both, self.keys)
-        by = [(_GROUP, "ascending"), *((column, "descending") for column in self.order)]  # nulls are last
-        rows = pc.sort_indices(both.append_column(_GROUP, pa.array(groups.of)), by).to_numpy()
-        first = rows[groups.starts]
+        greatest = First(self.keys, 1, tuple((column, "descending") for column in self.order))
+        first, after = greatest.fold(both, group(both, self.keys))
         replaced = np.setdiff1d(np.arange(before.num_rows), first)
         new = first[first >= before.num_rows]
         changes = [_there(both.take(pa.array(replaced)), -1), _there(both.take(pa.array(new)), 1)]
-        return pa.concat_tables(changes), both.take(pa.array(first))
+        return pa.concat_tables(changes), after
 
 
 def _there(records: pa.Table, diff: int) -> pa.Table:
@@ -107,19 +106,19 @@ def upserts(
         kind = flagged.schema.field(_DELETES).type
         msg = f"upserts: apply_as_deletes={apply_as_deletes} is {kind}"
         raise SchemaError(msg, where=caller(), hint='give a condition, such as pc.field("op") == "D".')
-    schema = pa.schema([field for field in flagged.schema if field.name != _DELETES])
+    schema = stream.schema.append(pa.field(DIFF, pa.int64()))
     others = [column for column in columns if column not in keys and column not in order]
     latest = Latest(keys, (*order, _DELETES, *others))
     changes = flagged.then(
         "upserts",
-        [schema.append(pa.field(DIFF, pa.int64()))],
+        [schema],
         name=name,
         own=(DIFF,),
         vertex=StatefulMap(
             latest,
             keys,
             flagged.schema.names,
-            schema.append(pa.field(DIFF, pa.int64())),
+            schema,
             rows=flagged.schema,
             expire=None,
         ),

@@ -25,7 +25,7 @@ from timely_spark.graph import (
     project,
 )
 from timely_spark.operators.rows import check_function
-from timely_spark.state.buffering import BufferingVertex
+from timely_spark.state.buffering import BufferingVertex, whole
 from timely_spark.streams import Stream
 
 Columns: TypeAlias = str | Sequence[str] | Expression | None
@@ -56,10 +56,7 @@ class _OnNotify(BufferingVertex):
     def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
         if not any(batches):
             return
-        sides = zip(batches, self.schemas, strict=True)
-        result = self.function(
-            time, *(pa.concat_tables(side or [schema.empty_table()]) for side, schema in sides)
-        )
+        result = self.function(time, *whole(batches, self.schemas))
         if result is not None:
             self.send_by(0, time, result)
 

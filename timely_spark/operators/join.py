@@ -24,7 +24,7 @@ from timely_spark.graph import (
 )
 from timely_spark.operators.expire import check_expire, check_per, latest, options_text
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.buffering import BufferingVertex
+from timely_spark.state.buffering import BufferingVertex, whole
 from timely_spark.state.history import EPOCH, RowTimes, compaction, epochs_of, stamped
 from timely_spark.state.keys import Indices, Mask, flat, group
 from timely_spark.state.partitioning import repartition
@@ -154,10 +154,7 @@ class JoinComplete(BufferingVertex):
 
     def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
         """Send the pairs, and the unmatched records that the kind of join keeps."""
-        left, right = (
-            pa.concat_tables(side or [schema.empty_table()])
-            for side, schema in zip(batches, self.sides, strict=True)
-        )
+        left, right = whole(batches, self.sides)
         index, known = Arrangement(self.on[1]), with_keys(_numbered(left), self.on[0])
         index.insert(with_keys(_numbered(right), self.on[1]))
         at, found = index.matches(known, self.on[0])
@@ -213,10 +210,7 @@ class JoinCompleteExpiring(BufferingVertex):
 
     def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
         """Match the records of an epoch; send those whose last chance of a match has passed."""
-        both = [
-            pa.concat_tables(side or [schema.empty_table()])
-            for side, schema in zip(batches, self.schemas, strict=True)
-        ]
+        both = whole(batches, self.schemas)
         usable = [with_keys(table, keys) for table, keys in zip(both, self.on, strict=True)]
         for each in self.sides:
             each.expire(time.epoch - self.expire)

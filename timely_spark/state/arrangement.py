@@ -332,9 +332,8 @@ def _merged(parts: list[Batch], compact: Compact | None, rows: int) -> int:
         The number of rows that are left of `rows`.
     """
     end = len(parts)
-    while (
-        end > 0
-    ):  # all of them: a batch from which rows were dropped, or that was too large, may be anywhere
+    # all of them: a batch from which rows were dropped, or that was too large, may be anywhere
+    while end > 0:
         first, size = end - 1, len(parts[end - 1].hashes)
         while first and (more := len(parts[first - 1].hashes)) < 2 * size and size + more <= rows:
             first, size = first - 1, size + more
