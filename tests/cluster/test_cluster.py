@@ -161,8 +161,9 @@ def in_order(folder: Path) -> None:
 @pytest.mark.parametrize(
     "where",
     [
-        pytest.param({"master": "local[2]"}, id="local", marks=pytest.mark.campaign),
-        pytest.param({}, id="cluster"),
+        pytest.param({"master": "local[2]"}, id="local"),
+        # the loop below is of a module that executors get
+        pytest.param({}, id="cluster", marks=pytest.mark.campaign),
     ],
 )
 def test_vertices_of_modules_that_are_shipped(
