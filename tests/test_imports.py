@@ -26,6 +26,7 @@ LAYERS = (
     ("show",),
     ("streams",),
     ("operators",),
+    ("inputs",),
     ("dataflow",),
     ("captured",),
     ("differential",),
@@ -54,6 +55,7 @@ OPTIONAL = {
 #: The imports of this package that stand in a function: from which module, which part, and why.
 IN_FUNCTIONS = {
     ("timely_spark.dataflow", "runtime"): "a flow is built without Spark, which starting it needs",
+    ("timely_spark.inputs", "runtime"): "a program that reads no files needs no code for them",
     (
         "timely_spark.runtime.query.data_source",
         "runtime",
@@ -61,8 +63,8 @@ IN_FUNCTIONS = {
     ("timely_spark.runtime.query.streaming", "runtime"): "a data source of Spark is a subclass of pyspark's",
     ("timely_spark.runtime.sinks.sink", "runtime"): "a data source of Spark is a subclass of pyspark's",
 }
-#: The only import upwards, and it is lazy.
-UPWARDS = {("dataflow", "runtime")}
+#: The only imports upwards, and they are lazy.
+UPWARDS = {("dataflow", "runtime"), ("inputs", "runtime")}
 #: Two modules of a folder that know each other: the first names the second in annotations only.
 PAIRS = {
     ("timely_spark.compiler.identity", "timely_spark.compiler.plan"),

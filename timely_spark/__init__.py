@@ -8,7 +8,7 @@
 - `worker`: one worker's round.
 - `coordinator`: the driver's part of each round.
 - `operators`: the operators of streams.
-- `streams`, `dataflow`: the user's handles.
+- `streams`, `inputs`, `dataflow`: the user's handles.
 - `differential`: incremental collections.
 - `graphs`: graph algorithms on collections of edges.
 - `libraries`: Pregel, AllReduce, and other models of computation, over collections and streams.
@@ -24,10 +24,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from timely_spark import graphs
-from timely_spark.dataflow import Dataflow, Input
+from timely_spark.dataflow import Dataflow
 from timely_spark.differential import Collection, snapshot, wcoj
 from timely_spark.errors import TimelyError
 from timely_spark.graph import Vertex
+from timely_spark.inputs import Input
 from timely_spark.operators.event_time import every, sessions
 from timely_spark.operators.exactly_once import once
 from timely_spark.operators.outputs import Probe
