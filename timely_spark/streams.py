@@ -25,7 +25,7 @@ from timely_spark.graph import (
 )
 from timely_spark.graph import Scope as GraphScope
 from timely_spark.show.table import schema_table
-from timely_spark.times import PRODUCT, InnerTime, broken_inner_law
+from timely_spark.times import PRODUCT, InnerTime, broken_inner_law, only_epochs
 
 if TYPE_CHECKING:
     from timely_spark.methods import Dataflow, StreamMethods
@@ -129,6 +129,27 @@ class Stream(StreamMethods):
                 how = ".scope.enter(...)" if theirs == "no loop" else "enter or leave"
                 msg = f"{operator}: {self.name!r} is in {mine}, {other.name!r} in {theirs}"
                 raise GraphError(msg, where=caller(), hint=f"bring one into the other's scope with {how}.")
+
+    def check_outside(self, operator: str, *, epochs: str = "") -> None:
+        """Check that the stream is outside of loops and scopes.
+
+        Args:
+            operator: the operator's label.
+            epochs: why the times must also be epochs, which those of a flow with its own kind of time are
+                not; empty: they need not.
+
+        Raises:
+            GraphError: it is not.
+        """
+        scope, why = self.stage.scope, f", and {epochs}" if epochs else ""
+        if scope.parent is not None:
+            around = "loop" if scope.inner is None else "scope"
+            msg = f"{operator}: {self.name!r} is inside {around} {scope.name!r}{why}"
+            raise GraphError(msg, where=caller(), hint=f"let it leave the {around} first.")
+        if epochs and not only_epochs(scope.times):
+            kind = type(scope.times).__name__
+            msg = f"{operator}: {self.name!r} is of a flow with times of its own kind, {kind}{why}"
+            raise GraphError(msg, where=caller(), hint="use Dataflow's default times.")
 
 
 @locate_errors

@@ -419,7 +419,7 @@ def test_a_subtree_is_rerooted_whatever_the_rest_of_its_tree_may_cost(
 def test_inside_a_loop_it_is_refused() -> None:
     edges = ts.Dataflow("graph").input("edges", "a long, b long, diff long").collection(diff="diff").stream
 
-    with pytest.raises(GraphError, match="outermost"):
+    with pytest.raises(GraphError, match="inside loop"):
         edges.loop(spanning_forest)
 
 

@@ -34,7 +34,10 @@ JUNK: dict[str, Any] = {
     "a collection": lambda flow: collection(flow, "beside"),
 }
 #: what reads a row, makes nothing, or starts something
-LEFT_OUT = {"then", "check_others", "like", "check", "together", "send", "advance_to", "close", "handle"}
+LEFT_OUT = {
+    "then", "check_others", "check_outside", "like", "check", "together",
+    "send", "advance_to", "close", "handle",
+}  # fmt: skip
 
 
 def stream(flow: ts.Dataflow, name: str = "x") -> Any:

@@ -266,7 +266,7 @@ def test_wrong_arguments_are_refused_when_the_graph_is_built(on: Any, by: Any, o
 def test_windows_are_for_times_in_order_and_for_new_columns() -> None:
     flow = ts.Dataflow("bad")
     x = flow.input("x", "n long")
-    with pytest.raises(GraphError, match=r"(?s)window: .*in a loop.*Hint: "):
+    with pytest.raises(GraphError, match=r"(?s)window: .*inside loop.*Hint: "):
         x.enter(flow.scope.inner(name="loop")).window("n", ts.every(1))
     with pytest.raises(SchemaError, match=r"(?s)window: .*lateness='5 minutes'.*Hint: "):
         x.window("n", ts.every(1), lateness="5 minutes")

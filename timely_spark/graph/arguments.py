@@ -7,6 +7,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from fractions import Fraction
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar
 
@@ -35,16 +36,15 @@ def whole(what: str, value: Any, *, least: int = 1) -> int:
 
 
 def seconds(what: str, duration: Any) -> float:
-    """Check a duration: seconds, or a text with units.
+    """Check a duration: seconds, a text with units, or a `timedelta`.
 
-    >>> seconds("within", 2), seconds("within", "500ms"), seconds("keep", "7 days")
+    >>> seconds("within", 2), seconds("within", "500ms"), seconds("keep", timedelta(days=7))
     (2.0, 0.5, 604800.0)
     """
-    with contextlib.suppress(ValueError, TypeError):
-        length: Any = duration
-        if isinstance(duration, str) and (length := nanoseconds(duration)) is not None:
-            length /= 10**9
-        if 0 <= (found := float(length)) < math.inf:
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
+        length = nanoseconds(duration)
+        found = float(duration if length is None else length / 10**9)
+        if 0 <= found < math.inf and not (length is None and isinstance(duration, str)):
             return found
     hint = f'{what}=1, {what}="1s" or {what}="2 minutes".'
     return refuse(duration, what=what, expected="seconds, or a number and a unit of time,", hint=hint)
@@ -67,12 +67,16 @@ _NANOSECONDS = {
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
 
 
-def nanoseconds(length: str) -> Fraction | None:
-    """A length of time in text: numbers, each with a unit; None: the text is no such length.
+def nanoseconds(length: Any) -> Fraction | None:
+    """A length of time: a `timedelta`, or text of numbers, each with a unit; None: it is neither.
 
     >>> [str(nanoseconds(text)) for text in ("90 seconds", "1h 30min", "0.5 us", "5", "1 month", "1 M")]
     ['90000000000', '5400000000000', '500', 'None', 'None', 'None']
     """
+    if isinstance(length, timedelta):
+        return Fraction(length // timedelta(microseconds=1) * 1000)
+    if not isinstance(length, str):
+        return None
     total, rest = Fraction(0), length.strip()
     while match := _LENGTH.match(rest):
         unit = match[2] if len(match[2]) == 1 else match[2].lower()  # M is no minute

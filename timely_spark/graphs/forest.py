@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential.trace import DIFF, consolidate, numbers
-from timely_spark.errors import GraphError, SchemaError
+from timely_spark.errors import SchemaError
 from timely_spark.graph import (
     Partition,
     Partitioner,
@@ -511,14 +511,12 @@ def components(stream: Stream, *, name: str | None = None) -> Stream:
 
 def _checked(step: str, stream: Stream) -> tuple[tuple[str, str], pa.DataType]:
     """The names of the two end columns, and their type."""
-    schema, scope = stream.schema, stream.stage.scope
+    schema = stream.schema
     kinds = [schema.field(end).type for end in schema.names[:2]]
     if len(schema) != 3 or kinds[0] != kinds[1] or schema.field(2) != pa.field(DIFF, pa.int64()):
-        msg = f"{step} ({caller()}) got a stream of ({describe(schema)})."
-        raise SchemaError(msg, hint=f"give edges: two columns of one type, and {DIFF}")
+        msg = f"{step} got a stream of ({describe(schema)})"
+        raise SchemaError(msg, where=caller(), hint=f"give edges: two columns of one type, and {DIFF}")
     ends = schema.names[0], schema.names[1]
     check_columns(step, schema, ends, keys=True)
-    if scope.parent is not None:
-        msg = f"{step} ({caller()}): {stream.name!r} is in loop {scope.name!r}, not in the outermost scope."
-        raise GraphError(msg, hint="leave the loop first")
+    stream.check_outside(step)
     return ends, kinds[0]

@@ -11,13 +11,12 @@ import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
 from timely_spark.differential.trace import DIFF, numbers
-from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Partition, Partitioner, States, caller
+from timely_spark.errors import SchemaError
+from timely_spark.graph import Partition, Partitioner, States
 from timely_spark.graphs.affected import summed, unique
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.keys import Indices, Mask, flat
 from timely_spark.state.partitioning import repartition
-from timely_spark.times import only_epochs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -271,12 +270,8 @@ def by_frontier(
     name: str | None,
 ) -> Collection:
     """The ranks of the nodes, up to the tolerance. See `pagerank`."""
-    flow, scope = edges.stream.flow, edges.scope
-    if scope.graph_scope.parent is not None or not only_epochs(flow.graph.times):
-        msg = f"pagerank: tolerance={tolerance}, and the edges are in {scope.name or 'a flow with own times'}"
-        hint = "with a tolerance ranks depend on past epochs: leave the loop first, or give none."
-        raise GraphError(msg, where=caller(), hint=hint)
-    kind, loop = edges.schema.field("src").type, scope.inner()
+    edges.stream.check_outside("pagerank", epochs="ranks with a tolerance depend on past epochs")
+    kind, loop = edges.schema.field("src").type, edges.scope.inner()
     sums = pa.schema([("to", kind), ("amount", pa.int64())])
     variable = loop.variable(sums)
     ranks, sent = loop.enter(edges.stream).then(

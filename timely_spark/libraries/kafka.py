@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.errors import BadArgument, GraphError, SchemaError
+from timely_spark.errors import BadArgument, SchemaError
 from timely_spark.graph import caller, check_columns, describe, locate_errors, refuse
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.keys import group
@@ -136,9 +136,7 @@ def _of_frame(frame: DataFrame) -> DataFrame:
 
 
 def _of_stream(stream: Stream, name: str | None) -> Stream:
-    if stream.stage.scope.parent is not None:
-        msg = f"kafka.drop_repeats: {stream.name!r} is inside loop {stream.stage.scope.name!r}"
-        raise GraphError(msg, where=caller(), hint="drop repeats before the stream enters the loop.")
+    stream.check_outside("kafka.drop_repeats")
     check_columns("kafka.drop_repeats", stream.schema, _IDENTITY, keys=True)
     found = {column: stream.schema.field(column).type for column in TYPES}
     if found != TYPES:

@@ -125,7 +125,7 @@ def length(operator: str, what: str, value: Any, kind: pa.DataType, *, least: in
         found = int(value)
     else:
         unit = 86_400 * 10**9 if pa.types.is_date(kind) else _UNITS[kind.unit]
-        total = 0 if type(value) is int and value == 0 else _nanoseconds(value)
+        total = 0 if type(value) is int and value == 0 else nanoseconds(value)
         if total is None:
             hint = "'1 hour', '90 seconds', '2 days', or a timedelta; months and years differ in length."
             raise SchemaError(msg, where=caller(), hint=hint)
@@ -137,12 +137,6 @@ def length(operator: str, what: str, value: Any, kind: pa.DataType, *, least: in
     if not least <= found < FAR:
         raise SchemaError(msg, where=caller(), hint=f"it must be at least {least}.")
     return found
-
-
-def _nanoseconds(value: Any) -> Any:
-    if isinstance(value, timedelta):
-        return (value.days * 86_400 + value.seconds) * 10**9 + value.microseconds * 1000
-    return nanoseconds(value) if isinstance(value, str) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from timely_spark.state.history import EPOCH, epochs_of, stamped
 from timely_spark.state.keys import Hashes, Indices, group
 from timely_spark.state.partitioning import repartition
 from timely_spark.streams import Stream
-from timely_spark.times import is_whole, only_epochs
+from timely_spark.times import is_whole
 
 
 class Expire(Vertex):
@@ -45,22 +45,16 @@ class Expire(Vertex):
     def on_notify(self, time: Any) -> None:
         """Retract the records of the epoch that leaves the window."""
         self.retracted = time.epoch - self.after
-        at, rows = self.state.lookup(pa.table({EPOCH: [self.retracted]}), [EPOCH])
-        if not len(at):
+        rows = self.state.take([self.retracted])
+        if not rows.num_rows:
             return
-        self.state.expire(self.retracted + 1)
-        rows = rows.drop_columns([EPOCH])
         place = rows.schema.get_field_index(self.diff)
         negated = pc.negate_checked(rows.column(place))
         self.send_by(0, time, rows.set_column(place, rows.schema.field(place), negated))
 
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Drop retracted records: another worker may still be notified of their epoch."""
-        kept = []
-        for state in states:
-            later = pc.field(EPOCH) > state.get("retracted", self.retracted)
-            tables = [table.filter(later) for table in state["state"].batches()]
-            kept.append({"state": Arrangement((EPOCH,), tables)})
+        kept = [{"state": state["state"].later(state.get("retracted", self.retracted))} for state in states]
         return repartition(self, kept, workers, partition)
 
 
@@ -144,32 +138,17 @@ def options_text(*, per: str = "accumulated", expire: int | None = None) -> str:
 
 def check_expire(operator: str, stream: Stream, expire: Any, *, per: str = "accumulated") -> None:
     """Check `expire`, and that the stream's times are epochs."""
-    where = caller()
     if not is_whole(expire, least=1):
         argument = "after" if operator == "expire" else "expire"
         hint = "give a number of epochs, whole and from 1 on, below 2**62."
         if operator == "aggregate":
             hint += ' A column called "expire" is written aggregate({"expire": ...}).'
         msg = f"{operator}: {argument}={expire!r}"
-        raise GraphError(msg, where=where, hint=hint)
+        raise GraphError(msg, where=caller(), hint=hint)
     if per != "accumulated":
         msg = f"{operator}: expire={expire} with per={per!r}, which stores nothing across times"
-        raise GraphError(msg, where=where, hint="leave one of them out.")
-    if stream.stage.scope.parent is not None:
-        msg = (
-            f"{operator}: {stream.name!r} is inside loop {stream.stage.scope.name!r}, where times have loop "
-            "counters; state expires by epochs only"
-        )
-        hint = "use expire before the stream enters the loop, or after it has left."
-        raise GraphError(msg, where=where, hint=hint)
-    if not only_epochs(stream.stage.scope.times):
-        msg = (
-            f"{operator}: {stream.name!r} has times of the flow's own kind, "
-            f"{type(stream.stage.scope.times).__name__}, of which several may be in one epoch, and state "
-            "expires by epochs"
-        )
-        hint = "leave it out, or use the kind of time that Dataflow has by default."
-        raise GraphError(msg, where=where, hint=hint)
+        raise GraphError(msg, where=caller(), hint="leave one of them out.")
+    stream.check_outside(operator, epochs="state expires by epochs")
 
 
 @operator(Stream)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from timely_spark.errors import GraphError, RecordError, SchemaError, shorten
+from timely_spark.errors import RecordError, SchemaError, shorten
 from timely_spark.graph import (
     Partition,
     SchemaLike,
@@ -29,7 +29,6 @@ from timely_spark.state.codes import numbers_of, runs
 from timely_spark.state.history import epochs_of, stamped
 from timely_spark.state.keys import Groups, Hashes, Indices, flat, group
 from timely_spark.streams import Stream
-from timely_spark.times import only_epochs
 
 _WEIGHT = "__timely_weight"
 
@@ -399,13 +398,7 @@ def check_keyed_state(operator: str, stream: Stream, keys: Sequence[str]) -> Non
     if not keys or len(set(keys)) < len(keys):
         msg = f"{operator}: keys {list(keys)}"
         raise SchemaError(msg, where=caller(), hint="name the key columns, each once.")
-    if stream.stage.scope.parent is not None or not only_epochs(stream.stage.scope.times):
-        inside = stream.stage.scope.parent is not None
-        where = (
-            f"inside loop {stream.stage.scope.name!r}" if inside else "of a flow with times of its own kind"
-        )
-        msg = f"{operator}: {stream.name!r} is {where}, and states follow one another by epochs"
-        raise GraphError(msg, where=caller(), hint="use it outside loops; inside one write a Vertex.")
+    stream.check_outside(operator, epochs="states follow one another by epochs")
 
 
 def _stateful(

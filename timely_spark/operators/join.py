@@ -271,10 +271,9 @@ class JoinCompleteExpiring(BufferingVertex):
             self.alone[side].insert(stamped(now, time))
             self.notify_at(self._context.times.epoch(time.epoch + self.expire))
         at = time.epoch - self.expire
-        _, rows = self.alone[side].matches(pa.table({EPOCH: [at]}), [EPOCH])
+        rows = self.alone[side].take([at])
         if not rows.num_rows:
             return
-        self.alone[side].expire(at + 1)
         rows = rows.filter(pa.array(self._latest(1 - side, rows, self.on[side]) < at - self.expire))
         own = zip(self.on[0], self.on[1], strict=True) if side else ()
         renamed = {ours: rows.column(theirs) for ours, theirs in own}
@@ -285,11 +284,7 @@ class JoinCompleteExpiring(BufferingVertex):
         """Drop records that were sent: another worker may still be notified of their epoch."""
         kept = []
         for state in states:
-            later = pc.field(EPOCH) > state.get("sent", self.sent)
-            alone = [
-                Arrangement((EPOCH,), [table.filter(later) for table in each.batches()])
-                for each in state.get("alone", self.alone)
-            ]
+            alone = [each.later(state.get("sent", self.sent)) for each in state.get("alone", self.alone)]
             kept.append({key: of for key, of in state.items() if key != "sent"} | {"alone": alone})
         return repartition(self, kept, workers, partition)
 

@@ -418,10 +418,8 @@ def add_output(
     **options: Any,
 ) -> Stream:
     """Add an output to the flow, whose sink gets the options."""
-    if kind != "inspect" and stream.stage.scope.parent is not None:
-        around = "loop" if stream.stage.scope.inner is None else "scope"
-        msg = f"{operator}: {stream.name!r} is inside {around} {stream.stage.scope.name!r}"
-        raise GraphError(msg, where=caller(), hint=f"let it leave the {around} first.")
+    if kind != "inspect":
+        stream.check_outside(operator)
     if release not in ("epoch", "arrival"):
         msg = f"{operator}: release={release!r}"
         raise GraphError(msg, where=caller(), hint="'epoch' or 'arrival'.")

@@ -17,12 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.errors import GraphError
 from timely_spark.graph import (
     Partition,
     Partitioner,
     States,
-    caller,
     check_columns,
     composed,
     names,
@@ -49,7 +47,7 @@ from timely_spark.state.history import EPOCH
 from timely_spark.state.keys import group
 from timely_spark.state.partitioning import repartition
 from timely_spark.streams import Stream
-from timely_spark.times import EPOCHS, only_epochs
+from timely_spark.times import EPOCHS
 
 _HIGH = "high"
 _LAST = EPOCHS // 2
@@ -117,10 +115,8 @@ class CloseWindows(BufferingVertex):
         if not due:
             return
         self.ends = self.ends[len(due) :]
-        _, rows = self.state.lookup(pa.table({EPOCH: pa.array(due, pa.int64())}), [EPOCH])
-        self.state.expire(due[-1] + 1)
-        if rows.num_rows:
-            self.send_by(0, time, rows.drop_columns([EPOCH]))
+        if (rows := self.state.take(due)).num_rows:
+            self.send_by(0, time, rows)
 
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Continue from the least time up to which a worker has closed its windows.
@@ -132,10 +128,7 @@ class CloseWindows(BufferingVertex):
         for state in states:
             one = {name: state[name] for name in ("buffered", "open") if name in state}
             if "state" in state:
-                later = pc.field(EPOCH) > (-FAR if state.get("closed") is None else state["closed"])
-                one["state"] = Arrangement(
-                    (EPOCH,), [table.filter(later) for table in state["state"].batches()]
-                )
+                one["state"] = state["state"].later(-FAR if state.get("closed") is None else state["closed"])
             kept.append(one)
         whole = {
             "closed": min(
@@ -244,11 +237,7 @@ def window(
     listed = names("window", keys)
     check_columns("window", stream.schema, listed, keys=True)
     check_session_keys(by, listed)
-    if stream.stage.scope.parent is not None or not only_epochs(stream.stage.scope.times):
-        msg = f"window: {stream.name!r} is in a loop, or its flow has times of its own kind"
-        raise GraphError(
-            msg, where=caller(), hint="use windows outside loops, with Dataflow's default times."
-        )
+    stream.check_outside("window", epochs="windows close by epochs")
     late = length("window", "lateness", lateness, stream.schema.field(on).type)
     schema = pa.schema([*stream.schema, *lengths.fields()])
     assigned = stream.then(

@@ -15,6 +15,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timely_spark.state.history import EPOCH, Compact
 from timely_spark.state.keys import FEW, Hashes, Indices, exact, flat, hashes, in_order, same
@@ -198,6 +199,24 @@ class Arrangement:
         """
         self.recent = list(_unexpired(self.recent, before))
         self.lanes = [list(_unexpired(lane, before)) for lane in self.lanes]
+
+    def take(self, epochs: Sequence[int]) -> pa.Table:
+        """Remove the rows of the least epochs, whose key is `EPOCH`, and return them without that column.
+
+        Example:
+            >>> waiting = Arrangement((EPOCH,))
+            >>> waiting.insert(pa.table({"id": ["a", "b", "c"], EPOCH: [3, 4, 3]}))
+            >>> waiting.take([3]).to_pydict(), waiting.later(3).take([4]).to_pydict()
+            ({'id': ['a', 'c']}, {'id': ['b']})
+        """
+        _, rows = self.lookup(pa.table({EPOCH: pa.array(epochs, pa.int64())}), [EPOCH])
+        self.expire(epochs[-1] + 1)
+        return rows.drop_columns([EPOCH]) if rows.num_rows else rows
+
+    def later(self, epoch: int) -> Arrangement:
+        """The rows of later epochs than one."""
+        kept = pc.field(EPOCH) > epoch
+        return Arrangement(self.keys, [table.filter(kept) for table in self.batches()], within=self.within)
 
     def lookup(
         self, probe: pa.Table, on: Sequence[str], hashed: Hashes | None = None
