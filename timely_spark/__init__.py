@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from timely_spark.runtime.handle.inspection import inspect
     from timely_spark.runtime.handle.query import Query
     from timely_spark.runtime.maintain import maintain
-    from timely_spark.runtime.metrics import opentelemetry_metrics, prometheus_metrics
+    from timely_spark.runtime.metrics import opentelemetry_metrics, progress_of, prometheus_metrics
     from timely_spark.runtime.session import configure, tune
 
 __version__ = "0.1.0"
@@ -74,6 +74,7 @@ __all__ = [
     "once",
     "opentelemetry_metrics",
     "pregel",
+    "progress_of",
     "prometheus_metrics",
     "sessions",
     "snapshot",
@@ -91,6 +92,7 @@ _ON_FIRST_USE = {
     "maintain": "runtime.maintain",
     "opentelemetry_metrics": "runtime.metrics",
     "pregel": "libraries.pregel",
+    "progress_of": "runtime.metrics",
     "prometheus_metrics": "runtime.metrics",
     "tune": "runtime.session",
 }

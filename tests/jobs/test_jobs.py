@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import re
@@ -66,6 +67,20 @@ def write_texts(folder: Path) -> list[Counter[str]]:
         file.write_text(text, encoding="utf-8")
         os.utime(file, (1_600_000_000 + i,) * 2)
     return [Counter(word.lower() for word in re.findall(r"\w+", text)) for text in TEXTS]
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted({path.stem for path in JOBS.glob("*.py") if "\ndef main(" in path.read_text("utf-8")} - {"look"}),
+)
+def test_every_job_that_runs_a_query_shows_how_far_it_is(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit):
+        importlib.import_module(name).main()
+
+    assert "--progress" in capsys.readouterr().out
 
 
 @pytest.mark.campaign  # tests/cluster does the same on a cluster

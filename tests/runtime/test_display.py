@@ -86,6 +86,7 @@ def test_an_overview_has_epochs_in_flight_steps_and_the_last_batches(shown: Show
     assert overview.rate == pytest.approx(
         sum(each.records for each in overview.recent) / (len(overview.recent) / 100)
     )
+    assert [row[1] for row in overview._batches()][:1] == [overview.recent[0].rounds], "none were before it"
     text = "\n".join(table.text() for table in overview.tables())
     assert "held back by      x" in text
     ET.fromstring(shown._repr_html_())

@@ -56,6 +56,22 @@ def test_the_table_is_the_result_after_each_run_and_takes_deletions(
         assert query.name == "connected_components"
 
 
+def test_a_further_frame_is_a_collection(spark: SparkSession, checkpoint: str, tmp_path: Path) -> None:
+    arrive(tmp_path / "edges", (1, 2, 1), (2, 3, 1), (5, 6, 1))
+    arrive(tmp_path / "roots", (1, 0, 1), (5, 0, 1), (5, 0, -1))
+    streams = spark.readStream.schema("a long, b long, diff long")
+    edges = streams.parquet(str(tmp_path / "edges")).selectExpr("a src", "b dst", "diff")
+    roots = streams.parquet(str(tmp_path / "roots")).selectExpr("a node", "diff")
+    query = ts.maintain(
+        edges, ts.graphs.bfs, str(tmp_path / "near"), checkpoint=checkpoint, workers=2,
+        trigger="available_now", keys="node", roots=roots,
+    )  # fmt: skip
+    query.await_termination()
+
+    shown = spark.read.format("delta").load(str(tmp_path / "near")).collect()
+    assert {(row.node, row.distance) for row in shown} == {(1, 0), (2, 1), (3, 2)}
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [

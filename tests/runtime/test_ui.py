@@ -62,6 +62,7 @@ def test_the_page_shows_the_flow_as_it_is_at_each_look(begin: Any, serve: Any, t
 
     _, empty = get(server.url)
     assert "Epochs in flight: none" in empty
+    assert "Last micro-batches" not in empty
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     process.handles["words"].send([("a",)])
     process.batches()
@@ -74,6 +75,8 @@ def test_the_page_shows_the_flow_as_it_is_at_each_look(begin: Any, serve: Any, t
         "input words (",
         "advance or close it",
         "counted",
+        "Last micro-batches",
+        "rounds so far",
         "<svg",
         "&lt;b&gt;held",
     ):

@@ -15,7 +15,9 @@ import pytest
 import timely_spark as ts
 from timely_spark.graph import Kind
 from timely_spark.show.drawing import _width, to_html, to_svg
+from timely_spark.show.explain import explain
 from timely_spark.show.layout import Box, frames, lay_out
+from timely_spark.show.mermaid import to_mermaid
 
 FLOWS = runpy.run_path(str(Path(__file__).with_name("test_explain.py")))
 SVG = "{http://www.w3.org/2000/svg}"
@@ -70,6 +72,14 @@ MAKE: list[Callable[[], ts.Dataflow]] = [
     *(lambda seed=seed: random_flow(seed) for seed in range(12)),
     *(lambda seed=seed: random_flow(seed, regions=True) for seed in range(8)),
 ]  # fmt: skip
+
+
+def test_columns_of_the_library_are_not_shown() -> None:
+    flow = library()
+
+    for text in (to_svg(flow), to_mermaid(flow), explain(flow)):
+        assert "spanning_forest" in text
+        assert "__timely" not in text
 
 
 @pytest.mark.parametrize("make", MAKE)

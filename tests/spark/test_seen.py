@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQueryListener
 
 import timely_spark as ts
 from timely_spark.runtime.errors import CheckpointInUse, NameTaken
@@ -33,6 +36,19 @@ def test_a_query_is_watched_and_an_interrupt_leaves_it_running(
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(live.Live, "_write", and_look)
+
+    class Listener(StreamingQueryListener):
+        """What a program gets that listens to all queries of a session."""
+
+        def onQueryStarted(self, event: Any) -> None: ...  # noqa: N802
+
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+            told.put((event, ts.progress_of(event)))
+
+        def onQueryTerminated(self, event: Any) -> None: ...  # noqa: N802
+
+    told: queue.Queue[Any] = queue.Queue()
+    spark.streams.addListener(listener := Listener())
     flow = paths()
     query = flow.start(spark, checkpoint=checkpoint, workers=2)
     flow.handle("edges").send([(i, i + 1) for i in range(40)])
@@ -55,9 +71,28 @@ def test_a_query_is_watched_and_an_interrupt_leaves_it_running(
     assert sum(each.records for each in first.iterations) == 41
     frame = query.captured("out").to_spark(spark)
     assert sorted(row.node for row in frame.collect()) == list(range(42))
+    own, (event, own_of_last) = (
+        query.recent_progress,
+        max((told.get(timeout=60) for _ in range(2)), key=lambda pair: pair[0].progress.batchId),
+    )
+    assert own_of_last == own[-1] == query.last_progress
+    assert (own_of_last.epoch, own_of_last.duration_ms) == (1, event.progress.durationMs["triggerExecution"])
+    assert sum(own_of_last.state_bytes.values()) > 0
+    jobs = spark.sparkContext.statusTracker().getJobIdsForGroup(query.run_id)
+    store = spark.sparkContext._jsc.sc().statusStore()  # what Spark's pages show
+    assert f"paths: batch 1, rounds after the first {first.rounds}" in {
+        store.job(job).description().get() for job in jobs
+    }
     query.stop()
+    spark.streams.removeListener(listener)
     assert "ended, batch 1" in repr(query)
     ET.fromstring(query._repr_html_())
+    assert ts.progress_of(event) == own[-1], "the program has the handle"
+    other: Any = SimpleNamespace(progress=SimpleNamespace(runId="of another query", batchId=0, durationMs={}))
+    assert ts.progress_of(other) is None
+    wrong: Any = 3
+    with pytest.raises(ts.TimelyError, match=r"event=3.*\nHint: call it in onQueryProgress"):
+        ts.progress_of(wrong)
 
 
 def test_a_notebook_cell_that_runs_twice_is_harmless(spark: SparkSession, checkpoint: str) -> None:

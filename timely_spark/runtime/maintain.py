@@ -33,12 +33,11 @@ def maintain(
     """Keep a Delta table at the result of an algorithm on a streaming DataFrame; starts the query.
 
     After each micro-batch with input the table is what the algorithm gives for all records so far: each
-    epoch's changes are one transaction, exactly once. For several inputs or outputs write a `Dataflow`.
+    epoch's changes are one transaction, exactly once. For several outputs write a `Dataflow`.
 
     Args:
         frame: a streaming DataFrame.
-        algorithm: a function of a collection to a collection: any of `graphs` that takes edges alone, or
-            your own.
+        algorithm: a function of a collection to a collection: any of `graphs`, or your own.
         table: a path, or catalog.schema.table.
         checkpoint: where the query goes on after a stop.
         diff: the integer column that says how many more times a record is there, -1: it is deleted. By
@@ -46,7 +45,8 @@ def maintain(
         keys: columns that are unique in the result, by which the table is updated; by default all.
         workers: as for `Dataflow.start`, as is `trigger`.
         name: the query's name, by default that of the algorithm.
-        arguments: further arguments of the algorithm, such as ``src`` and ``dst``.
+        arguments: further arguments of the algorithm, such as ``src`` and ``dst``. A streaming DataFrame
+            among them becomes a collection too, as with ``roots`` of `graphs.bfs`.
 
     **Columns:** in: the algorithm's, and `diff`. Out: epoch long (of the last change), then those of the
     result.
@@ -59,6 +59,9 @@ def maintain(
         ...     ts.graphs.connected_components,
         ...     "main.graph.parts",
         ...     checkpoint="/Volumes/main/graph/parts",
+        ... )
+        >>> query = ts.maintain(  # doctest: +SKIP
+        ...     edges, ts.graphs.bfs, "main.graph.near", checkpoint="/Volumes/main/graph/near", roots=roots
         ... )
 
     Raises:
@@ -74,11 +77,17 @@ def maintain(
         hint = "for example ts.graphs.connected_components."
         refuse(function, what="algorithm", expected="a function", hint=hint)
     flow = Dataflow(str(getattr(function, "__name__", "maintain")) if name is None else name)
-    read = flow.source("input", frame)
-    if diff is None and "diff" in read.schema.names:
-        diff = "diff"
-    result = algorithm(read.collection(diff=diff), **arguments)
+    records = _records(flow, "input", frame, diff)
+    for argument, value in arguments.items():
+        if hasattr(value, "isStreaming"):
+            arguments[argument] = _records(flow, argument, value, None)
+    result = algorithm(records, **arguments)
     check_collection("maintain", result)
     keys = keys or result.schema.names
     result.changes().to_delta(table, keys=keys, diff="diff", name="table")
     return flow.start(frame.sparkSession, checkpoint=checkpoint, workers=workers, trigger=trigger)
+
+
+def _records(flow: Dataflow, name: str, frame: DataFrame, diff: str | None) -> Collection:
+    read = flow.source(name, frame)
+    return read.collection(diff="diff" if diff is None and "diff" in read.schema.names else diff)

@@ -1,4 +1,4 @@
-"""Metrics of the queries of this process, for Prometheus and for OpenTelemetry."""
+"""Metrics of the queries of this process: for Prometheus, OpenTelemetry, and beside Spark's own events."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from timely_spark.errors import TimelyError
 from timely_spark.graph import caller, refuse
-from timely_spark.runtime.handle.query import Query, living
+from timely_spark.runtime.handle.query import Query, known, living
 from timely_spark.runtime.handle.watch import Progress
 from timely_spark.runtime.storage.manifest import Manifest
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from prometheus_client import CollectorRegistry
+    from pyspark.sql.streaming.listener import QueryProgressEvent
 
 _HINT = "pip install 'timely-spark[metrics]'."
 
@@ -128,6 +129,39 @@ def prometheus_metrics(
             server.server_close()
 
     return stop
+
+
+def progress_of(event: QueryProgressEvent) -> Progress | None:
+    """What a flow has done in the micro-batch of one of Spark's progress events.
+
+    Spark's events have no place for it: this is how a `StreamingQueryListener` gets the rounds, the frontier,
+    late rows and the bytes of state as well.
+
+    Args:
+        event: what Spark gives `StreamingQueryListener.onQueryProgress`.
+
+    Returns:
+        The flow's progress; None if the query is no flow that this process has started, or if the micro-batch
+        is older than the checkpoint's history.
+
+    Example:
+        >>> class Listener(StreamingQueryListener):  # doctest: +SKIP
+        ...     def onQueryProgress(self, event):
+        ...         own = ts.progress_of(event)
+        ...         if own is not None:
+        ...             report(event.progress.name, own.rounds, own.frontier, sum(own.state_bytes.values()))
+
+    Raises:
+        BadArgument: `event` is no progress event.
+    """
+    progress: Any = getattr(event, "progress", None)
+    if progress is None:
+        hint = "call it in onQueryProgress(self, event)."
+        refuse(event, what="event", expected="a QueryProgressEvent of Spark", hint=hint)
+    query = known(str(progress.runId))
+    if query is None:
+        return None
+    return query._watch.progress(progress.batchId, progress.durationMs.get("triggerExecution"))  # noqa: SLF001
 
 
 def _families(gauge: Any, counter: Any) -> Iterator[Any]:

@@ -12,12 +12,18 @@ from timely_spark.runtime.handle.inspection import inspect
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.handle.why import as_text
 from timely_spark.runtime.query.live import running_batch
-from timely_spark.runtime.storage.log import RoundLog
-from timely_spark.show.table import Table, escaped
+from timely_spark.runtime.storage.log import FIRST, RoundLog
+from timely_spark.show.table import Table, counted, escaped
 
 #: Seconds after which a browser loads the page again.
 _EVERY = 2
 _ROUNDS = 10
+#: What is shown of `Inspection.rounds`, and under which title.
+_COLUMNS = {
+    "round": "micro-batch", "local_rounds": "rounds so far", "released": "complete",
+    "epochs": "in flight", "messages": "messages", "notifications": "notifications",
+    "state_bytes": "bytes of state",
+}  # fmt: skip
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 #: A page runs no script and loads nothing, whatever a checkpoint contains.
 _HEADERS = {
@@ -30,7 +36,7 @@ _HEADERS = {
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:64em;margin:1.5em auto;padding:0 1em;color:#222}
 nav a{margin-right:1em} pre{background:#f6f6f6;padding:.6em;overflow:auto} td,th{border-bottom:1px solid #eee}
-table{border-collapse:collapse;margin-bottom:1em}
+table{border-collapse:collapse;margin-bottom:1em} th{white-space:nowrap}
 .running{color:#00703c} .not{color:#a33}
 """
 
@@ -116,9 +122,10 @@ def _flow(checkpoint: str) -> Iterator[str]:
     kind = state.partition(" ")[0]
     yield f'<h1>{escaped(status.flow)} <small class="{kind}">{state}</small></h1>'
     yield (
-        f"<p>{status.workers} workers; micro-batch {status.batch}, {status.rounds} rounds"
-        f"{', complete' * status.complete}; {status.messages} messages in flight "
-        f"({status.message_bytes:,} bytes), {status.notifications} notifications.</p>"
+        f"<p>{counted(status.workers, 'worker')}; micro-batch {status.batch}, "
+        f"{counted(status.rounds, 'round')}{', complete' * status.complete}; "
+        f"{counted(status.messages, 'message')} in flight ({counted(status.message_bytes, 'byte')}), "
+        f"{counted(status.notifications, 'notification')}.</p>"
     )
     yield f"<h2>Epochs in flight: {escaped(', '.join(map(str, status.epochs)) or 'none')}</h2>"
     if status.why is not None:
@@ -137,7 +144,11 @@ def _flow(checkpoint: str) -> Iterator[str]:
     ]
     title = "Steps: the least times that may still arrive"
     yield Table(["step", "frontier", "bytes of state"], steps, title).html()
-    rounds = look.rounds(last=_ROUNDS).to_pylist()[::-1]
-    cells = [[", ".join(map(str, v)) if isinstance(v, list) else v for v in row.values()] for row in rounds]
-    yield Table(list(rounds[0]), cells, "Last micro-batches").html()
+    rounds = [row for row in look.rounds(last=_ROUNDS).to_pylist()[::-1] if row["round"] > FIRST]
+    cells = [
+        [", ".join(map(str, row[name])) if name in {"epochs", "released"} else row[name] for name in _COLUMNS]
+        for row in rounds
+    ]
+    if cells:
+        yield Table(list(_COLUMNS.values()), cells, "Last micro-batches").html()
     yield f"<h2>The flow</h2>{status.drawing}"

@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING
 
 from timely_spark.compiler import Plan
 from timely_spark.errors import TimelyError
-from timely_spark.graph import Edge, Kind, Name, Scope, Stage, describe
-from timely_spark.show.layout import Box, Layout, Part, Point, lay_out, title_of
+from timely_spark.graph import Edge, Kind, Name, Scope, Stage
+from timely_spark.show.layout import (
+    Box,
+    Layout,
+    Part,
+    Point,
+    columns_of,
+    label_of,
+    lay_out,
+    title_of,
+    way_of,
+)
 from timely_spark.show.table import escaped
 
 if TYPE_CHECKING:
@@ -80,8 +90,7 @@ def _lines(part: Part) -> tuple[str, ...]:
     """The text of a step, or the title of a frame."""
     if not isinstance(part, Stage):
         return (_short(title_of(part)),)
-    label = _short(f"{part.operator} {part.detail}".strip())
-    return tuple(dict.fromkeys((_short(part.title.text), label)))
+    return tuple(dict.fromkeys((_short(part.title.text), _short(label_of(part)))))
 
 
 def _width(part: Part) -> float:
@@ -113,8 +122,8 @@ def _step(stage: Stage, box: Box) -> str:
     ink = _FAINT if stage.is_routing else _INK
     lines = _lines(stage)
     middle = box.y + box.height / 2 + 4
-    columns = "; ".join(f"({describe(schema)})" for schema in stage.outputs) or "no output"
-    tip = escaped(f"{stage.name}: {columns}\n{stage.operator} {stage.detail}\n{stage.where}")
+    columns = "; ".join(map(columns_of, stage.outputs)) or "no output"
+    tip = escaped(f"{stage.name}: {columns}\n{label_of(stage)}\n{stage.where}")
     texts = "".join(
         f'<text x="{box.x + box.width / 2:.1f}" y="{middle + (i - (len(lines) - 1) / 2) * 13:.1f}" '
         f'text-anchor="middle" fill="{_FAINT if i else ink}">{escaped(line)}</text>'
@@ -141,7 +150,7 @@ def _arrow(plan: Plan, edge: Edge, layout: Layout, *, free: bool) -> Iterator[st
     x, y = points[-1]
     yield f'<path d="M{x:.1f} {y:.1f} l-4 -7 h8 z" fill="{color}"/>'
     if exchange is not None:
-        label = escaped(_short(f"{exchange}{', free' * free}"))
+        label = escaped(_short(f"{way_of(exchange)}{', free' * free}"))
         yield f'<text x="{x + 6:.1f}" y="{y - 5:.1f}" font-size="9" fill="{color}">{label}</text>'
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from timely_spark.compiler import Plan
 from timely_spark.compiler.plan import Channel, Node, Source
-from timely_spark.graph import Edge, Partition, Scope, Stage, describe
+from timely_spark.graph import Edge, Partition, Scope, Stage
+from timely_spark.show.layout import columns_of, label_of, way_of
 
 if TYPE_CHECKING:
     from timely_spark.methods import Dataflow
@@ -76,9 +77,9 @@ def _steps(plan: Plan, given: int) -> Iterator[str]:
         rows.append(
             (
                 _INDENT * (stage.scope.depth + 1) + stage.name,
-                _short(f"{stage.operator} {stage.detail}".strip()),
+                _short(label_of(stage)),
                 _short("<- " + ", ".join(_output(edge) for edge in into[stage])) if into[stage] else "",
-                " | ".join(f"({describe(schema)})" for schema in stage.outputs),
+                " | ".join(map(columns_of, stage.outputs)),
                 _line(stage) if stage.index < given else f"{_line(stage)}, inserted",
             )
         )
@@ -108,8 +109,9 @@ def _vertices(plan: Plan) -> Iterator[str]:
         into[channel.target].append(channel)
     nodes = {node.stage: node for node in plan.nodes}
     for node in (nodes[stage] for stage in plan.stages if stage in nodes):
-        label = f"{node.stage.operator} {node.stage.detail}".strip()
-        yield f"{_INDENT}{node.name}  {label}" + ", waits until a time is complete" * node.waits
+        yield (
+            f"{_INDENT}{node.name}  {label_of(node.stage)}" + ", waits until a time is complete" * node.waits
+        )
         several = len({channel.input for channel in into[node.index]}) > 1
         for channel in sorted(into[node.index], key=lambda channel: channel.input):
             first = channel.edges[0]
@@ -120,14 +122,14 @@ def _vertices(plan: Plan) -> Iterator[str]:
 def _way(plan: Plan, node: Node, channel: Channel) -> Iterator[str]:
     at_source = channel.source is None
     if channel.exchange is not None and at_source:
-        yield f"partitioned {channel.exchange} at the source, free"
+        yield f"partitioned {way_of(channel.exchange)} at the source, free"
     elif channel.exchange is not None:
         combined = ", combined before it is sent" * (node.template.combine is not None)
-        yield f"EXCHANGE {channel.exchange}{combined}"
+        yield f"EXCHANGE {way_of(channel.exchange)}{combined}"
     elif at_source:
         yield "not exchanged"
     elif (needed := _elided(plan, channel)) is not None:
-        yield f"stays on its worker, already partitioned {needed}"
+        yield f"stays on its worker, already partitioned {way_of(needed)}"
     else:
         yield "stays on its worker"
     fused = [stage.name for stage, _ in channel.through if stage.name != node.name]

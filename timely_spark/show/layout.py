@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from timely_spark.graph import Edge, Kind, Name, Scope, Stage
+import pyarrow as pa
+
+from timely_spark.graph import Edge, Kind, Name, Partition, Scope, Stage, describe
+from timely_spark.graph.schema import RESERVED
 
 #: Pixels between the items of a row, between rows, and from a frame to its steps.
 GAP, DOWN, PAD = 18, 34, 14
@@ -33,6 +36,29 @@ def title_of(frame: Frame) -> str:
     if isinstance(frame, Name):
         return f"region {frame.full}"
     return frame.titled
+
+
+def label_of(stage: Stage) -> str:
+    """A step's operator and its arguments."""
+    return _public(f"{stage.operator} {stage.detail}".strip())
+
+
+def way_of(exchange: Partition) -> str:
+    """How an exchange partitions records."""
+    return _public(str(exchange))
+
+
+def columns_of(schema: pa.Schema) -> str:
+    """The columns of a step's records, without the library's own, such as a collection's differences.
+
+    >>> columns_of(pa.schema([("n", pa.int64()), ("__timely_diff", pa.int64())]))
+    '(n int64)'
+    """
+    return f"({describe(pa.schema([field for field in schema if not field.name.startswith(RESERVED)]))})"
+
+
+def _public(text: str) -> str:
+    return text.replace(RESERVED, "")
 
 
 def frames(stage: Stage) -> tuple[Frame, ...]:

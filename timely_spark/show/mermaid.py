@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from timely_spark.compiler import Plan
 from timely_spark.graph import Edge, Kind, Name, Stage
-from timely_spark.show.layout import Part, frames, title_of
+from timely_spark.show.layout import Part, frames, label_of, title_of, way_of
 
 if TYPE_CHECKING:
     from timely_spark.methods import Dataflow
@@ -61,8 +61,7 @@ def _stages(stages: Iterable[Stage], depth: int, used: Counter[str]) -> Iterator
 
 
 def _box(stage: Stage) -> str:
-    label = f"{stage.operator} {stage.detail}".strip()
-    text = _quoted(*dict.fromkeys((stage.title.text, label)))
+    text = _quoted(*dict.fromkeys((stage.title.text, label_of(stage))))
     if stage.is_source:
         return f"([{text}])"
     if not stage.outputs:
@@ -75,7 +74,7 @@ def _arrow(plan: Plan, edge: Edge, *, free: bool) -> str:
     returns = edge.source.kind is Kind.FEEDBACK
     label = (
         ["next iteration"] * returns
-        + ([] if exchange is None else [str(exchange)])
+        + ([] if exchange is None else [way_of(exchange)])
         + ["free"] * (free and exchange is not None)
     )
     arrow = "-.->" if returns else "-->" if exchange is None or free else "==>"

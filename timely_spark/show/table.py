@@ -139,6 +139,15 @@ def cell(value: Any) -> str:
     return text if len(text) <= WIDEST else text[: WIDEST - 3] + "..."
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "message"), counted(1200, "message")
+    ('1 message', '1,200 messages')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def printable(text: str) -> str:
     """The text, without what a terminal obeys and XML refuses.
 

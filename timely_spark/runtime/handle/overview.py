@@ -135,9 +135,9 @@ class Overview:
             yield Table(columns, rows, "Last micro-batches")
 
     def _batches(self) -> Iterator[list[Any]]:
-        before = {progress.epoch: progress.rounds for progress in self.recent}
+        before = {-1: 0} | {progress.epoch: progress.rounds for progress in self.recent}
         for each in self.recent[-_BATCHES:]:
-            rounds = each.rounds - before[each.epoch - 1] if each.epoch - 1 in before else None
+            rounds = each.rounds - before[each.epoch - 1] if each.epoch - 1 in before else ""
             late, cut_off = sum(each.late.values()), sum(each.cut_off.values())
             yield [each.epoch, rounds, each.records, each.duration_ms, late, cut_off]
 

@@ -44,6 +44,8 @@ _log = logging.getLogger(__name__)
 
 #: The queries that this process runs, by the ids of their runs.
 _living: dict[str, Query] = {}
+#: Those and the ended ones of which the program has a handle.
+_known: weakref.WeakValueDictionary[str, Query] = weakref.WeakValueDictionary()
 #: Temporary checkpoints that views of `to_memory` still read; and whether the process is exiting.
 _shown: set[str] = set()
 _ending: list[bool] = []
@@ -54,10 +56,15 @@ def living() -> list[Query]:
     return list(_living.values())
 
 
+def known(run_id: str) -> Query | None:
+    """A query that this process runs or has run; None: no flow, or nobody has its handle any more."""
+    return _known.get(run_id)
+
+
 def keep_until_it_ends(query: Query) -> None:
     """Keep the query and its lock until it ends; the process stops the query at exit."""
     run = query.run_id
-    _living[run] = query
+    _living[run] = _known[run] = query
     if query._lock is not None:  # noqa: SLF001 - its own module
         query._lock.release_after(query._query, lambda: _living.pop(run, None))  # noqa: SLF001
     atexit.unregister(_stop_all)

@@ -13,6 +13,7 @@ from timely_spark.runtime.handle.why import Why, as_text
 from timely_spark.runtime.storage.blobs import size_of
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.show.table import counted
 from timely_spark.worker import wire
 from timely_spark.worker.wire import Message
 
@@ -108,16 +109,19 @@ class Status:
     def _lines(self) -> Iterator[str]:
         alive = {True: "running", False: "not running", None: "perhaps running"}[self.running]
         owner = f"process {self.owner.get('pid')} on {self.owner.get('host')}"
-        yield f"flow {self.flow!r}, {self.workers} workers, {self.checkpoint}"
+        yield f"flow {self.flow!r}, {counted(self.workers, 'worker')}, {self.checkpoint}"
         yield f"  {alive}; started {self.owner.get('started')} by {owner}"
-        yield f"  after micro-batch {self.batch}, {self.rounds} rounds" + ", complete" * self.complete
+        yield (
+            f"  after micro-batch {self.batch}, {counted(self.rounds, 'round')}"
+            + ", complete" * self.complete
+        )
         yield f"inputs  {_listed(f'{n}: {_at(at)} ({where})' for n, (at, where) in self.inputs.items())}"
         if self.late:
             yield f"late rows  {_listed(f'{name}: {n}' for name, n in self.late.items())}"
         yield f"epochs in flight  {_listed(map(str, self.epochs))}"
         left = f", work left over on workers {self.left}" if self.left else ""
-        notifications = f"{self.notifications} notifications"
-        yield f"pending  {self.messages} messages ({self.message_bytes:,} bytes), {notifications}{left}"
+        messages = f"{counted(self.messages, 'message')} ({counted(self.message_bytes, 'byte')})"
+        yield f"pending  {messages}, {counted(self.notifications, 'notification')}{left}"
         yield "frontier: the least times that may still arrive"
         width = max(map(len, self.frontier), default=0)
         for name, times in self.frontier.items():

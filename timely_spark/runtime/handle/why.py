@@ -13,6 +13,7 @@ from timely_spark.compiler.summary import OpenPointstamp, PlanSummary
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.show.table import counted
 from timely_spark.state.keys import from_bytes
 from timely_spark.worker import wire
 from timely_spark.worker.wire import Message
@@ -92,9 +93,9 @@ class Why:
         for name, (at, where) in self.inputs.items():
             yield f"  input {name} ({where}) at epoch {at}: advance or close it"
         for each in self.pointstamps[:_MOST]:
-            kinds = [(each.messages, "messages"), (each.notifications, "notifications")]
-            contents = " and ".join(f"{n} {kind}" for n, kind in kinds if n)
-            records = f", {each.records} records" if each.records else ""
+            kinds = [(each.messages, "message"), (each.notifications, "notification")]
+            contents = " and ".join(counted(n, kind) for n, kind in kinds if n)
+            records = f", {counted(each.records, 'record')}" if each.records else ""
             since = f", since micro-batch {each.since}" if each.since < self.batch else ""
             yield f"  {contents} at {as_text(each.time)}, step {each.step} ({each.where}){records}{since}"
             if len(each.path) > 1:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from timely_spark.coordinator import Bound, Coordinator, RoundResult
 from timely_spark.coordinator.loops import notices_to_log
 from timely_spark.errors import TimelyError, VertexError
 from timely_spark.runtime.errors import OtherFlow
-from timely_spark.runtime.query.rounds import Rounds
+from timely_spark.runtime.query.rounds import Rounds, description
 from timely_spark.runtime.query.run_context import RunContext
 from timely_spark.runtime.sinks.pending_outputs import PendingOutputs
 from timely_spark.runtime.sinks.sink import CaptureSink, Output
@@ -31,6 +31,7 @@ from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.states import States
 from timely_spark.worker import ROWS, wire
 from timely_spark.worker.columns import by_column
+from timely_spark.worker.convergence import Convergence
 from timely_spark.worker.wire import Message
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Driver:
 
     def _finish(self, last: _BatchState | None, batch_df: DataFrame, batch_id: int) -> _BatchState:
         log, session = self.context.log, batch_df.sparkSession
+        self._describe(session, batch_id, None if last is None else last.manifest)
         rows = batch_df.toArrow().cast(ROWS)  # the one action: a second would run the stateful stage again
         started = time.perf_counter()
         if last is None or last.manifest.batch != batch_id - 1:
@@ -94,6 +96,19 @@ class Driver:
         log.check_owner()  # Spark commits the batch when this returns
         self._log_batch(manifest, result, time.perf_counter() - started)
         return _BatchState(manifest, coordinator, States(states.by_worker), sent)
+
+    def _describe(self, session: SparkSession, batch_id: int, before: Manifest | None) -> None:
+        """Describe the micro-batch's jobs in Spark's user interface; Spark describes the next ones anew."""
+        text = f"{self.context.name}: batch {batch_id}"
+        if before is not None:
+            latest, open_ = (
+                Convergence.decode(before.stats.get("convergence", ())).latest(),
+                before.open_epochs,
+            )
+            loops = [(loop, epoch, iteration) for loop, epoch, iteration, *_ in latest if epoch in open_]
+            text = description(self.context.name, batch_id, before.rounds, loops)
+        with suppress(Exception):  # Spark Connect has none; the batch does not depend on it
+            session.sparkContext.setJobDescription(text)
 
     def _restored(self, log: RoundLog, batch_id: int) -> _BatchState:
         manifest, rows = log.newest_before(batch_id)

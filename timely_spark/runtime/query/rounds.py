@@ -15,7 +15,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -114,7 +114,7 @@ class Rounds:
                 last, rows = _run(job, coordinator, Share())
             else:
                 job, attempt = replace(job, coordinator=coordinator.encode()), attempt + 1
-                with _described(session, _description(job)):
+                with _described(session, job.description):
                     answer = self._on_spark(session, job, again=attempt <= ATTEMPTS)
                 if answer is None:
                     continue
@@ -181,16 +181,24 @@ def _reason(error: Exception) -> str:
     return next((line for line in lines if PeerLost.__name__ in line), lines[0])
 
 
-def _description(job: _Job) -> str:
-    """The description of the job in Spark's user interface."""
-    result = job.result
-    loops = [
-        f", loop {loop} after iteration {iteration} of epoch {epoch}"
-        for loop, epoch, iteration, *_ in result.convergence.latest()
+def description(
+    flow: str, batch: int, rounds: int, loops: Iterable[tuple[str, int, int]] = (), tasks: int = 1
+) -> str:
+    """The description of a Spark job in Spark's user interface.
+
+    Args:
+        rounds: the rounds before it.
+        loops: loops that are at work, each with an epoch and the last iteration before it.
+
+    Example:
+        >>> description("fraud", 5, 61, [("hops", 5, 40)])
+        'fraud: batch 5, rounds after the first 61, loop hops after iteration 40 of epoch 5'
+    """
+    after = [
+        f", loop {loop} after iteration {iteration} of epoch {epoch}" for loop, epoch, iteration in loops
     ]
-    parallel = f" in {job.tasks} parallel tasks" * (job.tasks > 1)
-    rounds = f"rounds after the first {result.stats['rounds']}{parallel}"
-    return f"{job.context.name}: batch {job.batch}, {rounds}{''.join(loops)}"
+    parallel = f" in {tasks} parallel tasks" * (tasks > 1)
+    return f"{flow}: batch {batch}, rounds after the first {rounds}{parallel}{''.join(after)}"
 
 
 @contextmanager
@@ -229,6 +237,12 @@ class _Job:
     sent: int = 256 << 20
     #: names the stage, and is known to its tasks only
     token: bytes = field(default_factory=functools.partial(secrets.token_bytes, 32))
+
+    @property
+    def description(self) -> str:
+        """The job in Spark's user interface."""
+        loops = [latest[:3] for latest in self.result.convergence.latest()]
+        return description(self.context.name, self.batch, self.result.stats["rounds"], loops, self.tasks)
 
     def publish(self, rank: int, address: Address) -> None:
         """Let the other tasks know the address of a task."""
