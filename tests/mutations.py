@@ -534,7 +534,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
     (
         "graphs/labels.py",
         ["tests/graphs/test_labels.py"],
-        [("np.maximum.reduceat(counts, starts)", "np.minimum.reduceat(counts, starts)")],
+        [("np.maximum.reduceat(counts, of.starts)", "np.minimum.reduceat(counts, of.starts)")],
     ),
     (
         "differential/prefixes.py",
@@ -553,7 +553,10 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
     (
         "graphs/greedy.py",
         ["tests/graphs/test_greedy.py"],
-        [("np.where(out, _OUT, _IN)", "np.where(out, _IN, _OUT)"), ("- starts[of] - 1", "- starts[of]")],
+        [
+            ("np.where(out, _OUT, _IN)", "np.where(out, _IN, _OUT)"),
+            ("- of.starts[of.ids] - 1", "- of.starts[of.ids]"),
+        ],
     ),
     (
         "graphs/spanning.py",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,8 @@ from timely_spark.differential import Collection
 from timely_spark.errors import SchemaError
 from timely_spark.graph import composed, locate_errors
 from timely_spark.graphs.edges import edges_of, ends_of, nodes_of, reversed_of
-from timely_spark.state.keys import Indices, flat, same
+from timely_spark.state.codes import adjacent
+from timely_spark.state.keys import Groups, Indices, flat, same
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 
@@ -120,55 +121,45 @@ def betweenness(
     return total.select("node", betweenness=pc.field("through") * half, name=name)
 
 
-def _groups(rows: pa.Table, keys: list[str]) -> tuple[Indices, Indices]:
-    """The first row of each key, whose rows are adjacent, and the key's number for each row."""
-    change = np.zeros(rows.num_rows, np.bool_)
-    change[:1] = True
-    for key in keys:
-        codes: Any = flat(rows.column(key).combine_chunks().dictionary_encode().indices).to_numpy()
-        change[1:] |= codes[1:] != codes[:-1]
-    return np.flatnonzero(change), np.cumsum(change) - 1
-
-
 def _nearest(rows: pa.Table) -> pa.Table:
     """For each node and source the least distance, and the number of paths of this length."""
-    starts, of = _groups(rows, ["node", "source"])
+    of = adjacent(rows, ["node", "source"])
     distance, paths, count = (flat(rows.column(name)).to_numpy() for name in ("distance", "paths", "count"))
-    least = np.minimum.reduceat(distance, starts)
+    least = np.minimum.reduceat(distance, of.starts)
     # equal records are as many neighbours with so many paths
-    near = distance == least[of]
-    every = np.add.reduceat(np.where(near, paths * count, 0), starts)
-    if (np.add.reduceat(np.where(near, paths.astype(np.float64) * count, 0.0), starts) >= _MOST_PATHS).any():
+    near = distance == least[of.ids]
+    every = of.totals(np.where(near, paths * count, 0))
+    if (of.totals(np.where(near, paths.astype(np.float64) * count, 0.0)) >= _MOST_PATHS).any():
         msg = "betweenness: 2^62 or more shortest paths between two nodes"
         raise SchemaError(msg, hint="remove edges, or give samples whose shortest paths are fewer.")
-    keys = rows.select(["node", "source"]).take(pa.array(starts))
+    keys = rows.select(["node", "source"]).take(pa.array(of.starts))
     return keys.append_column("distance", pa.array(least)).append_column("paths", pa.array(every))
 
 
 def _summed(rows: pa.Table) -> pa.Table:
     """The sum of the parts of each node and source, of which all have arrived."""
-    starts, of = _groups(rows, ["node", "source"])
+    of = adjacent(rows, ["node", "source"])
     through, count = (flat(rows.column(name)).to_numpy() for name in ("through", "count"))
-    missing = np.add.reduceat(np.where(through == _WAITS, count, -count), starts)
-    complete = missing == 1  # the node's own row
-    total = _sums(np.where(through == _WAITS, 0.0, through), count, of, len(starts))
-    keys = rows.select(["node", "source"]).take(pa.array(starts[complete]))
+    complete = of.totals(np.where(through == _WAITS, count, -count)) == 1  # the node's own row
+    total = _sums(np.where(through == _WAITS, 0.0, through), count, of)
+    keys = rows.select(["node", "source"]).take(pa.array(of.starts[complete]))
     return keys.append_column("through", pa.array(total[complete]))
 
 
 def _added(rows: pa.Table) -> pa.Table:
     """The sum of each node."""
-    starts, of = _groups(rows, ["node"])
+    of = adjacent(rows, ["node"])
     through, count = (flat(rows.column(name)).to_numpy() for name in ("through", "count"))
-    nodes = rows.column("node").take(pa.array(starts))
-    return pa.table({"node": nodes, "through": _sums(through, count, of, len(starts))})
+    return pa.table(
+        {"node": rows.column("node").take(pa.array(of.starts)), "through": _sums(through, count, of)}
+    )
 
 
-def _sums(values: Doubles, count: Indices, of: Indices, groups: int) -> Doubles:
+def _sums(values: Doubles, count: Indices, of: Groups) -> Doubles:
     """The sums of groups, each in ascending order, one after the other: they depend on the values alone."""
-    order = np.lexsort((values, of))
-    totals = np.zeros(groups)
-    np.add.at(totals, of[order], (values * count)[order])
+    order = np.lexsort((values, of.ids))
+    totals = np.zeros(len(of.starts))
+    np.add.at(totals, of.ids[order], (values * count)[order])
     return totals
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
-from timely_spark.errors import GraphError
-from timely_spark.graph import caller, composed, locate_errors
-from timely_spark.graphs.edges import edges_of, links_of
-from timely_spark.state.keys import flat, run_starts
+from timely_spark.graph import composed, locate_errors
+from timely_spark.graphs.edges import check_number, edges_of, links_of
+from timely_spark.state.codes import adjacent
+from timely_spark.state.keys import flat
 
 
 @locate_errors
@@ -51,9 +49,7 @@ def k_core(
 
     Source: Seidman, Network structure and minimum degree, Social Networks 1983.
     """
-    if type(k) is not int or k < 1:
-        msg = f"k_core: k={k!r}"
-        raise GraphError(msg, where=caller(), hint="give a whole number from 1 on.")
+    check_number("k_core", "k", k)
     links = links_of(edges_of("k_core", edges, src, dst)).arrange("src")
 
     def peel(left: Collection) -> Collection:
@@ -111,12 +107,11 @@ def core_numbers(
 
 def _h_index(near: pa.Table) -> pa.Table:
     """For each node the greatest h such that h of its neighbours have at least h."""
-    nodes: Any = flat(near.column("node").combine_chunks().dictionary_encode().indices).to_numpy()
+    of = adjacent(near, ["node"])
     values, counts = (flat(near.column(column)).to_numpy() for column in ("core", "count"))
-    order = np.lexsort((-values, nodes))
-    nodes, values, counts = nodes[order], values[order], counts[order]
-    starts = run_starts(nodes)
+    order = np.lexsort((-values, of.ids))
+    values, counts = values[order], counts[order]
     total = np.cumsum(counts)
-    before = np.repeat(total[starts] - counts[starts], np.diff(starts, append=len(nodes)))
-    best = np.maximum.reduceat(np.minimum(values, total - before), starts)
-    return pa.table({"node": near.column("node").take(pa.array(order[starts])), "core": best})
+    before = (total - counts)[of.starts][of.ids]
+    best = np.maximum.reduceat(np.minimum(values, total - before), of.starts)
+    return pa.table({"node": near.column("node").take(pa.array(of.starts)), "core": best})

@@ -20,7 +20,8 @@ from timely_spark.differential import Collection
 from timely_spark.errors import GraphError
 from timely_spark.graph import caller, composed, locate_errors
 from timely_spark.graphs.edges import edges_of, ends_of, nodes_of
-from timely_spark.state.keys import Hashes, Indices, Mask, flat, hashes, mix, run_starts
+from timely_spark.state.codes import adjacent
+from timely_spark.state.keys import Groups, Hashes, Indices, Mask, flat, hashes, mix
 
 _CHOICE = "choice"
 #: in place of a choice: a row for each earlier neighbour that must choose first, and one for the node
@@ -188,13 +189,11 @@ def _chosen(
     return nobody.iterate(step, name=name)
 
 
-def _rows(seen: pa.Table) -> tuple[Indices, npt.NDArray[Any], Mask]:
-    """The first row of each node, whose rows are adjacent; the choices; whether a node's are complete."""
-    nodes: Any = flat(seen.column("node").combine_chunks().dictionary_encode().indices).to_numpy()
+def _rows(seen: pa.Table) -> tuple[Groups, npt.NDArray[Any], Mask]:
+    """The rows by node, as they are adjacent; the choices; whether a node's are complete."""
     choices, counts = (flat(seen.column(column)).to_numpy() for column in (_CHOICE, "count"))
-    starts = run_starts(nodes)
-    open_ = np.add.reduceat(np.where(choices == _WAITS, counts, -counts), starts)
-    return starts, choices, open_ == 1  # the node's own row
+    of = adjacent(seen, ["node"])
+    return of, choices, of.totals(np.where(choices == _WAITS, counts, -counts)) == 1  # the node's own row
 
 
 def _made(seen: pa.Table, starts: Indices, choices: npt.NDArray[Any], made: Mask) -> pa.Table:
@@ -204,18 +203,16 @@ def _made(seen: pa.Table, starts: Indices, choices: npt.NDArray[Any], made: Mask
 
 def _joins(seen: pa.Table) -> pa.Table:
     """The nodes that can decide: out beside one that is in, and in beside none."""
-    starts, choices, complete = _rows(seen)
-    out = np.maximum.reduceat(choices, starts) == _IN
-    return _made(seen, starts, np.where(out, _OUT, _IN), complete | out)
+    of, choices, complete = _rows(seen)
+    out = np.maximum.reduceat(choices, of.starts) == _IN
+    return _made(seen, of.starts, np.where(out, _OUT, _IN), complete | out)
 
 
 def _least_free(seen: pa.Table) -> pa.Table:
     """The least number that is not among the choices, for nodes whose neighbours have all chosen."""
-    starts, choices, complete = _rows(seen)
-    sizes = np.diff(starts, append=len(choices))
-    of = np.repeat(np.arange(len(starts)), sizes)
-    order = np.lexsort((choices, of))
+    of, choices, complete = _rows(seen)
+    order = np.lexsort((choices, of.ids))
     # sorted, the row `_WAITS` comes first, and the k-th distinct choice is k - 1 as long as none is left out
-    place = np.arange(len(order)) - starts[of] - 1
-    taken = np.add.reduceat(choices[order] == place, starts) - 1
-    return _made(seen, starts, taken, complete)
+    place = np.arange(len(order)) - of.starts[of.ids] - 1
+    taken = np.add.reduceat(choices[order] == place, of.starts) - 1
+    return _made(seen, of.starts, taken, complete)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
-from timely_spark.errors import GraphError
-from timely_spark.graph import caller, composed, locate_errors
-from timely_spark.graphs.edges import edges_of, ends_of, nodes_of, reversed_of
+from timely_spark.graph import composed, locate_errors
+from timely_spark.graphs.edges import check_number, edges_of, ends_of, nodes_of, reversed_of
+from timely_spark.state.codes import adjacent
 from timely_spark.state.keys import flat, run_starts
 
 
@@ -61,7 +59,7 @@ def cdlp(
     Source: LDBC Graphalytics specification 1.0, section 2.3.5.
     """
     graph = edges_of("cdlp", edges, src, dst)
-    _check_iterations("cdlp", iterations)
+    check_number("cdlp", "iterations", iterations)
     linked = ends_of(graph)
     own = linked.select("node", label="node")
     if nodes is None:
@@ -127,7 +125,7 @@ def label_propagation(
     from labeled and unlabeled data with label propagation, 2002, by majority.
     """
     graph = edges_of("label_propagation", edges, src, dst)
-    _check_iterations("label_propagation", iterations)
+    check_number("label_propagation", "iterations", iterations)
     given = nodes_of("label_propagation", labels, node, graph.schema.field("src").type, label=label)
     graph, given = graph.together("label_propagation", given)
     given = given.min("label", keys="node")
@@ -157,29 +155,18 @@ def _propagated(
     return start.iterate(vote, max_iterations=iterations, name=name)
 
 
-def _check_iterations(algorithm: str, iterations: Any) -> None:
-    if type(iterations) is not int or iterations < 1:
-        msg = f"{algorithm}: iterations={iterations!r}"
-        raise GraphError(msg, where=caller(), hint="give a whole number from 1 on.")
-
-
 def _first_ranked(votes: pa.Table) -> pa.Table:
     """The most frequent labels among the votes of each node's greatest rank."""
-    nodes: Any = flat(votes.column("node").combine_chunks().dictionary_encode().indices).to_numpy()
-    ranks: Any = flat(votes.column("rank")).to_numpy()
-    starts = run_starts(nodes)
-    greatest = np.repeat(np.maximum.reduceat(ranks, starts), np.diff(starts, append=len(nodes)))
+    of, ranks = adjacent(votes, ["node"]), flat(votes.column("rank")).to_numpy()
+    greatest = np.maximum.reduceat(ranks, of.starts)[of.ids]
     return _most_frequent(votes.filter(pa.array(ranks == greatest)).drop_columns(["rank"]))
 
 
 def _most_frequent(votes: pa.Table) -> pa.Table:
     """For each node, whose rows are adjacent, the least of the labels with the greatest count."""
-    nodes: Any = flat(votes.column("node").combine_chunks().dictionary_encode().indices).to_numpy()
-    counts: Any = flat(votes.column("count")).to_numpy()
-    starts = run_starts(nodes)
-    most = np.repeat(np.maximum.reduceat(counts, starts), np.diff(starts, append=len(nodes)))
-    most_frequent = np.flatnonzero(counts == most)
-    votes, nodes = votes.select(["node", "label"]).take(pa.array(most_frequent)), nodes[most_frequent]
+    of, counts = adjacent(votes, ["node"]), flat(votes.column("count")).to_numpy()
+    most_frequent = np.flatnonzero(counts == np.maximum.reduceat(counts, of.starts)[of.ids])
+    votes, nodes = votes.select(["node", "label"]).take(pa.array(most_frequent)), of.ids[most_frequent]
     starts, labels = run_starts(nodes), flat(votes.column("label"))
     if pa.types.is_integer(labels.type):
         least = pa.array(np.minimum.reduceat(labels.to_numpy(), starts), labels.type)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.state.keys import Groups, Indices, flat, run_starts, words
+from timely_spark.state.keys import Groups, Indices, changes, flat, run_starts, words
 
 Codes = npt.NDArray[np.uint64]
 
@@ -67,6 +67,17 @@ def runs(numbers: Sequence[Indices], rows: int) -> Groups:
         return Groups(np.zeros(rows, np.int64), np.zeros(rows, np.int64))
     codes, bits = _packed(numbers, rows)
     return _sorted(codes, bits)
+
+
+def adjacent(table: pa.Table, columns: Sequence[str]) -> Groups:
+    """The rows grouped by columns, of which equal values are next to each other already.
+
+    Example:
+        >>> adjacent(pa.table({"a": ["x", "x", "u", "x"]}), ["a"]).ids.tolist()
+        [0, 0, 1, 2]
+    """
+    new = [changes(each) for each in numbers_of(table, columns)]
+    return Groups(np.arange(table.num_rows), np.logical_or.reduce(new).nonzero()[0])
 
 
 def _packed(numbers: Sequence[Indices], rows: int) -> tuple[Codes, int]:
