@@ -27,6 +27,7 @@ from timely_spark.errors import SchemaError, TimelyError
 from timely_spark.graph import Kind, Stage, as_table, caller, describe, find, locate_errors, refuse
 from timely_spark.graph.schema import RESERVED
 from timely_spark.state.keys import from_bytes
+from timely_spark.times.refined import time_text
 from timely_spark.worker import Worker, pack, pack_input
 from timely_spark.worker.context import CallContext
 from timely_spark.worker.pack import apply_stage
@@ -440,7 +441,7 @@ def _shown(parts: Sequence[tuple[Any, pa.Table]]) -> pa.Table:
     for time, batch in parts:
         table = batch if isinstance(batch, pa.Table) else pa.Table.from_pandas(batch)
         kept = [name for name in table.schema.names if not name.startswith(RESERVED) or name == DIFF]
-        text = pa.repeat(pa.scalar(f"({', '.join(map(str, time.encode()))})"), table.num_rows)
+        text = pa.repeat(pa.scalar(time_text(time.encode())), table.num_rows)
         tables.append(table.select(kept).add_column(0, "time", text))
     table = pa.concat_tables(tables, promote_options="permissive")
     if DIFF not in table.schema.names:

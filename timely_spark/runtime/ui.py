@@ -10,10 +10,10 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from timely_spark.errors import TimelyError
 from timely_spark.runtime.handle.inspection import inspect
 from timely_spark.runtime.handle.status import Status
-from timely_spark.runtime.handle.why import as_text
 from timely_spark.runtime.query.live import running_batch
 from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.show.table import Table, counted, escaped
+from timely_spark.times.refined import time_text
 
 #: Seconds after which a browser loads the page again.
 _EVERY = 2
@@ -139,7 +139,7 @@ def _flow(checkpoint: str) -> Iterator[str]:
     closed = [[name, "closed" if at is None else at, *more] for name, at, *more in late]
     yield Table(["input", "epoch", "late rows", "line"], closed, "Inputs").html()
     steps = [
-        [name, ", ".join(map(as_text, times)) or "complete", status.state_bytes.get(name, "")]
+        [name, ", ".join(map(time_text, times)) or "complete", status.state_bytes.get(name, "")]
         for name, times in status.frontier.items()
     ]
     title = "Steps: the least times that may still arrive"

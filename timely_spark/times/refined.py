@@ -7,7 +7,7 @@ or begins it at its least value, so the algebra of path summaries is that of num
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import index
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -260,3 +260,18 @@ def broken_inner_law(inner: Any) -> str | None:
         return next((law for law, holds in laws.items() if not holds), None)
     except Exception as error:  # noqa: BLE001 - any error of the user's class
         return f"{type(error).__name__}: {error}"
+
+
+def time_text(time: Iterable[Any]) -> str:
+    """A time as text, as `encode` gives it; a value of an inner time's type is a call of the type.
+
+    >>> time_text([3, 0]), time_text([3, {"Descending": [9]}])
+    ('(3, 0)', '(3, Descending(9))')
+    """
+    return f"({', '.join(map(_coordinate, time))})"
+
+
+def _coordinate(value: Any) -> str:
+    if not isinstance(value, dict):
+        return str(value)
+    return ", ".join(f"{kind}({', '.join(map(repr, parts))})" for kind, parts in value.items())

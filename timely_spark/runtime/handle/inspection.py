@@ -18,7 +18,6 @@ from timely_spark.graph import find, locate_errors, whole
 from timely_spark.graph.schema import RESERVED
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.handle.changing import Changing
-from timely_spark.runtime.handle.why import as_text
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
@@ -27,6 +26,7 @@ from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.codec import Codec, unpack_parts
 from timely_spark.state.history import EPOCH
 from timely_spark.state.keys import from_bytes
+from timely_spark.times.refined import time_text
 from timely_spark.worker import wire
 from timely_spark.worker.vertex_snapshot import Invocation, VertexSnapshot, decode_chunk
 from timely_spark.worker.wire import Message
@@ -165,13 +165,7 @@ class Round:
         """
         last = max(self._manifest.coordinator["begun"], self._manifest.batch)
         rows = [
-            {
-                "step": open_.step,
-                "where": open_.where,
-                "time": as_text(open_.time),
-                "messages": open_.messages,
-                "notifications": open_.notifications,
-            }
+            {column: getattr(open_, column) for column in _PENDING} | {"time": time_text(open_.time)}
             for open_ in self._summary.open_pointstamps(self._manifest.coordinator, last)
         ]
         return pa.Table.from_pylist(rows, pa.schema(_PENDING))
@@ -300,18 +294,13 @@ class Round:
         for worker, message in wire.read(self._rows, Message):
             step, input_ = self._summary.channels[message.channel]
             where = {"worker": worker, "sender": message.sender, "step": step, "input": input_}
-            yield {**where, "time": as_text(message.time)}, from_bytes(self._blobs.get(message.payload))
+            yield {**where, "time": time_text(message.time)}, self._blobs.table(message.payload)
         codec = self._codec()
         for worker, head, parts in self._workers():
             for (step, input_, time), encoded in zip(head["queue"], head["batches"], strict=True):
-                where = {
-                    "worker": worker,
-                    "sender": None,
-                    "step": step,
-                    "input": input_,
-                    "time": as_text(time),
-                }
-                yield where, from_bytes(codec.get(decode_chunk(encoded, parts)))
+                where = {"worker": worker, "sender": None, "step": step, "input": input_}
+                batch = from_bytes(codec.get(decode_chunk(encoded, parts)))
+                yield {**where, "time": time_text(time)}, batch
 
     def _attributes(self, snapshot: VertexSnapshot) -> Iterator[tuple[str, pa.Table]]:
         codec = self._codec()
@@ -322,7 +311,7 @@ class Round:
         if snapshot.log:
             calls: list[Invocation] = list(snapshot.invocations(codec))
             rows = [
-                {"time": as_text(call.time)}
+                {"time": time_text(call.time)}
                 | ({} if call.batch is None else {"input": call.edge, "rows": call.batch.num_rows})
                 for call in calls
             ]

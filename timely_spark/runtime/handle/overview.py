@@ -10,6 +10,7 @@ from timely_spark.coordinator import Coordinator
 from timely_spark.runtime.handle.watch import Progress, Watch
 from timely_spark.runtime.query.live import BatchProgress
 from timely_spark.show.table import Table, escaped
+from timely_spark.times.refined import time_text
 
 #: The most micro-batches, epochs and times that are listed.
 _BATCHES, _EPOCHS, _TIMES = 5, 8, 3
@@ -148,7 +149,7 @@ class Overview:
 
 
 def _times(frontier: Any) -> str:
-    times = [f"({', '.join(map(str, time.encode()))})" for time in frontier]
+    times = [time_text(time.encode()) for time in frontier]
     more = f", and {len(times) - _TIMES} more" if len(times) > _TIMES else ""
     return ", ".join(times[:_TIMES]) + more if times else "complete"
 

@@ -9,11 +9,12 @@ from typing import Any
 
 from timely_spark.compiler.summary import PlanSummary
 from timely_spark.runtime.errors import OtherFlow
-from timely_spark.runtime.handle.why import Why, as_text
+from timely_spark.runtime.handle.why import Why
 from timely_spark.runtime.storage.blobs import size_of
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.show.table import counted
+from timely_spark.times.refined import time_text
 from timely_spark.worker import wire
 from timely_spark.worker.wire import Message
 
@@ -126,7 +127,7 @@ class Status:
         width = max(map(len, self.frontier), default=0)
         for name, times in self.frontier.items():
             size = f"   {self.state_bytes[name]:,} bytes of state" if name in self.state_bytes else ""
-            yield f"  {name:{width}}  {_listed(map(as_text, times))}{size}"
+            yield f"  {name:{width}}  {_listed(map(time_text, times))}{size}"
         if self.why is not None:
             yield str(self.why)
 

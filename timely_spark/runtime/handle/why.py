@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -14,7 +13,7 @@ from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.show.table import counted
-from timely_spark.state.keys import from_bytes
+from timely_spark.times.refined import time_text
 from timely_spark.worker import wire
 from timely_spark.worker.wire import Message
 
@@ -97,7 +96,7 @@ class Why:
             contents = " and ".join(counted(n, kind) for n, kind in kinds if n)
             records = f", {counted(each.records, 'record')}" if each.records else ""
             since = f", since micro-batch {each.since}" if each.since < self.batch else ""
-            yield f"  {contents} at {as_text(each.time)}, step {each.step} ({each.where}){records}{since}"
+            yield f"  {contents} at {time_text(each.time)}, step {each.step} ({each.where}){records}{since}"
             if len(each.path) > 1:
                 yield f"    before {' -> '.join(each.path[1:])}"
         if len(self.pointstamps) > _MOST:
@@ -112,9 +111,8 @@ def _records(log: RoundLog, rows: pa.Table, summary: PlanSummary) -> Counter[tup
     """The records of the messages in flight, by step and time."""
     blobs, records = Blobs(log.files), Counter[tuple[str, str]]()
     for _, message in wire.read(rows, Message):
-        records[summary.channels[message.channel][0], str(message.time)] += from_bytes(
-            blobs.get(message.payload)
-        ).num_rows
+        step, _ = summary.channels[message.channel]
+        records[step, str(message.time)] += blobs.table(message.payload).num_rows
     return records
 
 
@@ -132,18 +130,3 @@ def _since(
         since.update(dict.fromkeys(still, batch))
         batch -= 1
     return since
-
-
-def as_text(time: Iterable[Any]) -> str:
-    """A time as text, a value of an inner time's type as a call of the type.
-
-    >>> as_text([3, 0]), as_text([3, {"Descending": [9]}])
-    ('(3, 0)', '(3, Descending(9))')
-    """
-    return f"({', '.join(map(_coordinate, time))})"
-
-
-def _coordinate(value: Any) -> str:
-    if not isinstance(value, dict):
-        return str(value)
-    return ", ".join(f"{kind}({', '.join(map(repr, parts))})" for kind, parts in value.items())

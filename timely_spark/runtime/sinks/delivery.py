@@ -59,7 +59,7 @@ class Delivery:
     @cached_property
     def table(self) -> pa.Table:
         """The records as a table in this process."""
-        return self.vertex.finish([from_bytes(self.blobs.get(payload)) for payload in self.payloads])
+        return self.vertex.finish([self.blobs.table(payload) for payload in self.payloads])
 
     @property
     def is_empty(self) -> bool:
@@ -143,7 +143,7 @@ def _reader(blobs: Blobs, shares: list[Share], schema: pa.Schema, order: str | N
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for place, payload in _share(shares, batches):
-            table = from_bytes(blobs.get(payload))
+            table = blobs.table(payload)
             table = table if order is None else _numbered(table, order, place)
             yield from table.cast(expected).to_batches(_ROWS)
 
@@ -155,7 +155,7 @@ def _bucketer(blobs: Blobs, shares: list[Share], keys: Sequence[str], buckets: i
 
     def to_buckets(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for place, payload in _share(shares, batches):
-            for bucket, part in partition(from_bytes(blobs.get(payload)), keys, buckets).items():
+            for bucket, part in partition(blobs.table(payload), keys, buckets).items():
                 row = {"bucket": bucket, "place": place, "payload": to_bytes(part)}
                 yield pa.RecordBatch.from_pylist([row], schema=_BUCKETED)
 

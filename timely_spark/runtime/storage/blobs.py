@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from timely_spark.errors import LogDamaged, TimelyError
 from timely_spark.runtime.storage.checksums import checksum
 from timely_spark.runtime.storage.files import Files
+from timely_spark.state.keys import from_bytes
 from timely_spark.worker import wire
 from timely_spark.worker.wire import Message, Output
 
@@ -60,6 +61,10 @@ class Blobs:
         except (pa.ArrowException, ValueError, TypeError, LookupError) as error:
             name = file_of(reference) or "a worker's state in a manifest"
             raise LogDamaged.unreadable(self.files.root, name, f"{type(error).__name__}: {error}") from error
+
+    def table(self, reference: Any) -> pa.Table:
+        """The table of a payload, or of a reference to it."""
+        return from_bytes(self.get(reference))
 
     def _write(self, prefix: str, data: bytes) -> str:
         name = f"blobs/{self.term}-{prefix}-{len(data)}-{checksum(data):08x}"
