@@ -509,7 +509,6 @@ def run(
     simulation = Simulation(flow, workers=workers, seed=seed, crashes=crashes, warn_after=warn_after)
     plan = simulation.plan
     epochs = most_epochs(inputs)
-    clock = all(source.epochs == "clock" for source in plan.inputs)
     names: list[int] = []
     for epoch in range(epochs):
         names.append(simulation.batch)
@@ -527,7 +526,7 @@ def run(
         if source.epochs != "clock":
             simulation.close(source.name)
     simulation.run()
-    if clock and names:
+    if plan.clocked and names:
         for captured in simulation.captured.values():
             captured.epochs = renumbered(captured.epochs, names)
     return Result(simulation.captured, simulation.result.cut_off, flow=plan.name)

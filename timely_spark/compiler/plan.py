@@ -141,6 +141,11 @@ class Plan:
         """The names of the inputs, in order."""
         return tuple(source.name for source in self.inputs)
 
+    @property
+    def clocked(self) -> bool:
+        """Whether each micro-batch with input is an epoch."""
+        return all(source.epochs == "clock" for source in self.inputs)
+
     def source(self, name: str) -> Source:
         """An input by name."""
         return find({source.name: source for source in self.inputs}, name, kind="input", flow=self.name)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential.collections import Collection, check_collection
-from timely_spark.differential.prefixes import AT, BEST, FEWEST, Count, Index, Locate, Match, Probe
+from timely_spark.differential.prefixes import AT, BEST, FEWEST, Count, Index, IndexLookup, Locate, Match
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Partition, caller, check_columns, check_given, locate_errors
@@ -112,7 +112,7 @@ class _Atom:
 class _Step:
     """A step of a delta query: the relations, each by number, with how they are looked up."""
 
-    probes: dict[int, Probe]
+    probes: dict[int, IndexLookup]
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -218,7 +218,7 @@ def _planned(number: int, atoms: Sequence[_Atom]) -> list[_Step]:
             within = tuple(a for a in atom.shared if a not in known)
             if not within:  # it is only asked whether there is such a record
                 keys, within = keys[:1], keys[1:]
-            probes[n] = Probe(n > number, keys, within, atom.others, atom.negated)
+            probes[n] = IndexLookup(n > number, keys, within, atom.others, atom.negated)
         known |= {a for n in chosen for a in atoms[n].shared}
         steps.append(_Step(probes))
     return steps

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from timely_spark.differential.collections import Collection
-from timely_spark.graph import operator, refuse, seconds
+from timely_spark.graph import operator, path_text, seconds
 from timely_spark.operators.outputs import Probe, Release, add_output
 from timely_spark.streams import Stream
 
@@ -345,14 +345,7 @@ def publish(
         OutputMismatch: at the start: the folder holds other files.
         TableTaken: at the start: another checkpoint's epochs are there, and `overwrite` is false.
     """
-    if not isinstance(path, str | os.PathLike):
-        refuse(path, what="path", expected="a path", hint="give a folder that all flows can reach")
-    held = seconds("lease", lease)
-    options: dict[str, Any] = {
-        "path": os.fspath(path),
-        "overwrite": bool(overwrite),
-        "lease": held,
-        "diff": diff,
-    }
+    folder, held = path_text(path, "give a folder that all flows can reach"), seconds("lease", lease)
+    options: dict[str, Any] = {"path": folder, "overwrite": bool(overwrite), "lease": held, "diff": diff}
     add_output(_changes(collection, diff, name), "publish", name, "folder", "epoch", **options)
     return collection

@@ -97,7 +97,7 @@ class Index(Vertex):
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class IndexLookup:
     """How prefixes are looked up in the index of a relation.
 
     `keys` and `within` are attributes of the join, in the order of the index's columns.
@@ -157,7 +157,7 @@ class Count(_Lookup):
         probes: how each of those indexes is looked up.
     """
 
-    def __init__(self, number: int, probes: Sequence[Probe]) -> None:
+    def __init__(self, number: int, probes: Sequence[IndexLookup]) -> None:
         super().__init__()
         self.number, self.probes = number, tuple(probes)
 
@@ -192,7 +192,9 @@ class Match(_Lookup):
         then: the key's attributes for the look-up after the last turn; empty: there is none.
     """
 
-    def __init__(self, schema: pa.Schema, probes: Sequence[Probe], turn: int, then: tuple[str, ...]) -> None:
+    def __init__(
+        self, schema: pa.Schema, probes: Sequence[IndexLookup], turn: int, then: tuple[str, ...]
+    ) -> None:
         super().__init__()
         self.schema, self.probes, self.turn, self.then = schema, tuple(probes), turn, then
 

@@ -21,7 +21,7 @@ _OTHER = f"{DIFF}_other"
 
 
 @dataclass(frozen=True, slots=True)
-class SetOperation(Logic):
+class SetLogic(Logic):
     """A function of a record's multiplicities on both sides; the whole record is the key."""
 
     operation: tuple[str, bool]
@@ -131,7 +131,7 @@ def _compared(
     check_alike(operation, (ours.index.name, theirs.index.name), ours.schema, theirs.schema)
     columns, zero = tuple(ours.schema.names), pc.scalar(pa.scalar(0, pa.int64()))
     both = _weighed(ours, pc.field(DIFF), zero).concat(_weighed(theirs, zero, pc.field(DIFF)))
-    logic = SetOperation(columns, (operation, bool(multiset)))
+    logic = SetLogic(columns, (operation, bool(multiset)))
     detail = "all" if multiset else ""
     return reduced(operation, both, logic, [], name=name, detail=detail, all=bool(multiset))
 

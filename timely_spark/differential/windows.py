@@ -27,7 +27,7 @@ from timely_spark.operators.event_time import (
 
 
 @dataclass(frozen=True, slots=True)
-class Sessions(Logic):
+class SessionLogic(Logic):
     """The records of a key with their sessions."""
 
     lengths: Lengths
@@ -96,7 +96,7 @@ def window(
             raise SchemaError(msg, where=caller(), hint="take it out of keys.")
         others = tuple(column for column in schema.names if column not in listed)
         fields = [*(schema.field(column) for column in others), *lengths.fields()]
-        logic = Sessions(listed, lengths, others)
+        logic = SessionLogic(listed, lengths, others)
         return reduced("window", collection, logic, fields, name=name, detail=on, gap=lengths.size)
     stream = collection.stream
     result = stream.then(

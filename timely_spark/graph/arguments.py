@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -91,6 +92,17 @@ def refuse(value: object, *, what: str, expected: str, hint: str) -> NoReturn:
     """Raise a `BadArgument`: argument `what` is of another kind than expected."""
     msg = f"{what}={value!r}: {expected} was expected"
     raise BadArgument(msg, where=caller(), hint=hint)
+
+
+def path_text(path: Any, hint: str) -> str:
+    """Check a path, which is a text or a `PathLike`.
+
+    >>> path_text("/data", "give a folder")
+    '/data'
+    """
+    if not isinstance(path, str | os.PathLike):
+        refuse(path, what="path", expected="a path", hint=hint)
+    return os.fspath(path)
 
 
 def find(things: Mapping[str, T], name: Any, *, kind: str, flow: str) -> T:

@@ -36,7 +36,7 @@ _KINDS = ("count", "sum", "min", "max", "collect")
 ALL = "__timely_all"
 """A constant column that makes all records one group, on one worker."""
 
-Kind = str | tuple[str, str]
+AggregateSpec = str | tuple[str, str]
 """``"count"``, or ``(kind, column)`` with kind one of count, sum, min, max, collect."""
 
 
@@ -234,13 +234,13 @@ class Grouped:
 
     def aggregate(
         self,
-        named: Mapping[str, Kind] | None = None,
+        named: Mapping[str, AggregateSpec] | None = None,
         /,
         *,
         per: str = "accumulated",
         expire: int | None = None,
         name: str | None = None,
-        **columns: Kind,
+        **columns: AggregateSpec,
     ) -> Stream:
         """One row per key, each of `columns` an aggregate: ``"count"``, or ``("sum", "amount")``.
 
@@ -384,13 +384,13 @@ def group_by(stream: Stream, *keys: str) -> Grouped:
 @operator(Stream)
 def aggregate(
     stream: Stream,
-    named: Mapping[str, Kind] | None = None,
+    named: Mapping[str, AggregateSpec] | None = None,
     /,
     *,
     per: str = "accumulated",
     expire: int | None = None,
     name: str | None = None,
-    **columns: Kind,
+    **columns: AggregateSpec,
 ) -> Stream:
     """Aggregate all records as one group. See `Grouped.aggregate`.
 
@@ -430,7 +430,7 @@ def one_group(stream: Stream) -> Stream:
 def _aggregate(
     stream: Stream,
     keys: tuple[str, ...],
-    columns: dict[str, Kind],
+    columns: dict[str, AggregateSpec],
     per: str,
     *,
     expire: int | None,

@@ -19,7 +19,7 @@ from timely_spark.operators.expire import check_expire, check_per, options_text
 from timely_spark.operators.join import matching_keys, other_columns, with_keys
 from timely_spark.operators.rows import computed
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.buffering import BufferingVertex, whole
+from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.state.history import RowTimes, compaction, epochs_of, stamped
 from timely_spark.state.keys import Mask, group
 from timely_spark.streams import Stream
@@ -192,7 +192,7 @@ class AsOfJoin(BufferingVertex):
 
     def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
         """Store the right records of a time, and send its left records with theirs."""
-        left, right = whole(batches, self.schemas)
+        left, right = per_input(batches, self.schemas)
         right = with_keys(right, self.by)
         index = Arrangement(self.by) if self.per == "time" else self.state[1]
         self._store(index, time, right)

@@ -25,7 +25,7 @@ from timely_spark.graph import (
     project,
 )
 from timely_spark.operators.rows import check_function
-from timely_spark.state.buffering import BufferingVertex, whole
+from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.streams import Stream
 
 Columns: TypeAlias = str | Sequence[str] | Expression | None
@@ -56,7 +56,7 @@ class _OnNotify(BufferingVertex):
     def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
         if not any(batches):
             return
-        result = self.function(time, *whole(batches, self.schemas))
+        result = self.function(time, *per_input(batches, self.schemas))
         if result is not None:
             self.send_by(0, time, result)
 

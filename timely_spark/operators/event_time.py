@@ -25,7 +25,7 @@ from timely_spark.state.keys import flat
 Duration: TypeAlias = str | timedelta | int
 """A length of event time: ``"90 seconds"``, a `timedelta`, or for a column of whole numbers a number."""
 
-Times: TypeAlias = npt.NDArray[np.int64]
+Instants: TypeAlias = npt.NDArray[np.int64]
 
 START, END = "window_start", "window_end"
 FAR = 1 << 62
@@ -194,7 +194,7 @@ class Lengths:
         starts = starts[rows, column]
         return self.with_windows(batch, starts, starts + self.size, usable[rows])
 
-    def with_windows(self, batch: pa.Table, starts: Times, ends: Times, usable: Any = None) -> pa.Table:
+    def with_windows(self, batch: pa.Table, starts: Instants, ends: Instants, usable: Any = None) -> pa.Table:
         """The rows with columns of windows, null where a time is not usable."""
         for field, values in zip(self.fields(), (starts, ends), strict=True):
             column = pa.array(values, mask=None if usable is None else ~usable)
@@ -203,7 +203,7 @@ class Lengths:
         return batch
 
 
-def numbers_of_time(column: pa.ChunkedArray) -> tuple[Times, Any]:
+def numbers_of_time(column: pa.ChunkedArray) -> tuple[Instants, Any]:
     """Event times as whole numbers, and a mask of the usable ones; the others (null, too large) are 0."""
     values = flat(column)
     if pa.types.is_date32(values.type):
@@ -242,7 +242,7 @@ class Assign(Stateless):
         return (self.lengths.assigned(batch),)
 
 
-def merged(keys: Times, times: Times, gap: int) -> tuple[Times, Times]:
+def merged(keys: Instants, times: Instants, gap: int) -> tuple[Instants, Instants]:
     """For each record the start and end of its session.
 
     >>> merged(np.array([0, 0, 1, 0]), np.array([5, 30, 7, 12]), 10)

@@ -156,7 +156,7 @@ def _compact(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
     return hashed[rows], left
 
 
-class PerKey:
+class KeyFunction:
     """A function of one key and its records, as a function of the records of many keys.
 
     Args:
@@ -264,7 +264,7 @@ def group_mapped(
     shown = [key for key in keys if key not in hidden]
     results = keyed_schema(operator, stream, shown, schema)
     if operator == "reduce":
-        function = PerKey(function, shown, as_schema(schema))
+        function = KeyFunction(function, shown, as_schema(schema))
     columns = [column for column in stream.schema.names if column not in hidden]
     return stream.then(
         operator,
@@ -329,7 +329,7 @@ def stateful_map(
     """
     check_function("stateful_map", function)
     listed = names("stateful_map", keys)
-    each = PerKey(function, listed, as_schema(schema), as_schema(state))
+    each = KeyFunction(function, listed, as_schema(schema), as_schema(state))
     options: Any = {"keys": listed, "state": state, "expire": expire, "name": name}
     return _stateful("stateful_map", stream, each, schema, **options)
 

@@ -24,11 +24,12 @@ from timely_spark.graph import (
 )
 from timely_spark.operators.expire import check_expire, check_per, latest, options_text
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.buffering import BufferingVertex, whole
+from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.state.history import EPOCH, RowTimes, compaction, epochs_of, stamped
 from timely_spark.state.keys import Indices, Mask, flat, group
 from timely_spark.state.partitioning import repartition
 from timely_spark.streams import Stream
+from timely_spark.times import EPOCHS
 
 Keys = tuple[tuple[str, ...], tuple[str, ...]]
 
@@ -154,7 +155,7 @@ class JoinComplete(BufferingVertex):
 
     def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
         """Send the pairs, and the unmatched records that the kind of join keeps."""
-        left, right = whole(batches, self.sides)
+        left, right = per_input(batches, self.sides)
         index, known = Arrangement(self.on[1]), with_keys(_numbered(left), self.on[0])
         index.insert(with_keys(_numbered(right), self.on[1]))
         at, found = index.matches(known, self.on[0])
@@ -210,7 +211,7 @@ class JoinCompleteExpiring(BufferingVertex):
 
     def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
         """Match the records of an epoch; send those whose last chance of a match has passed."""
-        both = whole(batches, self.schemas)
+        both = per_input(batches, self.schemas)
         usable = [with_keys(table, keys) for table, keys in zip(both, self.on, strict=True)]
         for each in self.sides:
             each.expire(time.epoch - self.expire)
@@ -258,7 +259,7 @@ class JoinCompleteExpiring(BufferingVertex):
 
     def _latest(self, side: int, table: pa.Table, on: Sequence[str]) -> Indices:
         """For each row of a table the latest epoch of its key on a side."""
-        epochs = np.full(table.num_rows, -FAR)
+        epochs = np.full(table.num_rows, -EPOCHS)
         probe, found = self.latest[side].matches(table, on)
         if len(probe):
             np.maximum.at(epochs, probe, epochs_of(found))
@@ -287,9 +288,6 @@ class JoinCompleteExpiring(BufferingVertex):
             alone = [each.later(state.get("sent", self.sent)) for each in state.get("alone", self.alone)]
             kept.append({key: of for key, of in state.items() if key != "sent"} | {"alone": alone})
         return repartition(self, kept, workers, partition)
-
-
-FAR = 1 << 62
 
 
 def paired(columns: Sequence[str], edge: int, mine: pa.Table, probe: Indices, found: pa.Table) -> pa.Table:

@@ -28,10 +28,11 @@ class EnterAt(Vertex):
         """Send the records of each inner time together."""
         at, batch = batch.select(self.columns), batch.drop_columns(self.columns)
         for column in at.columns:
-            if column.null_count or (self._numbered and pc.any(pc.less(column, 0)).as_py()):
+            numbered = _numbered(self.inner)
+            if column.null_count or (numbered and pc.any(pc.less(column, 0)).as_py()):
                 what = "inner time" if self.inner is not None else "iteration"
-                hint = f"{what}s are not null" + ", and whole numbers from 0 on." * self._numbered
-                msg = f"a record's {what} is null" + " or negative" * self._numbered
+                hint = f"{what}s are not null" + ", and whole numbers from 0 on." * numbered
+                msg = f"a record's {what} is null" + " or negative" * numbered
                 raise SchemaError(msg, hint=hint)
         groups = runs(numbers_of(at, self.columns), at.num_rows)
         if len(groups.starts) > 1:  # rows are moved once, and then only sliced
@@ -40,13 +41,9 @@ class EnterAt(Vertex):
         for values, start, size in zip(zip(*distinct, strict=True), groups.starts, groups.sizes, strict=True):
             self.send_by(0, self._entered(time, list(values)), batch.slice(start, size))
 
-    @property
-    def _numbered(self) -> bool:
-        return self.inner is None or self.inner is int
-
     def _entered(self, time: Any, values: list[Any]) -> Any:
         *outer, first = time.encode()
-        if self.inner is None or self.inner is int:
+        if self.inner is None or _numbered(self.inner):
             return self._context.times.decode([*outer, first + values[0]])
         encoded: list[Any] = [*outer, {self.inner.__name__: values}]
         entered = self._context.times.decode(encoded)
@@ -111,8 +108,13 @@ def enter(
     )[0]
 
 
+def _numbered(inner: type[Any] | None) -> bool:
+    """Whether inner times are whole numbers, as iterations are."""
+    return inner is None or inner is int
+
+
 def _check_at(schema: pa.Schema, added: dict[str, Any], inner: type[Any] | None) -> None:
-    numbered = inner is None or inner is int
+    numbered = _numbered(inner)
     for column, one in added.items():
         kind = schema.field(column).type
         plain = pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_string(kind)

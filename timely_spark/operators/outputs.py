@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Kind, Stage, caller, check_columns, check_names, names, operator, refuse
+from timely_spark.graph import (
+    Kind,
+    Stage,
+    caller,
+    check_columns,
+    check_names,
+    names,
+    operator,
+    path_text,
+    refuse,
+)
 from timely_spark.operators.exactly_once import ExactlyOnce
 from timely_spark.operators.output_vertex import Output, Watch
 from timely_spark.streams import Stream
@@ -400,11 +410,8 @@ def capture_to(
         OutputMismatch: at the start: the folder holds other files.
         TableTaken: at the start: another checkpoint's epochs are there, and `overwrite` is false.
     """
-    if not isinstance(path, str | os.PathLike):
-        refuse(path, what="path", expected="a path", hint="give a folder that both flows can reach")
-    return add_output(
-        stream, "capture_to", name, "folder", "epoch", path=os.fspath(path), overwrite=bool(overwrite)
-    )
+    folder = path_text(path, "give a folder that both flows can reach")
+    return add_output(stream, "capture_to", name, "folder", "epoch", path=folder, overwrite=bool(overwrite))
 
 
 def add_output(

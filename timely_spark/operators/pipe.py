@@ -15,7 +15,7 @@ import pyarrow as pa
 from timely_spark.errors import GraphError, StateError, TimelyError
 from timely_spark.graph import Partitioner, SchemaLike, States, Vertex, caller, describe, operator, whole
 from timely_spark.operators.custom import Columns, add_vertex
-from timely_spark.operators.program import VERSION, Answer, Program, ProgramError, put_back, reused, shown
+from timely_spark.operators.program import VERSION, Program, ProgramError, Reply, put_back, reused, shown
 from timely_spark.state.keys import from_bytes, to_bytes
 from timely_spark.streams import Stream
 
@@ -104,7 +104,7 @@ class ExternalVertex(Vertex):
         for answer in answers[:-1]:
             self._carry_out(answer)
 
-    def _carry_out(self, answer: Answer) -> None:
+    def _carry_out(self, answer: Reply) -> None:
         head, decode = answer.head, self._context.times.decode
         if answer.verb == "state":
             self._broken("'state' to a call")
@@ -124,7 +124,7 @@ class ExternalVertex(Vertex):
 
     # -- the program -----------------------------------------------------------------------------------------
 
-    def _asked(self, head: dict[str, Any], body: bytes = b"") -> list[Answer]:
+    def _asked(self, head: dict[str, Any], body: bytes = b"") -> list[Reply]:
         """Ask the program; one that ended is started again, and gets the calls since the last checkpoint."""
         for left in range(self.attempts - 1, -1, -1):
             try:

@@ -64,7 +64,7 @@ class ProgramError(TimelyError, RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     """An answer of a program: its line of JSON, and the bytes that follow."""
 
     head: Mapping[str, Any]
@@ -82,7 +82,7 @@ class Program:
 
     >>> done = Program(("sed", "-u", 's/.*/{"verb": "done"}/'), ())
     >>> done.ask({"verb": "checkpoint"})
-    [Answer(head={'verb': 'done'}, body=b'')]
+    [Reply(head={'verb': 'done'}, body=b'')]
     >>> done.kill()
     """
 
@@ -124,7 +124,7 @@ class Program:
 
     # -- messages --------------------------------------------------------------------------------------------
 
-    def ask(self, head: Mapping[str, Any], body: bytes = b"") -> list[Answer]:
+    def ask(self, head: Mapping[str, Any], body: bytes = b"") -> list[Reply]:
         """Send a message; returns the answers, of which the last is `done`.
 
         Raises:
@@ -137,11 +137,11 @@ class Program:
             self.kill()
             raise
 
-    def _asked(self, unsent: list[memoryview]) -> list[Answer]:
+    def _asked(self, unsent: list[memoryview]) -> list[Reply]:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
-        answers: list[Answer] = []
+        answers: list[Reply] = []
         with selectors.DefaultSelector() as pipes:
             # both ways at once: a program may answer before it has read everything
             pipes.register(stdout, selectors.EVENT_READ)
@@ -176,7 +176,7 @@ class Program:
         unsent[:] = [part for part in unsent if len(part)]
         return bool(unsent)
 
-    def _next(self) -> Answer | None:
+    def _next(self) -> Reply | None:
         """The next answer of those that have arrived; None: it is not whole."""
         end = self._answered.find(b"\n", 0, _LINE)
         if end < 0:
@@ -196,7 +196,7 @@ class Program:
             return None
         body = bytes(memoryview(self._answered)[end + 1 : end + 1 + size])
         del self._answered[: end + 1 + size]
-        return Answer(head, body)
+        return Reply(head, body)
 
     # -- errors ----------------------------------------------------------------------------------------------
 

@@ -32,9 +32,9 @@ from timely_spark.operators.event_time import (
     START,
     Assign,
     Duration,
+    Instants,
     Lengths,
     SessionsOf,
-    Times,
     Windowing,
     check_session_keys,
     length,
@@ -103,7 +103,7 @@ class CloseWindows(BufferingVertex):
         if batch.num_rows:
             self.store(batch, ends)
 
-    def store(self, batch: pa.Table, ends: Times) -> None:
+    def store(self, batch: pa.Table, ends: Instants) -> None:
         """Store records of open windows."""
         self.state.insert(batch.append_column(EPOCH, pa.array(ends)))
         self.ends = sorted({*self.ends, *np.unique(ends).tolist()})
@@ -149,7 +149,7 @@ class CloseSessions(CloseWindows):
         #: the records of open sessions
         self.open: list[pa.Table] = []
 
-    def store(self, batch: pa.Table, ends: Times) -> None:
+    def store(self, batch: pa.Table, ends: Instants) -> None:
         """Store records of open sessions."""
         self.open = [*self.open, batch]
 

@@ -46,6 +46,12 @@ class OtherFlow(TimelyError, ValueError):
         msg = f"The checkpoint has format {found!r}; this version of timely_spark reads {known}."
         return cls(msg, hint="resume it with the version that wrote it.")
 
+    @classmethod
+    def none_at(cls, checkpoint: str) -> OtherFlow:
+        """There is no checkpoint of a flow."""
+        msg = f"{checkpoint} holds no checkpoint of a flow."
+        return cls(msg, hint="give the directory of start(checkpoint=...).")
+
 
 class LostOwnership(TimelyError, RuntimeError):
     """Another query was started on the same checkpoint and has taken it over."""

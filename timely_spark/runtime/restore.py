@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 def newest_flow(log: RoundLog) -> dict[str, Any] | None:
     """The plan summary of the flow that wrote the newest manifest; None: there is no manifest."""
     chosen = log.chosen()
-    return None if chosen is None else _flow(log, chosen[0])
+    return None if chosen is None else dict(log.flow(chosen[0])["described"])
 
 
 def check(log: RoundLog, plan: Plan) -> None:
@@ -63,7 +63,7 @@ def restore(log: RoundLog, context: RunContext, newest: int) -> None:
 
 
 def _migrated(log: RoundLog, plan: Plan, manifest: Manifest, rows: pa.Table, blobs: Blobs) -> Migration:
-    before = _flow(log, manifest)
+    before = log.flow(manifest)["described"]
     old_states = States.of(rows).by_worker
     states = [
         blobs.get(old_states[worker].reference) if worker in old_states else None
@@ -71,11 +71,6 @@ def _migrated(log: RoundLog, plan: Plan, manifest: Manifest, rows: pa.Table, blo
     ]
     messages = blobs.resolve(wire.only(rows, Message))
     return migrate(before, plan, manifest.coordinator, states, messages, blobs)
-
-
-def _flow(log: RoundLog, manifest: Manifest) -> dict[str, Any]:
-    name = f"flows/{manifest.plan}.json"
-    return dict(log.files.found(name, log.files.json(name))["described"])
 
 
 def _warn_of_changes(name: str, migration: Migration) -> None:

@@ -11,7 +11,7 @@ from timely_spark.graph import Vertex
 from timely_spark.state.partitioning import repartition
 
 
-def whole(batches: Sequence[list[pa.Table]], schemas: Sequence[pa.Schema]) -> list[pa.Table]:
+def per_input(batches: Sequence[list[pa.Table]], schemas: Sequence[pa.Schema]) -> list[pa.Table]:
     """The records of each input as one table, without rows for an input that has none."""
     return [
         pa.concat_tables(of or [schema.empty_table()]) for of, schema in zip(batches, schemas, strict=True)

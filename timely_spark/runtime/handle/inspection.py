@@ -68,8 +68,7 @@ def inspect(checkpoint: str) -> Inspection:
     log = RoundLog(str(checkpoint))
     identity = log.identity()
     if identity is None or log.newest() is None:
-        msg = f"{log.checkpoint} holds no checkpoint of a flow."
-        raise OtherFlow(msg, hint="give the directory of start(checkpoint=...).")
+        raise OtherFlow.none_at(log.checkpoint)
     return Inspection(log, identity["name"])
 
 
@@ -143,14 +142,8 @@ class Round:
         return self._manifest.batch
 
     @cached_property
-    def _flow(self) -> dict[str, Any]:
-        name = f"flows/{self._manifest.plan}.json"
-        found: dict[str, Any] = self._log.files.found(name, self._log.files.json(name))
-        return found
-
-    @cached_property
     def _summary(self) -> PlanSummary:
-        return PlanSummary(self._flow["outline"])
+        return PlanSummary(self._log.flow(self._manifest)["outline"])
 
     @property
     def steps(self) -> list[str]:

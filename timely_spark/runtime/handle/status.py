@@ -67,11 +67,9 @@ class Status:
         identity, batch = log.identity(), log.newest()
         whole = None if batch is None else log.read_whole(batch)
         if identity is None or whole is None:
-            msg = f"{log.checkpoint} holds no checkpoint of a flow."
-            raise OtherFlow(msg, hint="give the directory of start(checkpoint=...).")
+            raise OtherFlow.none_at(log.checkpoint)
         manifest, rows = whole
-        name = f"flows/{manifest.plan}.json"
-        flow = log.files.found(name, log.files.json(name))
+        flow = log.flow(manifest)
         snapshot, summary = manifest.coordinator, PlanSummary(flow["outline"])
         epochs = manifest.open_epochs
         messages = wire.only(rows, Message).column("payload").to_pylist()

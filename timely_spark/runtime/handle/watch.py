@@ -146,12 +146,11 @@ class Watch:
     def held_back_by(self) -> list[str]:
         """The inputs and steps that keep the oldest open epoch open, by name."""
         plan, manifest = self.context.plan, self.newest()
-        clocked = all(source.epochs == "clock" for source in plan.inputs)
         coordinator = Coordinator.decode(plan, manifest.coordinator)
         found: dict[str, None] = {}
         for node in plan.nodes:
             epochs = [at.epoch for at in self.frontier(node.name)] if node.name in manifest.frontier else []
-            if epochs and not (clocked and min(epochs) > manifest.batch):  # the next batch has not begun
+            if epochs and not (plan.clocked and min(epochs) > manifest.batch):  # the next batch has not begun
                 found.update(dict.fromkeys(coordinator.holding(node, min(epochs))))
         return list(found)
 
@@ -179,7 +178,7 @@ class Watch:
     def completed(self, batch: int, durations: Mapping[int, int | None]) -> list[Completed]:
         """The epochs that a micro-batch released; `durations`: milliseconds of micro-batches."""
         manifest = self._read(batch)
-        clocked = all(source.epochs == "clock" for source in self.context.plan.inputs)
+        clocked = self.context.plan.clocked
         completed: list[Completed] = []
         if manifest is None:
             return completed

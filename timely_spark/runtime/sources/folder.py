@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ import pyarrow.dataset as ds
 from pyarrow import csv, fs
 
 from timely_spark.errors import Where
-from timely_spark.graph import as_schema, describe, refuse
+from timely_spark.graph import as_schema, describe, path_text, refuse
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sources.arrivals import File, Part, Values, is_visible
 from timely_spark.runtime.storage.files import location
@@ -83,9 +82,7 @@ class Folder:
             BadArgument: the path, the format or the file system is of another kind.
             BadLocation: the path cannot be reached.
         """
-        if not isinstance(path, str | os.PathLike):
-            hint = "give the folder; files below it are read, too"
-            refuse(path, what="path", expected="a path", hint=hint)
+        text = path_text(path, "give the folder; files below it are read, too")
         if form in list(FORMATS):
             form = FORMATS[form]()
         if not isinstance(form, ds.FileFormat):
@@ -95,8 +92,7 @@ class Folder:
         if filesystem is not None and not isinstance(filesystem, fs.FileSystem):
             hint = "leave it out for paths and URIs"
             refuse(filesystem, what="filesystem", expected="one of pyarrow.fs", hint=hint)
-        text = os.fspath(path) if filesystem is not None else location(path)
-        return cls(source, where, text, form, filesystem)
+        return cls(source, where, text if filesystem is not None else location(text), form, filesystem)
 
     @property
     def divisible(self) -> bool:

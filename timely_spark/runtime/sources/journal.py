@@ -22,7 +22,7 @@ _SCHEMA = pa.schema([("modified", pa.int64()), ("path", pa.string()), ("size", p
 EVERY = 64
 
 
-class Merged(NamedTuple):
+class MergedBatches(NamedTuple):
     """The batches of one merged file, and its number of paths."""
 
     first: int
@@ -50,12 +50,12 @@ class FileJournal:
         self._files, self._folder = files, f"files/{quoted(source)}"
         names = [name.rpartition("/")[2].partition(".")[0] for name in files.names(self._folder)]
         spans = sorted(tuple(map(int, name.split("-"))) for name in names if "-" in name)
-        self._merged: list[Merged] = []
+        self._merged: list[MergedBatches] = []
         for first, last in spans:
             if self._merged and first == self._merged[-1].first:  # the longer one has its paths
                 self._merged.pop()
             if first == self._first:
-                self._merged.append(Merged(first, last, 0))
+                self._merged.append(MergedBatches(first, last, 0))
         batches = {int(name) for name in names if name.isdecimal()}
         #: The newest batch; -1: none.
         self.last = max([*batches, self._first - 1])
@@ -115,7 +115,7 @@ class FileJournal:
             before = self._merged.pop()
             paths = self._table(before.name).column("path").to_pylist() + paths
             first, gone = before.first, [*gone, before.name]
-        merged = Merged(first, until, len(paths))
+        merged = MergedBatches(first, until, len(paths))
         self._files.write_table(self._name(merged.name), pa.table({"path": paths}), durable=True)
         self._merged.append(merged)
         for name in gone:

@@ -32,7 +32,7 @@ from timely_spark.runtime.query.run_context import RunContext
 from timely_spark.runtime.sources.arrivals import File, Part, Unread, split
 from timely_spark.runtime.sources.delta_log import DeltaSource
 from timely_spark.runtime.sources.journal import FileJournal
-from timely_spark.runtime.sources.replay import Captured, ReplaySource
+from timely_spark.runtime.sources.replay import CapturedEpochs, ReplaySource
 from timely_spark.runtime.storage.published import Published, epoch_of
 from timely_spark.worker import pack_input
 
@@ -264,7 +264,7 @@ class ReplayReader(Reader):
     """
 
     #: With availableNow, what was there at the start.
-    _target: Captured | None = None
+    _target: CapturedEpochs | None = None
     #: When the hold in a published folder was renewed.
     _renewed = 0.0
 

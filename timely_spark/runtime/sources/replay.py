@@ -16,7 +16,7 @@ from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.published import Published, epoch_of, is_snapshot
 
 
-class Captured(NamedTuple):
+class CapturedEpochs(NamedTuple):
     """What a capture has written after an epoch."""
 
     #: (epoch, file), in order
@@ -64,7 +64,7 @@ class ReplaySource(FileSource):
         """Where the capture stays short, the holds of its readers."""
         return Published.of(self._files)
 
-    def after(self, epoch: int, since: int = -1) -> Captured:
+    def after(self, epoch: int, since: int = -1) -> CapturedEpochs:
         """The epochs after `epoch` that are there; those up to `since` are in one snapshot.
 
         Raises:
@@ -77,7 +77,7 @@ class ReplaySource(FileSource):
             # end of the first listing is in the second
             last = found[-1][0]
             found = [(at, file) for at, file in self._listed(epoch, since) if at <= last]
-        return Captured(found, complete)
+        return CapturedEpochs(found, complete)
 
     def between(self, start: int, end: int, number: int, since: int = -1) -> list[tuple[int, File]]:
         """The epochs after `start` up to `end`, of which there are `number`.

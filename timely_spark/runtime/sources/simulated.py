@@ -15,7 +15,7 @@ from timely_spark.runtime.sources.arrivals import Part
 from timely_spark.runtime.sources.replay import ReplaySource
 
 
-class Inputs(Protocol):
+class SimulatedInputs(Protocol):
     """The inputs of a simulation."""
 
     def send(self, name: str, records: Any, *, epoch: int | None = None) -> None:
@@ -46,7 +46,7 @@ class SimulatedFolders:
         #: By source, the snapshot with which it begins.
         self._since: dict[str, int] = {}
 
-    def replay(self, inputs: Inputs) -> None:
+    def replay(self, inputs: SimulatedInputs) -> None:
         """Send what was captured since the last time."""
         for name, source in list(self._sources.items()):
             published, reader = source.published, f"{self._identity[-12:]}{name}"

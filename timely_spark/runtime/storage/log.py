@@ -175,6 +175,11 @@ class RoundLog:
                 return Manifest.of(self.files, name, table.schema), table.replace_schema_metadata(None)
         return None
 
+    def flow(self, manifest: Manifest) -> dict[str, Any]:
+        """The flow that wrote a manifest: its description, the plan's summary, and a drawing."""
+        name = f"flows/{manifest.plan}.json"
+        return dict(self.files.found(name, self.files.json(name)))
+
     def feedback(self, batch: int) -> pa.Table | None:
         """The rows of manifest `batch` for batch + 1: those of the workers that run, which have a header."""
         if (whole := self.read_whole(batch)) is None:
