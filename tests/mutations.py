@@ -239,10 +239,10 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             ("deltas.subtract(self.queued_before)", "pass"),
             ("deltas.subtract(received.pointstamps)", "pass"),
             (
-                "deltas[self.plan.nodes[pending.node].leaves, pending.capability] += n",
-                "deltas[self.plan.nodes[pending.node].leaves, pending.capability] += 1",
+                "deltas[self.plan.nodes[pending.node].holds(pending.input), pending.capability] += n",
+                "deltas[self.plan.nodes[pending.node].holds(pending.input), pending.capability] += 1",
             ),
-            ("deltas[node.arrives, time] += 1", "deltas[node.arrives, time] += 2"),
+            ("deltas[node.lands(channel.input), time] += 1", "deltas[node.lands(channel.input), time] += 2"),
         ],
     ),
     (
@@ -250,7 +250,10 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ["tests/worker/test_round.py", "tests/worker/test_epochs.py", "tests/laws/test_rounds.py"],
         [
             ("if late == (channel.index in source.late):", "if late != (channel.index in source.late):"),
-            ("self.pointstamps[node.arrives, time] += 1", "self.pointstamps[node.arrives, time] += 2"),
+            (
+                "self.pointstamps[node.lands(channel.input), time] += 1",
+                "self.pointstamps[node.lands(channel.input), time] += 2",
+            ),
         ],
     ),
     (

@@ -21,7 +21,7 @@ from timely_spark.graph import (
     whole,
 )
 from timely_spark.inputs import Inputs
-from timely_spark.operators.custom import By, add_vertex
+from timely_spark.operators.custom import By, Paths, add_vertex
 from timely_spark.operators.finalise import finalise_graph
 from timely_spark.operators.outputs import OutputSpec
 from timely_spark.streams import Scope, Stream
@@ -104,6 +104,7 @@ class Dataflow(Inputs):
         *,
         by: By = None,
         guarantees: str | Sequence[str] | None = None,
+        summaries: Paths | None = None,
         name: str | None = None,
     ) -> Any:
         """Add a vertex written by the user.
@@ -115,15 +116,14 @@ class Dataflow(Inputs):
             by: for each input its columns of partitioning, or an expression of worker numbers (modulo their
                 number); None: it is not exchanged. A single input needs no outer list: ``by="id"``.
             guarantees: columns by which output 0 is partitioned: no exchange by them follows. Checked.
+            summaries: by (input, output) the path, where it is not the identity: None (no path), a number of
+                epochs, or a path summary. An output does not wait for inputs that do not reach it. Checked.
 
         Returns:
             A stream; a tuple of streams if `outputs` is a list.
         """
-        streams: list[Any] = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
-        several = isinstance(outputs, list | tuple)
-        schemas: Any = outputs if several else [outputs]
-        results = add_vertex(streams, vertex, schemas, by=by, guarantees=guarantees, name=name)
-        return results if several else results[0]
+        more: Any = {"by": by, "guarantees": guarantees, "summaries": summaries, "name": name}
+        return add_vertex(vertex, inputs, outputs, **more)
 
     @locate_errors
     def region(self, name: str, *, workers: Sequence[int] | None = None) -> AbstractContextManager[None]:

@@ -399,7 +399,7 @@ class _Way:
         paths, first = set[tuple[int, ...]](), dict[int, set[Stage]]()
         for channel in plan.channels:
             path: tuple[int, ...] = ()
-            for edge in channel.edges if plan.nodes[channel.target].arrives in ahead else ():
+            for edge in channel.edges if plan.lands(channel) in ahead else ():
                 path = (*path, edge.index)
                 if path not in paths:
                     paths.add(path)
@@ -426,7 +426,7 @@ class _Watched(CallContext):
         self._way = way
 
     def send(self, edge: int, time: Any, batch: pa.Table) -> None:
-        if self.node.leaves in self._way.ahead:
+        if any(held in self._way.ahead for held, _ in self.node.departs(edge)):
             self._way.sent(self.node.stage, time, batch)
         super().send(edge, time, batch)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,6 +119,68 @@ def test_frontiers_are_those_of_the_flat_tracker(graph: tuple[list[Any], list[Ro
     for vertex in range(len(paths)):
         assert scopes.frontier(vertex) == oracle.frontier(2 * vertex)
     assert scopes.root.pull_internal_progress().unreported == bool(oracle.active)
+
+
+SUMMARIES = st.lists(
+    st.lists(st.sets(st.integers(0, 2), max_size=2), min_size=2, max_size=2), min_size=2, max_size=2
+)
+
+
+@given(nested(), st.data())
+def test_frontiers_are_those_of_the_flat_tracker_where_inputs_reach_some_outputs_only(
+    graph: tuple[list[Any], list[Route]], data: Any
+) -> None:
+    """Two inputs and two outputs each; a path between them may be missing, delay, or increase a counter."""
+    paths, routes = graph
+    port = st.integers(0, 1)
+    routes = [replace(one, output=data.draw(port), input=data.draw(port)) for one in routes]
+    summaries = {
+        vertex: [
+            [
+                Antichain(
+                    [PRODUCT.feedback(loops) if n == 2 and loops else PRODUCT.delay(loops, n) for n in own]
+                )
+                for own in row
+            ]
+            for row in data.draw(SUMMARIES)
+        ]
+        for vertex, loops in enumerate(map(depth, paths))
+    }
+    # flat: of vertex v the inputs are 4v and 4v+1, the outputs 4v+2 and 4v+3
+    edges = [
+        Edge(4 * v + i, 4 * v + 2 + o, path, exchange=False)
+        for v, rows in summaries.items()
+        for i, row in enumerate(rows)
+        for o, own in enumerate(row)
+        for path in own
+    ]
+    for one in routes:
+        path: PathSummary | None = identity(paths[one.source])
+        for summary, _ in one.hops:
+            path = path.followed_by(summary) if path is not None else None
+        if path is not None:
+            edges.append(
+                Edge(4 * one.source + 2 + one.output, 4 * one.target + one.input, path, exchange=False)
+            )
+    oracle = Tracker(Reachability(4 * len(paths), edges))
+    scopes = Scopes(paths, routes, identity=identity, summaries=summaries)
+    held: list[tuple[int, bool, int, Any]] = []
+    for _ in range(data.draw(st.integers(1, 10))):
+        if held and data.draw(st.booleans()):
+            stamp, n = held.pop(data.draw(st.integers(0, len(held) - 1))), -1
+        else:
+            vertex = data.draw(st.integers(0, len(paths) - 1))
+            time = Time(*(data.draw(st.integers(0, 3)) for _ in range(depth(paths[vertex]) + 1)))
+            stamp, n = (vertex, data.draw(st.booleans()), data.draw(port), time), +1
+            held.append(stamp)
+        vertex, message, at, time = stamp
+        oracle.update([(4 * vertex + at + 2 * (not message), time, n)])
+        (scopes.message if message else scopes.capability)(vertex, time, n, port=at)
+        for vertex in data.draw(st.sets(st.integers(0, len(paths) - 1), max_size=2)):
+            assert scopes.frontier(vertex, port=at) == oracle.frontier(4 * vertex + at)
+    for vertex in range(len(paths)):
+        for at in range(2):
+            assert scopes.frontier(vertex, port=at) == oracle.frontier(4 * vertex + at)
 
 
 class Late(Operator):

@@ -36,6 +36,27 @@ class Kept(ts.Vertex):
         return [{"rows": rows} for rows in made]
 
 
+class Rated(ts.Vertex):
+    """Forwards jobs by output 0; and, when a time is complete, its rates by output 1."""
+
+    def __init__(self) -> None:
+        self.rates: dict[Any, list[int]] = {}
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        if edge == 0:
+            self.send_by(0, time, batch)
+            return
+        self.rates.setdefault(time, []).extend(batch["n"].to_pylist())
+        self.notify_at(time)
+
+    def on_notify(self, time: Any) -> None:
+        self.send_by(1, time, [(n,) for n in self.rates.pop(time, [])])
+
+    def repartition(self, states: Any, workers: int, partition: Any) -> Any:
+        rates = {time: rows for state in states for time, rows in state["rates"].items()}
+        return [{"rates": {} if worker else rates} for worker in range(workers)]
+
+
 def flow_of(time: Any = Descending) -> ts.Dataflow:
     flow = ts.Dataflow("urgent")
     jobs = flow.input("jobs", "n long, urgency long", epochs="manual")
@@ -47,6 +68,12 @@ def flow_of(time: Any = Descending) -> ts.Dataflow:
     counts.exchange("count").unary_notify(lambda _, rows: rows, counts.schema, by="count").leave().capture(
         "counts"
     )
+    rates = flow.input("rates", "n long", epochs="manual")
+    summaries = {(0, 1): None, (1, 0): None}
+    both = [jobs.select("n"), rates]
+    rated = flow.vertex(Rated(), both, ["n long"] * 2, by=["n", "n"], summaries=summaries)
+    rated[0].capture("rated")
+    rated[1].capture("rates seen")
     jobs.select("n").loop(lambda n: n.select(n="n").distinct(name="once")).capture("looped")
     return flow
 
@@ -57,6 +84,7 @@ def test_inner_times_survive_a_restart_in_the_middle_with_other_workers(
     flow = flow_of()
     with flow.start(spark, checkpoint=checkpoint, workers=2, rounds_per_batch=1) as query:
         flow.handle("jobs").send([(1, 5), (2, 9), (3, 1)])
+        flow.handle("rates").send([7])
         assert query.step(
             120
         )  # the records are at their inner times, in states and messages; the epoch is open
@@ -74,7 +102,8 @@ def test_inner_times_survive_a_restart_in_the_middle_with_other_workers(
         flow.handle("jobs").advance_to(1)
         flow.handle("jobs").send([(1, 7)])
         flow.handle("jobs").close()
-        assert query.wait_for(timeout=120)
+        for name in ("done", "counts", "looped", "rated"):
+            assert query.wait_for(name, epoch=1, timeout=120)
         assert {e: sorted(rows) for e, rows in query.captured("done").rows().items()} == {
             0: [(1, 5, 0), (1, 9, 0), (2, 9, 0), (3, 1, 0), (4, 9, 0)],
             1: [(1, 7, 1)],
@@ -83,10 +112,17 @@ def test_inner_times_survive_a_restart_in_the_middle_with_other_workers(
         assert sorted(query.captured("counts").rows()[0]) == [(1, 1), (1, 2), (2, 1), (3, 1), (4, 1)]
         assert sorted(query.captured("counts").rows()[1]) == [(1, 2), (1, 3)]
         assert query.captured("looped").rows() == {0: [(1,), (2,), (3,), (4,)], 1: []}
+        # no path leads there from the rates, whose epoch 0 is still open
+        assert sorted(query.captured("rated").rows()[0]) == [(1,), (1,), (2,), (3,), (4,)]
+        assert query.captured("rated").rows()[1] == [(1,)]
+        assert query.captured("rates seen").rows() == {}
+        flow.handle("rates").advance_to(1)
+        assert query.wait_for(timeout=120)
+        assert query.captured("rates seen").rows() == {0: [(7,)]}
 
 
 def test_the_simulator_says_the_same() -> None:
     jobs = [[(1, 5), (2, 9), (3, 1), (1, 9), (4, 9)], [(1, 7)]]
-    found = ts.testing.run(flow_of(), {"jobs": jobs}, workers=3, seed=1)
+    found = ts.testing.run(flow_of(), {"jobs": jobs, "rates": [[7], []]}, workers=3, seed=1)
     assert sorted(found["counts"].rows()[1]) == [(1, 2), (1, 3)]
     assert RefinedTime(1, Descending(7)).join(RefinedTime(0, Descending(5))) == RefinedTime(1, Descending(5))

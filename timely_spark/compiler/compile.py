@@ -268,7 +268,7 @@ class _Compiler:
         if not inputs and not any(s.vertex and tuple(s.vertex.initial) for s in stages):
             msg = f"flow {graph.name!r} has no input"
             raise GraphError(msg, hint="add flow.source(...) or flow.input(...).")
-        counted = self._counted()
+        counted, ports = self._counted(), self._ports()
         nodes = tuple(
             Node(
                 index=number[stage],
@@ -280,6 +280,7 @@ class _Compiler:
                 ignored_counters=frozenset(
                     i for i, scope in enumerate(stage.scope.path[1:]) if scope not in counted
                 ),
+                ports=ports.get(stage, ()),
             )
             for stage in stages
         )
@@ -370,19 +371,37 @@ class _Compiler:
                 counted.update(stage.scope.path[1:])
         return counted
 
+    def _ports(self) -> dict[Stage, tuple[tuple[int, int], ...]]:
+        """The locations of the inputs of vertices with declared summaries: behind those of all vertices."""
+        found, location = {}, 2 * len(self.numbers)
+        for stage in self.numbers:
+            if stage.summaries is not None:
+                end = location + 2 * len(stage.summaries)
+                found[stage] = tuple((at, at + 1) for at in range(location, end, 2))
+                location = end
+        return found
+
     def _reachability(self, nodes: tuple[Node, ...]) -> Reachability:
-        scopes = [node.stage.scope for node in nodes for _ in range(2)]
+        ported = [node for node in nodes for port in node.ports for _ in port]
+        owners = [*(node for node in nodes for _ in range(2)), *ported]
+        scopes = [node.stage.scope for node in owners]
         identities = [scope.times.identity(scope.depth) for scope in scopes]
-        paths = [Path(node.arrives, node.leaves, identities[node.arrives], exchange=False) for node in nodes]
-        paths += [
-            Path(nodes[c.source].leaves, nodes[c.target].arrives, c.summary, exchange=c.exchange is not None)
-            for c in self.channels
-            if c.source is not None
-        ]
+        same = [(node.arrives, node.leaves) for node in nodes if not node.ports]
+        # messages of any input concern the vertex's notifications; what they lead to is the input's matter
+        same += [(at, to) for n in nodes for at, held in n.ports for to in (n.arrives, held)]
+        paths = [Path(at, to, identities[at], exchange=False) for at, to in same]
+        for channel in self.channels:
+            if channel.source is None:
+                continue
+            to = nodes[channel.target].lands(channel.input)
+            for held, summary in nodes[channel.source].departs(channel.edges[0].port):
+                path = channel.summary if summary is None else summary.followed_by(channel.summary)
+                if path is not None:
+                    paths.append(Path(held, to, path, exchange=channel.exchange is not None))
         try:
-            return Reachability(2 * len(nodes), paths, identities=identities)
+            return Reachability(len(owners), paths, identities=identities)
         except CyclicTime as error:
-            steps = list(dict.fromkeys(nodes[location // 2].stage for location in error.locations))
+            steps = list(dict.fromkeys(owners[location].stage for location in error.locations))
             cycle = " -> ".join(f"{stage.name} ({stage.where})" for stage in [*steps, steps[0]])
             msg = f"this cycle does not advance time: {cycle}"
             raise CycleError(msg, hint="close a cycle only by the feedback of a loop.") from error

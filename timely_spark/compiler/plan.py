@@ -55,6 +55,8 @@ class Node:
     path: tuple[int, ...]
     #: counters of surrounding loops whose iterations do not matter to the vertex's state
     ignored_counters: frozenset[int]
+    #: where summaries are declared, by input the locations of its messages and of the capabilities they give
+    ports: tuple[tuple[int, int], ...] = ()
 
     @property
     def name(self) -> str:
@@ -63,13 +65,28 @@ class Node:
 
     @property
     def arrives(self) -> int:
-        """The location of messages to the vertex."""
+        """The location of messages to the vertex, whichever input they are for."""
         return 2 * self.index
 
     @property
     def leaves(self) -> int:
-        """The location of the vertex's capabilities."""
+        """The location of capabilities of all outputs."""
         return 2 * self.index + 1
+
+    def lands(self, input_: int) -> int:
+        """The location of messages to an input."""
+        return self.ports[input_][0] if self.ports else self.arrives
+
+    def holds(self, input_: int | None) -> int:
+        """The location of the capabilities that messages of an input give; None: of all outputs."""
+        return self.leaves if input_ is None or not self.ports else self.ports[input_][1]
+
+    def departs(self, output: int) -> Iterator[tuple[int, PathSummary | None]]:
+        """The locations of capabilities of an output; and the path from there, if it is not the identity."""
+        yield self.leaves, None
+        for (_, held), paths in zip(self.ports, self.stage.summaries or (), strict=True):
+            if (path := paths[output]) is not None:
+                yield held, path
 
     @property
     def needs_arrivals(self) -> bool:
@@ -150,13 +167,27 @@ class Plan:
         """An input by name."""
         return find({source.name: source for source in self.inputs}, name, kind="input", flow=self.name)
 
+    @cached_property
+    def owners(self) -> tuple[Node, ...]:
+        """The vertex of each location."""
+        both = [node for node in self.nodes for _ in range(2)]
+        return (*both, *(node for node in self.nodes for port in node.ports for _ in port))
+
+    def lands(self, channel: Channel) -> int:
+        """The location of a channel's messages."""
+        return self.nodes[channel.target].lands(channel.input)
+
     def initial(self, node: Node) -> Iterator[Any]:
         """The times of a vertex's initial notifications: its epochs, at iteration 0 of its loops."""
         for epoch in node.template.initial:
-            time: Any = self.times.epoch(epoch)
-            for scope in node.stage.scope.path[1:]:
-                time = scope.times.enter(scope.depth - 1).results_in(time)
-            yield time
+            yield self.least(node.stage, epoch)
+
+    def least(self, stage: Stage, epoch: int) -> Any:
+        """The least time of an epoch at a stage: at iteration 0 of its loops."""
+        time: Any = self.times.epoch(epoch)
+        for scope in stage.scope.path[1:]:
+            time = scope.times.enter(scope.depth - 1).results_in(time)
+        return time
 
     @cached_property
     def partitioning(self) -> dict[tuple[str, int], Partition | None]:
@@ -188,7 +219,7 @@ class Plan:
         found: dict[int, list[Entry]] = defaultdict(list)
         for source in self.inputs:
             for index in source.entries:
-                every, exchanged = self.reach.paths_from(self.nodes[self.channels[index].target].arrives)
+                every, exchanged = self.reach.paths_from(self.lands(self.channels[index]))
                 for location, paths in every.items():
                     found[location].append(Entry(source, index, paths, exchanged.get(location, Antichain())))
         return dict(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -34,6 +34,7 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
         "steps": [[n.name, n.stage.kind.value, str(n.stage.where), n.stage.scope.depth] for n in plan.nodes],
         "channels": [[plan.nodes[channel.target].name, channel.input] for channel in plan.channels],
         "inputs": {source.name: [source.epochs, str(source.stage.where)] for source in plan.inputs},
+        "ports": [[node.index, i % 2] for node in plan.nodes for i in range(2 * len(node.ports))],
         "edges": None
         if own
         else [[edge.source, edge.target, edge.exchange, _encoded(edge.summary)] for edge in plan.reach.edges],
@@ -70,10 +71,13 @@ class PlanSummary:
         self.inputs: Mapping[str, tuple[str, str]] = found["inputs"]
         self.times: Times | None = _TIMES[found["times"]] if found["edges"] is not None else None
         self.reach: Reachability | None = None
+        #: for each location its step, and whether it is of capabilities
+        self.places: list[tuple[int, int]] = [(step, i) for step in range(len(self.steps)) for i in range(2)]
+        self.places += [(step, i) for step, i in found.get("ports", ())]
         if self.times is not None:
             kind: Any = self.times
             edges = [Edge(a, b, kind.summary(*map(tuple, s)), exchange=x) for a, b, x, s in found["edges"]]
-            self.reach = Reachability(2 * len(self.steps), edges)
+            self.reach = Reachability(len(self.places), edges)
 
     @classmethod
     def of(cls, plan: Plan) -> PlanSummary:
@@ -95,9 +99,12 @@ class PlanSummary:
     def open_pointstamps(self, snapshot: Mapping[str, Any], epoch: int) -> list[OpenPointstamp]:
         """The pointstamps up to an epoch, by time; all of them where times of a user's kind are unknown."""
         times, found = self.times, dict[tuple[str, int], list[int]]()
+        locations: dict[tuple[str, int], list[int]] = defaultdict(list)
         for location, time, n in snapshot["tracker"]["counts"]:
             if times is None or times.decode(time).epoch <= epoch:
-                found.setdefault((json.dumps(time), location // 2), [0, 0])[location % 2] += n
+                index, capability = self.places[location]
+                found.setdefault((json.dumps(time), index), [0, 0])[capability] += n
+                locations[json.dumps(time), index].append(location)
         counts = [(json.loads(time), index, *numbers) for (time, index), numbers in found.items()]
         if times is not None:
             counts.sort(
@@ -105,20 +112,25 @@ class PlanSummary:
             )
         return [
             OpenPointstamp(
-                time, self.steps[index][0], self.steps[index][2], messages, waits, self._path(index)
+                time,
+                self.steps[index][0],
+                self.steps[index][2],
+                messages,
+                waits,
+                self._path(locations[json.dumps(time), index]),
             )
             for time, index, messages, waits in counts
         ]
 
-    def _path(self, start: int) -> list[str]:
-        """The steps on a shortest path to an output or a probe."""
-        seen, todo = {start}, deque([[start]])
+    def _path(self, start: list[int]) -> list[str]:
+        """The steps on a shortest path from locations of a step to an output or a probe."""
+        seen, todo = set(start), deque([location] for location in start)
         while todo:
             path = todo.popleft()
-            if Kind(self.steps[path[-1]][1]).is_end:
-                return [self.steps[index][0] for index in path]
-            for edge in self.reach.out[2 * path[-1] + 1] if self.reach is not None else ():
-                if (successor := edge.target // 2) not in seen:
-                    seen.add(successor)
-                    todo.append([*path, successor])
-        return [self.steps[start][0]]
+            if Kind(self.steps[self.places[path[-1]][0]][1]).is_end:
+                return list(dict.fromkeys(self.steps[self.places[at][0]][0] for at in path))
+            for edge in self.reach.out[path[-1]] if self.reach is not None else ():
+                if edge.target not in seen:
+                    seen.add(edge.target)
+                    todo.append([*path, edge.target])
+        return [self.steps[self.places[start[0]][0]][0]]

@@ -159,8 +159,8 @@ class Coordinator:
         self._add_unreleased(ticks, outputs)
         notices = self.loops.enter(report.loops for _, report in reports)
         for epoch in cancel:
-            nodes = self.plan.nodes
-            active = ((nodes[at // 2].stage.scope.path[1:], time) for at, time in self.tracker.active)
+            owners = self.plan.owners
+            active = ((owners[at].stage.scope.path[1:], time) for at, time in self.tracker.active)
             self.loops.cancel(epoch, active)
         result = self._result(wire.only(rows, Message), outputs, stats, notices)
         fed = Convergence()
@@ -213,7 +213,7 @@ class Coordinator:
     def _update_entries(self, entries: Iterable[int], old: int | None, new: int | None) -> None:
         for index in entries:
             channel = self.plan.channels[index]
-            location = self.plan.nodes[channel.target].arrives
+            location = self.plan.lands(channel)
             before, after = (
                 channel.summary.results_in(self.plan.times.epoch(epoch)) if epoch is not None else None
                 for epoch in (old, new)
@@ -359,13 +359,20 @@ class Coordinator:
 
     def holding(self, node: Node, epoch: int) -> list[str]:
         """The inputs and steps that keep `epoch` from being complete at a node, by name."""
-        limit = self.plan.times.epoch(epoch)
-        names = [name for name, at in self.inputs.items() if at is not None and at <= epoch]
+        names: list[str] = []
+        for source, index, reachable, _ in self.plan.entries_to.get(node.arrives, ()):
+            at = self.inputs[source.name]
+            if at is None or source.name in names:
+                continue
+            entered = self.plan.channels[index].summary.results_in(self.plan.times.epoch(at))
+            arrives = (path.results_in(entered) for path in reachable if entered is not None)
+            if any(time is not None and time.epoch <= epoch for time in arrives):
+                names.append(source.name)
         paths = self.plan.reach.summaries(node.arrives)
         for location, time in self.tracker.active:
-            step = self.plan.nodes[location // 2].name
+            step = self.plan.owners[location].name
             reaches = (path.results_in(time) for path in paths.get(location, ()))
-            if step not in names and any(t is not None and t.epoch <= limit.epoch for t in reaches):
+            if step not in names and any(t is not None and t.epoch <= epoch for t in reaches):
                 names.append(step)
         return names
 

@@ -150,7 +150,7 @@ class _Migrator:
                 contents[name]["state"] = 1
             for name, _, _ in head["queue"]:
                 contents[name]["batch"] += 1
-            for name, _, _, later in head["pending"]:
+            for name, _, _, later, *_ in head["pending"]:
                 contents[name]["notification"] += 1 + len(later)
         for _, message in self.messages:
             contents[self.old_plan["channels"][message.channel][1]]["batch"] += 1
@@ -399,7 +399,7 @@ class _Migrator:
                     epoch = self.snapshot["after"].get(source.name)
                 time = None if epoch is None else channel.summary.results_in(self.plan.times.epoch(epoch))
                 if time is not None:
-                    inputs_at[self.plan.nodes[channel.target].arrives, time] += 1
+                    inputs_at[self.plan.lands(channel), time] += 1
 
         def counted() -> Tracker:
             counts = Counter(chain.from_iterable(_pointstamps(worker) for worker in workers))
@@ -435,7 +435,7 @@ class _Migrator:
                 continue
             arrive = [channel.summary.results_in(time) for time in self._starts(channel, tracker, inputs)]
             if behind := [time for time in arrive if time is not None and time.epoch < self.open_epoch]:
-                paths, _ = self.plan.reach.paths_from(self.plan.nodes[channel.target].arrives)
+                paths, _ = self.plan.reach.paths_from(self.plan.lands(channel))
                 for node in self.plan.nodes:
                     ends = (p.results_in(time) for p in paths.get(node.arrives, ()) for time in behind)
                     epoch = min((time.epoch for time in ends if time is not None), default=self.open_epoch)
@@ -454,9 +454,13 @@ class _Migrator:
         if channel.source is None:
             epoch = inputs[channel.edges[0].source.name]
             return [] if epoch is None else [self.plan.times.epoch(epoch)]
-        paths = self.plan.reach.summaries(self.plan.nodes[channel.source].leaves)
         pointstamps = {*tracker.active, *tracker.inputs}
-        ends = [path.results_in(t) for location, t in pointstamps for path in paths.get(location, ())]
+        ends: list[Any] = []
+        for held, summary in self.plan.nodes[channel.source].departs(channel.edges[0].port):
+            paths = self.plan.reach.summaries(held)
+            own = [path.results_in(t) for location, t in pointstamps for path in paths.get(location, ())]
+            own = [time for time in own if time is not None]
+            ends += own if summary is None else map(summary.results_in, own)
         return [time for time in ends if time is not None]
 
     def _result(
@@ -498,11 +502,11 @@ class _Migrator:
 def _pointstamps(worker: Worker) -> Iterator[tuple[int, Any]]:
     """The pointstamps of a worker: its queued batches and its capabilities."""
     nodes = worker.plan.nodes
-    for index, _, time in worker.queue:
-        yield nodes[index].arrives, time
+    for index, input_, time in worker.queue:
+        yield nodes[index].lands(input_), time
     for pending in worker.pending:
         if pending.capability is not None:
-            yield nodes[pending.node].leaves, pending.capability
+            yield nodes[pending.node].holds(pending.input), pending.capability
 
 
 def _encoded(counts: Mapping[tuple[int, Any], int]) -> list[list[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -123,6 +123,8 @@ class Stage:
     where: Where
     #: the path summary from its inputs to its outputs
     summary: PathSummary
+    #: those of each (input, output), where a user's vertex declares them; None: no path
+    summaries: Sequence[Sequence[PathSummary | None]] | None = None
     outputs: tuple[pa.Schema, ...]
     vertex: Vertex | None = None
     #: per input, the partitioning that it requires; None: any

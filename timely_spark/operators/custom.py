@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from timely_spark.graph import (
     Expression,
     Partition,
     SchemaLike,
+    Stateless,
     Vertex,
     as_schema,
     caller,
@@ -23,10 +24,13 @@ from timely_spark.graph import (
     names,
     operator,
     project,
+    refuse,
 )
+from timely_spark.graph import Scope as GraphScope
 from timely_spark.operators.rows import check_function
 from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.streams import Stream
+from timely_spark.times import PathSummary, is_whole
 
 Columns: TypeAlias = str | Sequence[str] | Expression | None
 By: TypeAlias = Sequence[Columns] | str | Expression | None
@@ -34,6 +38,8 @@ By: TypeAlias = Sequence[Columns] | str | Expression | None
 
 Of an expression (Naiad's H(m)) the value, an integer, is the worker's number, modulo the number of workers.
 """
+Paths: TypeAlias = Mapping[tuple[int, int], PathSummary | int | None]
+"""By (input, output): None (no path), a number of epochs, or a path summary; else the same time or later."""
 
 
 class _OnRecv(Vertex):
@@ -209,6 +215,7 @@ def _custom(
     operator: str,
     name: str | None,
     guarantees: str | Sequence[str] | None = None,
+    summaries: Paths | None = None,
 ) -> tuple[Stream, ...]:
     first, *others = streams
     first.check_others(operator, others)
@@ -216,9 +223,15 @@ def _custom(
     promised = names(operator, guarantees) if guarantees is not None else None
     if promised is not None:
         check_columns(name or operator, schemas[0] if schemas else pa.schema([]), promised, keys=True)
+    paths = _summaries(name or operator, streams, vertex, len(schemas), summaries or {})
+    given = (
+        [] if paths is None else [[*pair, repr(paths[pair[0]][pair[1]])] for pair in sorted(summaries or ())]
+    )
     return first.then(
         operator,
         schemas,
+        summaries=paths,
+        parameters={"summaries": given} if given else {},
         guarantees=promised,
         checked=promised is not None,
         others=others,
@@ -226,6 +239,57 @@ def _custom(
         vertex=vertex,
         requires=_partitions(operator, streams, by),
     )
+
+
+def _summaries(
+    step: str, streams: Sequence[Stream], vertex: Vertex, outputs: int, given: Paths
+) -> list[list[PathSummary | None]] | None:
+    """The path summaries from each input to each output; None: the identity for all pairs."""
+    scope = streams[0].stage.scope
+    identity = scope.times.identity(scope.depth)
+    paths: list[list[PathSummary | None]] = [[identity] * outputs for _ in streams]
+    if not isinstance(given, Mapping):
+        refuse(given, what="summaries", expected="a dict by (input, output)", hint="as in {(1, 0): None}.")
+    if given and (isinstance(vertex, Stateless) or tuple(vertex.initial)):
+        what = "sends all it makes at once" if isinstance(vertex, Stateless) else "has initial notifications"
+        msg = f"{step}: {type(vertex).__name__} {what}, so that no summaries of an input bind it"
+        raise GraphError(msg, where=caller(), hint="leave summaries out.")
+    for pair, summary in given.items():
+        try:
+            input_, output = pair
+            known = paths[range(len(streams))[input_]][range(outputs)[output]] is not None and min(pair) >= 0
+        except (TypeError, ValueError, IndexError):
+            known = False
+        if not known:
+            msg = f"{step}: summaries has {pair!r}; there are {len(streams)} inputs and {outputs} outputs"
+            raise GraphError(msg, where=caller(), hint="give (input, output), counted from 0.")
+        paths[input_][output] = _path(step, pair, summary, identity, scope)
+    return paths if given else None
+
+
+def _path(
+    step: str, pair: tuple[int, int], given: Any, identity: PathSummary, scope: GraphScope
+) -> PathSummary | None:
+    """One declared path summary, checked."""
+    if given is None:
+        return None
+    if is_whole(given):
+        return scope.times.delay(scope.depth, int(given))
+    try:
+        path = identity.followed_by(given)
+        there = path if path is None else path.followed_by(identity)
+        lawful = there is None or identity.less_equal(there)
+    except (AttributeError, TypeError, ValueError):
+        lawful = False
+    if not lawful:
+        msg = (
+            f"{step}: summaries[{pair}]={given!r} is no path from the times of its scope to the same or later"
+        )
+        hint = (
+            "give None (no path), a number of epochs from 0 on, or a path summary as `times.PRODUCT` makes."
+        )
+        raise GraphError(msg, where=caller(), hint=hint)
+    return path
 
 
 def _check_methods(vertex: Vertex) -> None:
@@ -242,15 +306,19 @@ def _check_methods(vertex: Vertex) -> None:
 
 
 def add_vertex(
-    streams: Sequence[Stream],
     vertex: Vertex,
-    outputs: Sequence[SchemaLike],
+    inputs: Stream | Sequence[Stream],
+    outputs: SchemaLike | Sequence[SchemaLike],
     *,
     by: By = None,
     guarantees: str | Sequence[str] | None = None,
+    summaries: Paths | None = None,
     name: str | None = None,
-) -> tuple[Stream, ...]:
+) -> Any:
     """Add a vertex written by the user: see `Dataflow.vertex`."""
+    streams: list[Any] = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+    several = isinstance(outputs, list | tuple)
+    schemas: Any = outputs if several else [outputs]
     if not isinstance(vertex, Vertex):
         shown = vertex.__name__ if isinstance(vertex, type) else repr(vertex)  # type: ignore[unreachable]
         msg = f"vertex: {shown} is no instance of Vertex"
@@ -261,4 +329,14 @@ def add_vertex(
     if not streams or not hasattr(streams[0], "check_others"):
         msg = f"{operator} got {list(streams)!r}, no streams"
         raise GraphError(msg, where=caller(), hint="give a stream, or a list of streams.")
-    return _custom(streams, vertex, outputs, by, operator=operator, name=name, guarantees=guarantees)
+    made = _custom(
+        streams,
+        vertex,
+        schemas,
+        by,
+        operator=operator,
+        name=name,
+        guarantees=guarantees,
+        summaries=summaries,
+    )
+    return made if several else made[0]

@@ -288,4 +288,5 @@ def pipe(
         GraphError: the program is not found here, or an argument is not allowed.
     """
     vertex = ExternalVertex(command, env=env, timeout=timeout, attempts=attempts)
-    return add_vertex([stream], vertex, [schema], by=by, name=name)[0]
+    piped: Stream = add_vertex(vertex, stream, schema, by=by, name=name)
+    return piped

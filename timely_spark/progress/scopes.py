@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from timely_spark.progress.operate import Operate, Operator
+from timely_spark.progress.operate import Operate, Operator, Summaries
 from timely_spark.progress.subgraph import OUTSIDE, Connection, Subgraph
 from timely_spark.times import Antichain, PathSummary
 
@@ -26,6 +26,8 @@ class Route:
     source: int
     target: int
     hops: Sequence[tuple[PathSummary, ScopePath]]
+    output: int = 0
+    input: int = 0
 
 
 @dataclass
@@ -58,6 +60,7 @@ class Scopes:
     Args:
         paths: the scopes around each vertex.
         identity: the identity summary of a scope's times.
+        summaries: of vertices the summaries from each input to each output; others have one of each.
     """
 
     def __init__(
@@ -66,8 +69,10 @@ class Scopes:
         routes: Iterable[Route],
         *,
         identity: Callable[[ScopePath], PathSummary],
+        summaries: Mapping[int, Summaries] | None = None,
     ) -> None:
-        self.vertices = [Operator(1, 1, summary=identity(path)) for path in paths]
+        given = [(summaries or {}).get(i, [[Antichain([identity(at)])]]) for i, at in enumerate(paths)]
+        self.vertices = [Operator(len(own), len(own[0]), summaries=own) for own in given]
         self._paths = paths
         members: dict[ScopePath, _Members] = {(): _Members()}
         for vertex, path in enumerate(paths):
@@ -103,7 +108,7 @@ class Scopes:
         self, members: dict[ScopePath, _Members], route: Route, identity: Callable[[ScopePath], PathSummary]
     ) -> None:
         scope = self._paths[route.source]
-        at, so_far = (members[scope].position[route.source], 0), identity(scope)
+        at, so_far = (members[scope].position[route.source], route.output), identity(scope)
         for summary, to in route.hops:
             if len(to) > len(scope):  # times at an input of a scope are those outside
                 inner, outer = members[to], members[scope]
@@ -120,18 +125,18 @@ class Scopes:
                     at = (outer.position[scope], inner.outputs)
                     so_far, inner.outputs = identity(to), inner.outputs + 1
             scope = to
-        target = members[scope].position[route.target], 0
+        target = members[scope].position[route.target], route.input
         members[scope].connections.append(Connection(at, target, so_far))
 
-    def message(self, vertex: int, time: Any, n: int) -> None:
-        """Messages to a vertex: those that were sent (n > 0), or delivered (n < 0)."""
-        self.vertices[vertex].consume(0, time, -n)
+    def message(self, vertex: int, time: Any, n: int, *, port: int = 0) -> None:
+        """Messages to an input of a vertex: those that were sent (n > 0), or delivered (n < 0)."""
+        self.vertices[vertex].consume(port, time, -n)
 
-    def capability(self, vertex: int, time: Any, n: int) -> None:
-        """Capabilities of a vertex, or an open input: acquired (n > 0), or dropped (n < 0)."""
-        self.vertices[vertex].hold(0, time, n)
+    def capability(self, vertex: int, time: Any, n: int, *, port: int = 0) -> None:
+        """Capabilities of an output of a vertex, or an open input: acquired (n > 0), or dropped (n < 0)."""
+        self.vertices[vertex].hold(port, time, n)
 
-    def frontier(self, vertex: int) -> Antichain[Any]:
-        """The least times that may still arrive at a vertex."""
+    def frontier(self, vertex: int, *, port: int = 0) -> Antichain[Any]:
+        """The least times that may still arrive at an input of a vertex."""
         self.root.pull_internal_progress()
-        return self.scopes[self._paths[vertex]].frontier(self._position[vertex], 0)
+        return self.scopes[self._paths[vertex]].frontier(self._position[vertex], port)

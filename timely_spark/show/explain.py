@@ -11,6 +11,7 @@ from timely_spark.compiler import Plan
 from timely_spark.compiler.plan import Channel, Node, Source
 from timely_spark.graph import Edge, Partition, Scope, Stage
 from timely_spark.show.layout import columns_of, label_of, way_of
+from timely_spark.times.refined import time_text
 
 if TYPE_CHECKING:
     from timely_spark.methods import Dataflow
@@ -112,11 +113,24 @@ def _vertices(plan: Plan) -> Iterator[str]:
         yield (
             f"{_INDENT}{node.name}  {label_of(node.stage)}" + ", waits until a time is complete" * node.waits
         )
+        yield from (f"{_INDENT * 2}{line}" for line in _declared(plan, node.stage))
         several = len({channel.input for channel in into[node.index]}) > 1
         for channel in sorted(into[node.index], key=lambda channel: channel.input):
             first = channel.edges[0]
             at = f" at input {channel.input}" * several
             yield f"{_INDENT * 2}from {_output(first)}{at}: {'; '.join(_way(plan, node, channel))}"
+
+
+def _declared(plan: Plan, stage: Stage) -> Iterator[str]:
+    """The declared path summaries of a stage that are not the identity."""
+    first = plan.least(stage, 0)
+    for input_, paths in enumerate(stage.summaries or ()):
+        for output, path in enumerate(paths):
+            if path is None:
+                yield f"input {input_} does not reach output {output}"
+            elif (to := path.results_in(first)) != first:
+                ends = " to ".join("no time" if at is None else time_text(at.encode()) for at in (first, to))
+                yield f"input {input_} reaches output {output} later, from {ends}"
 
 
 def _way(plan: Plan, node: Node, channel: Channel) -> Iterator[str]:

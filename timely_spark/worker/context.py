@@ -46,14 +46,28 @@ class CallContext:
         """The kind of time in the scope of the vertex."""
         return self.node.stage.scope.times
 
-    def run(self, node: Node, invocation: Invocation, capability: Any | None = None) -> None:
-        """Call a node's vertex, which may send at `capability` or later."""
+    def run(
+        self,
+        node: Node,
+        invocation: Invocation,
+        capability: Any | None = None,
+        inputs: tuple[int | None, ...] = (None,),
+    ) -> None:
+        """Call a node's vertex, which may send at `capability`, due to messages of `inputs`, or later."""
         with errors_of(node, invocation.time, invocation.batch):
-            self.call(node, self.round.vertex(node), invocation, capability)
+            self.call(node, self.round.vertex(node), invocation, capability, inputs)
 
-    def call(self, node: Node, vertex: Vertex, invocation: Invocation, capability: Any | None) -> None:
+    def call(
+        self,
+        node: Node,
+        vertex: Vertex,
+        invocation: Invocation,
+        capability: Any | None,
+        inputs: tuple[int | None, ...] = (None,),
+    ) -> None:
         """Call a vertex of `node`."""
         self.node, self.invocation, self.capability = node, invocation, capability
+        self.inputs = inputs if node.ports else (None,)
         try:
             if invocation.batch is None:
                 vertex.on_notify(invocation.time)
@@ -75,6 +89,8 @@ class CallContext:
         if not 0 <= edge < len(node.stage.outputs):
             msg = f"step {node.name!r} sends by output {edge}, it has {len(node.stage.outputs)}"
             raise CapabilityError(msg, hint="declare the output.")
+        if node.ports:
+            self._check_summaries(edge, time)
         declared = node.stage.outputs[edge]
         if not isinstance(batch, pa.Table) or batch.schema != declared:
             batch = _fit(node, batch, declared)
@@ -108,6 +124,21 @@ class CallContext:
                 round_.enqueue(round_.plan.nodes[channel.target], channel.input, arrival, part)
             else:
                 round_.outbox[index, arrival, to].append(part)
+
+    def _check_summaries(self, edge: int, time: Any) -> None:
+        """Check that the inputs which gave the capability reach an output at a time as early."""
+        summaries = self.node.stage.summaries or ()
+        paths = [summaries[i][edge] for i in self.inputs if i is not None]
+        if None in self.inputs:
+            return
+        least = [path.results_in(self.capability) for path in paths if path is not None]
+        if any(from_ is not None and from_.less_equal(time) for from_ in least):
+            return
+        of = " and ".join(f"input {i}" for i in self.inputs)
+        begins = " and ".join(str(from_) for from_ in least if from_ is not None)
+        declared = f"it sends there from {begins} on" if begins else f"{of} does not reach it"
+        msg = f"step {self.node.name!r} sends by output {edge} at {time} due to {of}: as declared, {declared}"
+        raise CapabilityError(msg, hint="correct `summaries`, or what is sent.")
 
     def _check_guarantee(self, node: Node, batch: pa.Table) -> None:
         """Check that a user's vertex sends its records where its `guarantees` say they are."""
@@ -146,7 +177,8 @@ class CallContext:
             )
             hint = "ask for the present time or a later one, with a capability no earlier than it."
             raise CapabilityError(msg, hint=hint)
-        self.round.pending.add(Pending(node.index, time, capability))
+        for input_ in self.inputs if capability is not None else (None,):
+            self.round.pending.add(Pending(node.index, time, capability, input_))
 
     def output(self, time: Any, batch: pa.Table) -> None:
         """Give the driver a batch of an output."""

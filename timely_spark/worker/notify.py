@@ -13,7 +13,7 @@ import sys
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -97,6 +97,8 @@ class Pending:
     node: int
     guarantee: Any
     capability: Any | None
+    #: where path summaries are declared, the input to which the capability is due; None: to no input
+    input: int | None = None
 
 
 class Notificator:
@@ -165,7 +167,7 @@ class Notificator:
                 return
         elif pending.capability is not None:
             # with equal guarantees, the notification that was requested first is delivered first
-            earlier = Pending(pending.node, pending.guarantee, pending.guarantee)
+            earlier = replace(pending, capability=pending.guarantee)
             if earlier in self:
                 self._activate(earlier)
         self._activate(pending)
@@ -193,16 +195,16 @@ class Notificator:
     def _series_of(self, pending: Pending) -> _Series | None:
         if not self._has_series[pending.node] or pending.capability != pending.guarantee:
             return None
-        return pending.node, tuple(pending.guarantee.encode()[1:])
+        return pending.node, pending.input, tuple(pending.guarantee.encode()[1:])
 
     def _epochs_of_series(self, pending: Pending) -> list[int]:
         series = self._series_of(pending)
         return self._series.get(series, []) if series is not None else []
 
     def _of_series(self, series: _Series, epoch: int) -> Pending:
-        node, counters = series
+        node, input_, counters = series
         time = self.plan.times.decode([epoch, *counters])
-        return Pending(node, time, time)
+        return Pending(node, time, time, input_)
 
     def _activate(self, pending: Pending) -> None:
         """Make a notification one that may be next, if it is not."""
@@ -213,11 +215,19 @@ class Notificator:
         key = self.plan.key(node, pending.guarantee)
         heapq.heappush(self._order, (key, capability is None, number, pending))
         if capability is not None:
-            by_epoch = self._capabilities.setdefault(node.leaves, {})
+            location = node.holds(pending.input)
+            by_epoch = self._capabilities.setdefault(location, {})
             if capability.epoch not in by_epoch:
                 by_epoch[capability.epoch] = MutableAntichain()
-                insort(self._epochs.setdefault(node.leaves, []), capability.epoch)
+                insort(self._epochs.setdefault(location, []), capability.epoch)
             by_epoch[capability.epoch].update_iter([(capability, +1)])
+
+    def together(self, pending: Pending) -> list[Pending]:
+        """The requests that one call answers: an active one, and the same of other inputs."""
+        if pending.input is None or pending.capability is None:
+            return [pending]
+        every = range(len(self.plan.nodes[pending.node].ports))
+        return [one for i in every if (one := replace(pending, input=i)) in self._numbers]
 
     def remove(self, pending: Pending) -> None:
         """Remove a delivered notification and its capability; notifications behind it may be next."""
@@ -233,7 +243,7 @@ class Notificator:
         capability = pending.capability
         if capability is None:
             return
-        location, epoch = self.plan.nodes[pending.node].leaves, capability.epoch
+        location, epoch = self.plan.nodes[pending.node].holds(pending.input), capability.epoch
         held = self._capabilities[location][epoch]
         held.update_iter([(capability, -1)])
         if capability not in held.counts:
@@ -247,8 +257,8 @@ class Notificator:
 
     def epochs(self, node: Node) -> list[int]:
         """The least epochs of the capabilities of a node, and of those at locations that may lead to it."""
-        leads = self.plan.reach.may_lead
-        return [e[0] for at, e in self._epochs.items() if at == node.leaves or leads(at, node.arrives)]
+        leads, owners = self.plan.reach.may_lead, self.plan.owners
+        return [e[0] for at, e in self._epochs.items() if owners[at] is node or leads(at, node.arrives)]
 
     def first(
         self, blockers: Mapping[int, list[Any]], before: tuple[Any, ...] | None = None
@@ -295,5 +305,5 @@ class Notificator:
 
 #: (order key, whether without capability, sequence number, notification)
 _Entry = tuple[tuple[Any, ...], bool, int, Pending]
-#: (vertex, loop counters)
-_Series = tuple[int, tuple[Any, ...]]
+#: (vertex, input, loop counters)
+_Series = tuple[int, int | None, tuple[Any, ...]]

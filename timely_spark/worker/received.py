@@ -103,7 +103,7 @@ class Received:
         for message in self._messages:
             channel, time = self.plan.channels[message.channel], self.plan.times.decode(message.time)
             node = self.plan.nodes[channel.target]
-            self.pointstamps[node.arrives, time] += 1
+            self.pointstamps[node.lands(channel.input), time] += 1
             yield node, channel.input, time, from_bytes(message.payload)
 
     def _input(self, batch: InputBatch) -> Iterator[Batch]:

@@ -176,9 +176,9 @@ class Worker:
             self.enqueue(node, input_, time_, table)
             if isinstance(chunk, BlobRef):
                 self.queue_blobs[node.index, input_, time_] = table, chunk
-        for name, guarantee, capability, later in head["pending"]:
+        for name, guarantee, capability, later, *input_ in head["pending"]:
             held = decode(capability) if capability is not None else None
-            self.pending.restore(Pending(by_name[name].index, decode(guarantee), held), later)
+            self.pending.restore(Pending(by_name[name].index, decode(guarantee), held, *input_), later)
 
     def enqueue(self, node: Node, input_: int, time: Any, table: pa.Table) -> None:
         """Queue a batch for delivery."""
@@ -204,9 +204,12 @@ class Worker:
                 key = self.plan.key(node, time)
                 if len(key) > 2 and not self.iterations.enter(node, key, time, None, self.stats["steps"]):
                     return
-                self.pending.remove(pending)
+                requests = self.pending.together(pending)
+                for request in requests:
+                    self.pending.remove(request)
                 self.stats["notifications"] += 1
-                self._call(node, Invocation(time, self.header.oldest), pending.capability)
+                inputs = tuple(request.input for request in requests)
+                self._call(node, Invocation(time, self.header.oldest), pending.capability, inputs)
             elif self.order:
                 key, index, input_, _, time = self.order[0]
                 node, tables = self.plan.nodes[index], self.queue[index, input_, time]
@@ -219,7 +222,7 @@ class Worker:
                 batch = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
                 self.stats["bytes"] += data_bytes(batch)
                 self.stats["records"] += batch.num_rows
-                self._call(node, Invocation(time, self.header.oldest, input_, batch), time)
+                self._call(node, Invocation(time, self.header.oldest, input_, batch), time, (input_,))
             else:
                 return
             self.stats["steps"] += 1
@@ -230,16 +233,19 @@ class Worker:
         outside = (time.epoch for time in self.blockers[node.index])
         return [*queued, *outside, *self.pending.epochs(node)]
 
-    def _call(self, node: Node, invocation: Invocation, capability: Any | None) -> None:
+    def _call(
+        self, node: Node, invocation: Invocation, capability: Any | None, inputs: tuple[int | None, ...]
+    ) -> None:
+        """Call a vertex, with a capability that messages of `inputs` gave."""
         if not node.stage.is_stateless:
             invocations = self.invocations.setdefault(node.index, [])
             if node.template.logged:
                 invocations.append(invocation)
         if not self.plan.measured:
-            self.context.run(node, invocation, capability)
+            self.context.run(node, invocation, capability, inputs)
             return
         started, batch = perf_counter_ns(), invocation.batch
-        self.context.run(node, invocation, capability)
+        self.context.run(node, invocation, capability, inputs)
         records = 0 if batch is None else batch.num_rows
         self._measure("call", node, invocation.time, (1, records, 0, perf_counter_ns() - started))
 
@@ -268,7 +274,7 @@ class Worker:
     # -- out -------------------------------------------------------------------------------------------------
 
     def _queued(self) -> Counter[tuple[int, Any]]:
-        return Counter((self.plan.nodes[index].arrives, time) for index, _, time in self.queue)
+        return Counter((self.plan.nodes[index].lands(input_), time) for index, input_, time in self.queue)
 
     def _rows(self) -> pa.Table:
         """The rows for the driver: messages, outputs, and the report of the round."""
@@ -278,10 +284,11 @@ class Worker:
         deltas.subtract(received.pointstamps)
         for pending, n in self.pending.changed.items():
             if pending.capability is not None:
-                deltas[self.plan.nodes[pending.node].leaves, pending.capability] += n
+                deltas[self.plan.nodes[pending.node].holds(pending.input), pending.capability] += n
         for index, time, to, table in self._messages():
-            node = self.plan.nodes[self.plan.channels[index].target]
-            deltas[node.arrives, time] += 1
+            channel = self.plan.channels[index]
+            node = self.plan.nodes[channel.target]
+            deltas[node.lands(channel.input), time] += 1
             payload = to_bytes(table, narrow=True)
             items.append(
                 (to, Message(channel=index, time=time.encode(), sender=self.worker, payload=payload))
@@ -379,6 +386,7 @@ class Worker:
                     p.guarantee.encode(),
                     None if p.capability is None else p.capability.encode(),
                     later,
+                    *([] if p.input is None else [p.input]),
                 ]
                 for p, later in self.pending.active
             ],
