@@ -37,6 +37,7 @@ from timely_spark.graph import (
     describe,
     names,
     operator,
+    positive,
 )
 from timely_spark.operators.aggregate import ALL
 from timely_spark.operators.rows import check_function, computed
@@ -283,9 +284,7 @@ def top_k(
         SchemaError: `k` is no whole number of at least 1; a key is missing or named twice; `value` is missing
             or a key; or a column is nested.
     """
-    if type(k) is not int or k < 1:
-        msg = f"top_k: k={k!r}"
-        raise SchemaError(msg, where=caller(), hint="give a whole number of at least 1.")
+    k = positive("top_k", "k", k, SchemaError)
     collection, listed = _grouped("top_k", collection, keys, value)
     check_columns("top_k", collection.schema, collection.schema.names, keys=True)
     fields = [field for field in collection.schema if field.name not in listed]

@@ -14,9 +14,10 @@ from typing import Any, Literal, NoReturn, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from timely_spark.errors import BadArgument, GraphError, SchemaError, UnknownName, Where
+from timely_spark.errors import BadArgument, GraphError, SchemaError, TimelyError, UnknownName, Where
 from timely_spark.graph.caller import caller
 from timely_spark.graph.schema import as_schema, describe, is_key_type
+from timely_spark.times import is_whole
 
 T = TypeVar("T")
 
@@ -34,6 +35,18 @@ def whole(what: str, value: Any, *, least: int = 1) -> int:
         msg = f"{what}={value!r}: it must be a whole number of at least {least}"
         raise BadArgument(msg, where=caller(), hint="leave it out for the default.")
     return int(value)
+
+
+def positive(step: str, what: str, number: Any, error: type[TimelyError] = GraphError) -> int:
+    """Check a step's argument that is a whole number from 1 on, also of numpy.
+
+    >>> positive("k_core", "k", 3)
+    3
+    """
+    if not is_whole(number, least=1):
+        msg = f"{step}: {what}={number!r}"
+        raise error(msg, where=caller(), hint="give a whole number of at least 1.")
+    return int(number)
 
 
 def seconds(what: str, duration: Any) -> float:
@@ -201,11 +214,9 @@ def check_schedule(seed: Any, crashes: Any, *, flow: Any, fits: bool) -> None:
 
 def check_limit(max_iterations: Any, on_limit: Any) -> int | None:
     """The largest loop counter that a user's arguments allow, None for no limit."""
-    if max_iterations is not None and (type(max_iterations) is not int or max_iterations < 1):
-        msg = f"loop: max_iterations={max_iterations!r}"
-        raise GraphError(msg, where=caller(), hint="give a whole number of at least 1, or None for no limit.")
+    limit = None if max_iterations is None else positive("loop", "max_iterations", max_iterations) - 1
     if on_limit not in (None, "return", "warn", "raise") or (on_limit and max_iterations is None):
         msg = f"loop: on_limit={on_limit!r} with max_iterations={max_iterations!r}"
         hint = 'with max_iterations, on_limit may be "return", "warn" or "raise".'
         raise GraphError(msg, where=caller(), hint=hint)
-    return None if max_iterations is None else max_iterations - 1
+    return limit

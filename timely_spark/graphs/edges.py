@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
 from timely_spark.differential.collections import check_collection
-from timely_spark.errors import GraphError, SchemaError
+from timely_spark.errors import SchemaError
 from timely_spark.graph import caller, check_columns, describe, names
 
 
@@ -45,13 +45,6 @@ def nodes_of(algorithm: str, nodes: Any, node: str, kind: pa.DataType, **more: s
     for column in result.schema.names:
         result = result.where(pc.is_valid(pc.field(column)))
     return result
-
-
-def check_number(algorithm: str, what: str, number: Any) -> None:
-    """Check an argument that is a whole number from 1 on."""
-    if type(number) is not int or number < 1:
-        msg = f"{algorithm}: {what}={number!r}"
-        raise GraphError(msg, where=caller(), hint="give a whole number from 1 on.")
 
 
 def ends_of(edges: Collection) -> Collection:

@@ -28,7 +28,7 @@ from timely_spark.graph import (
 )
 from timely_spark.operators.rows import check_function, check_predicate, keys_and_value, passing
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.buffering import BufferingVertex
+from timely_spark.state.buffering import PerTime
 from timely_spark.state.history import RowTimes, compaction, stamped
 from timely_spark.state.keys import Groups, Indices, flat, group
 from timely_spark.state.partitioning import repartition
@@ -131,23 +131,10 @@ class Merged(Growing):
         return values.take(pa.array(at, mask=none))
 
 
-class MergedPerTime(BufferingVertex, Merged):
+class MergedPerTime(PerTime, Merged):
     """When a time is complete, send each key's merge, if it has grown."""
 
     improves = True
-
-    def __init__(self, keys: Sequence[str], value: str, merge: Merge) -> None:
-        BufferingVertex.__init__(self)
-        Merged.__init__(self, keys, value, merge)
-
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Buffer the merges."""
-        super().on_recv(edge, time, self.combine(edge, batch))
-
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
-        """Send the merges that have grown."""
-        if batches[0]:
-            Merged.on_recv(self, 0, time, pa.concat_tables(batches[0]))
 
 
 class Counted(Growing):

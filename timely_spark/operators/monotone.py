@@ -18,7 +18,7 @@ from timely_spark.graph import Monotone, Partition, Vertex, caller, composed, op
 from timely_spark.operators.expire import Sessions, check_expire, options_text
 from timely_spark.operators.rows import keys_and_value
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.buffering import BufferingVertex
+from timely_spark.state.buffering import PerTime
 from timely_spark.state.history import Compact, RowTimes, compaction, stamped
 from timely_spark.state.keys import Groups, Indices, Mask, group, hashes
 from timely_spark.state.partitioning import repartition
@@ -64,21 +64,8 @@ class Improvements(Vertex):
         return self._context.coarse(time)
 
 
-class ImprovementsPerTime(BufferingVertex, Improvements):
+class ImprovementsPerTime(PerTime, Improvements):
     """When a time is complete, send each key's best record, if it improves on those of earlier times."""
-
-    def __init__(self, monotone: Monotone) -> None:
-        BufferingVertex.__init__(self)
-        Improvements.__init__(self, monotone)
-
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Buffer the best records."""
-        super().on_recv(edge, time, self.combine(edge, batch))
-
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
-        """Send the improvements of a complete time."""
-        if batches[0]:
-            Improvements.on_recv(self, 0, time, pa.concat_tables(batches[0]))
 
     def coarse(self, time: Any) -> Any:
         """The time itself: a vertex that waits for iterations keeps every loop counter."""

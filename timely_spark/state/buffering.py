@@ -45,3 +45,24 @@ class BufferingVertex(Vertex):
     def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
         """Process the batches of each input at a complete time; there may be none."""
         raise NotImplementedError
+
+
+class PerTime(BufferingVertex):
+    """Let the vertex class that follows in the bases receive a time's records at once, when it is complete.
+
+    What its `combine` makes of each batch is buffered.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__()
+        super(BufferingVertex, self).__init__(*arguments)  # that of the next base
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Buffer the combined batch."""
+        assert self.combine is not None
+        super().on_recv(edge, time, self.combine(edge, batch))
+
+    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+        """Receive the records of a complete time."""
+        if batches[0]:
+            super(BufferingVertex, self).on_recv(0, time, pa.concat_tables(batches[0]))
