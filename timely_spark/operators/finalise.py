@@ -45,54 +45,51 @@ def finalise_graph(graph: Graph) -> Graph:
     inserted: dict[tuple[int, int], Stage] = {}
     copy, copies = graph.copied()
     for stage in graph.stages:
-        if not isinstance(stage.vertex, Output):
-            continue
-        edges = graph.into(stage)
-        # with a diff the output also retracts records of earlier epochs
-        kinds = across_epochs if stage.vertex.diff is not None else within_epoch
-        kind = kinds[edges[0].source, edges[0].port] if edges else None
-        if stage.vertex.diff:
-            _check_diff(graph, stage)
-            if kind is not None and not by_epochs:
-                msg = (
-                    f"output {stage.name!r} ({stage.where}) is to retract records of earlier epochs, and "
-                    f"flow {graph.name!r} has times of its own kind, {type(graph.times).__name__}"
-                )
-                raise GraphError(msg, hint="leave diff out.")
-        if isinstance(kind, Monotone) and kind.merge is None and by_epochs:
-            copies[stage] = copy.stages[stage.index] = replace(
-                copies[stage],
-                vertex=MonotoneOutput(stage.vertex.schema, stage.vertex.diff, kind),
-                requires=(Partition(kind.keys),),
-            )
+        if isinstance(stage.vertex, Output) and (edges := graph.into(stage)):
+            # with a diff the output also retracts records of earlier epochs
+            kinds = within_epoch if stage.vertex.diff is None else across_epochs
+            kind = kinds[edges[0].source, edges[0].port]
+            if stage.vertex.diff:
+                _check_diff(graph, stage, kind, by_epochs=by_epochs)
+            if isinstance(kind, Monotone) and kind.merge is None and by_epochs:
+                vertex = MonotoneOutput(stage.vertex.schema, stage.vertex.diff, kind)
+                finalising = replace(copies[stage], vertex=vertex, requires=(Partition(kind.keys),))
+                copies[stage] = copy.stages[stage.index] = finalising
     for edge in graph.edges:
-        kind = within_epoch[edge.source, edge.port]
-        # an output finalises by itself only where an epoch is one time, and the best value one that was sent
-        helped = not by_epochs or (isinstance(kind, Monotone) and kind.merge is not None)
-        waits = _needs_final(edge.target, edge.source) or (isinstance(edge.target.vertex, Output) and helped)
-        leaves = (
-            edge.target.kind is Kind.LEAVE and not edge.target.scope.in_loop and isinstance(kind, Derived)
-        )
-        if kind is None or not (leaves or waits or _loses(edge.target, kind)):
-            copy.connect(copies[edge.source], edge.port, copies[edge.target], edge.input)
+        kind, target = within_epoch[edge.source, edge.port], copies[edge.target]
+        if kind is None or not _must_be_final(edge, kind, by_epochs=by_epochs):
+            copy.connect(copies[edge.source], edge.port, target, edge.input)
             continue
         if isinstance(kind, Derived):
-            verb = "leave their loop by" if edge.target.kind is Kind.LEAVE else "are read by"
-            msg = (
-                f"records that step {edge.source.name!r} ({edge.source.where}) derives from "
-                f"{kind.source.name!r} ({kind.source.where}) are not final when they {verb} "
-                f"{edge.target.name!r} ({edge.target.where})"
-            )
-            hint = (
-                f"let {kind.source.name!r} itself leave, and derive from it outside the loop; or call "
-                ".settle() on it."
-            )
-            raise GraphError(msg, hint=hint)
+            raise _never_final(edge, kind)
         place = (edge.source.index, edge.port)
         if place not in inserted:
             inserted[place] = _insert(copy, copies[edge.source], edge, kind)
-        copy.connect(inserted[place], 0, copies[edge.target], edge.input)
+        copy.connect(inserted[place], 0, target, edge.input)
     return copy
+
+
+def _must_be_final(edge: Edge, kind: Monotone | Derived, *, by_epochs: bool) -> bool:
+    """Whether the edge's records, which are not final, must be final for its target."""
+    target = edge.target
+    if isinstance(kind, Derived) and target.kind is Kind.LEAVE and not target.scope.in_loop:
+        return True
+    # an output finalises by itself only where an epoch is one time, and the best value one that was sent
+    alone = by_epochs and not (isinstance(kind, Monotone) and kind.merge is not None)
+    is_output = isinstance(target.vertex, Output)
+    return _needs_final(target, edge.source) or (is_output and not alone) or _loses(target, kind)
+
+
+def _never_final(edge: Edge, kind: Derived) -> GraphError:
+    """The error for records that cannot be made final, since improvements are no longer matched."""
+    name, verb = kind.source.name, "leave their loop by" if edge.target.kind is Kind.LEAVE else "are read by"
+    msg = (
+        f"records that step {edge.source.name!r} ({edge.source.where}) derives from "
+        f"{name!r} ({kind.source.where}) are not final when they {verb} "
+        f"{edge.target.name!r} ({edge.target.where})"
+    )
+    hint = f"let {name!r} itself leave, and derive from it outside the loop; or call .settle() on it."
+    return GraphError(msg, hint=hint)
 
 
 def _insert(graph: Graph, source: Stage, edge: Edge, monotone: Monotone) -> Stage:
@@ -119,8 +116,11 @@ def _insert(graph: Graph, source: Stage, edge: Edge, monotone: Monotone) -> Stag
     return stage
 
 
-def _check_diff(graph: Graph, output: Stage) -> None:
-    """Refuse an output with a diff that reads an aggregate, which replaces values and retracts none."""
+def _check_diff(graph: Graph, output: Stage, kind: NotFinal, *, by_epochs: bool) -> None:
+    """Refuse an output with a diff that reads an aggregate, which replaces values and retracts none.
+
+    Also one of records that may improve, if earlier epochs cannot be told from later ones.
+    """
     seen, todo = {output}, [output]
     while todo:
         for edge in graph.into(todo.pop()):
@@ -143,6 +143,12 @@ def _check_diff(graph: Graph, output: Stage) -> None:
             if (edge.source.is_routing or edge.source.is_stateless) and edge.source not in seen:
                 seen.add(edge.source)
                 todo.append(edge.source)
+    if kind is not None and not by_epochs:
+        msg = (
+            f"output {output.name!r} ({output.where}) is to retract records of earlier epochs, and "
+            f"flow {graph.name!r} has times of its own kind, {type(graph.times).__name__}"
+        )
+        raise GraphError(msg, hint="leave diff out.")
 
 
 def _needs_final(stage: Stage, *sources: Stage) -> bool:
