@@ -19,7 +19,7 @@ EACH_WORKERS = pytest.mark.parametrize("workers", [1, 2, 3])
 
 
 class Barrier(ts.Vertex):
-    """timely's tests/barrier.rs: asks for 0 and 1 (laps), and at each for the next one, up to 100."""
+    """timely's tests/barrier.rs: asks for 0 and 1 (iterations), and at each for the next one, up to 100."""
 
     def __init__(self) -> None:
         self.times: list[int] = []
@@ -35,15 +35,15 @@ class Barrier(ts.Vertex):
         if time[1] < 99:
             self.notify_at(ts.Time(time.epoch, time[1] + 1))
         else:
-            self.send_by(1, time, pa.table({"laps": [len(self.times)]}))
+            self.send_by(1, time, pa.table({"iterations": [len(self.times)]}))
 
 
 @EACH_WORKERS
 def test_barrier(workers: int) -> None:
     flow = ts.Dataflow("barrier")
     scope = flow.scope.inner()
-    variable = scope.variable(flow.input("x", "laps long").broadcast())
-    back, out = flow.vertex(Barrier(), variable, ["laps long"] * 2)
+    variable = scope.variable(flow.input("x", "iterations long").broadcast())
+    back, out = flow.vertex(Barrier(), variable, ["iterations long"] * 2)
     variable.feed(back)
     out.leave().capture("out")
 
@@ -145,11 +145,13 @@ def test_accumulate_count_and_aggregate(workers: int) -> None:
 
 @EACH_WORKERS
 def test_feedback(workers: int) -> None:
-    """0..10 at 0 circulate, each lap one later, until lap 100."""
+    """0..10 at 0 circulate, each iteration one later, until iteration 100."""
     flow = ts.Dataflow("feedback")
     x = flow.input("x", "n long")
-    laps = x.loop(lambda n: n.exchange("n").unary(lambda time, batch: batch, "n long"), max_iterations=100)
-    laps.group_by("n").count().capture("out")
+    iterations = x.loop(
+        lambda n: n.exchange("n").unary(lambda time, batch: batch, "n long"), max_iterations=100
+    )
+    iterations.group_by("n").count().capture("out")
 
     assert run(flow, {"x": [range(10)]}, workers=workers)["out"].rows() == {0: [(n, 100) for n in range(10)]}
 
@@ -238,7 +240,7 @@ def test_unionfind_leaves_a_forest(workers: int) -> None:
 
 
 class PageRank(ts.Vertex):
-    """timely's example: 1000 to begin with, 5/6 dealt over the out-edges; a change below 6 is not applied."""
+    """timely's example: 1000 to begin with, 5/6 go over the out-edges; no change below 6 is applied."""
 
     def __init__(self) -> None:
         self.out: dict[int, list[int]] = {}
@@ -397,14 +399,14 @@ def test_naiad_throughput_conserves_the_count(workers: int) -> None:
 
 
 @EACH_WORKERS
-def test_naiad_latency_k_laps_are_k_notifications(workers: int) -> None:
+def test_naiad_latency_k_iterations_are_k_notifications(workers: int) -> None:
     k = 30
     flow = ts.Dataflow("latency")
 
-    def lap(x: ts.Stream) -> ts.Stream:
+    def iteration(x: ts.Stream) -> ts.Stream:
         return x.unary_notify(lambda time, batch: pa.table({"to": range(workers)}), "to long", by=["to"])
 
-    flow.input("x", "to long").loop(lap, max_iterations=k).aggregate(count="count").capture("out")
+    flow.input("x", "to long").loop(iteration, max_iterations=k).aggregate(count="count").capture("out")
     simulation = Simulation(flow, workers=workers)
     simulation.send("x", range(64))
     simulation.run()

@@ -105,7 +105,7 @@ def test_one_worker_ends_an_epoch_with_nested_loops_in_one_batch() -> None:
 
 
 class Barrier(ts.Vertex):
-    """Forwards one token to every worker when its time is complete: back for another lap, or out."""
+    """Forwards one token to every worker when its time is complete: back for another iteration, or out."""
 
     def __init__(self, iterations: int) -> None:
         self.iterations = iterations
@@ -172,7 +172,7 @@ def test_nested_bulk_synchronous_loops_take_the_rounds_of_their_exchanges(iterat
     simulation.send("x", range(64))
     simulation.run()
 
-    # per outer lap: inner laps, the exchange to the outer barrier, and (but for the last) the one back
+    # per outer iteration: inner ones, the exchange to the outer barrier, and (but for the last) the one back
     assert simulation.rounds == iterations * (iterations + 1)
 
 
@@ -201,7 +201,7 @@ def test_progress_does_not_grow_with_the_records() -> None:
 
 
 @pytest.mark.slow
-def test_a_loop_of_many_laps_keeps_no_lap_in_its_progress() -> None:
+def test_a_loop_of_many_iterations_keeps_no_iteration_in_its_progress() -> None:
     flow = ts.Dataflow("path")
     edges = flow.input("edges", "src long, dst long")
 

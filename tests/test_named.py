@@ -274,7 +274,7 @@ OTHERS: dict[str, Build] = {
             k="node", v="component", name="again"
         ),
         max_iterations=2,
-        name="laps",
+        name="iterations",
     ).stream,
 }  # fmt: skip
 #: what is made of operators, and takes longer

@@ -127,8 +127,8 @@ def aggregates(draw: random.Random) -> ts.Dataflow:
 
 
 def iterations(draw: random.Random) -> ts.Dataflow:
-    """Each lap a key's count goes to the next key."""
-    flow = ts.Dataflow("laps")
+    """Each iteration a key's count goes to the next key."""
+    flow = ts.Dataflow("iterations")
 
     def body(x: ts.Stream) -> ts.Stream:
         counted = x.group_by("k").aggregate(v=("sum", "v"), per="time")

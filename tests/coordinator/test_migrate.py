@@ -78,9 +78,9 @@ def slow(x: ts.Stream) -> None:
     less = lambda r: (r.k, r.v - 1)  # noqa: E731
     down = x.loop(
         lambda n: n.exchange("v").map(less, "k long, v long", name="less").where(pc.field("v") >= 0),
-        name="laps",
+        name="iterations",
     )
-    down.group_by("k").count(name="laps-counted").capture("slowly")
+    down.group_by("k").count(name="iterations-counted").capture("slowly")
 
 
 def send(simulation: Simulation, rows: Sequence[Any], *, epoch: int, run: bool = True) -> None:
@@ -119,7 +119,7 @@ def test_differences_are_by_step() -> None:
     assert differ.flow
     assert differ.workers == (2, 3)
     assert differ.removed == ("totals", "totalled")
-    assert {"slowly", "laps-counted"} <= set(differ.added)
+    assert {"slowly", "iterations-counted"} <= set(differ.added)
     assert differ.changed["counts"]["operator"] == ("aggregate", "distinct")
     assert "operator" not in differ.changed["counted"]
     for workers in (1, 3):
@@ -246,13 +246,13 @@ def test_a_step_in_an_unnamed_loop_is_unnamed() -> None:
 def test_records_in_flight_are_never_dropped() -> None:
     old = started(counts, slow, run=False)
     text = refused(old, built(counts))
-    assert "step 'laps." in text
+    assert "step 'iterations." in text
     assert "is gone" in text
     assert 'start(trigger="available_now")' in text
     old.run()
 
     _, made = go_on(old, built(counts))
-    assert made.removed["laps-counted"] == ["state"]
+    assert made.removed["iterations-counted"] == ["state"]
 
 
 def test_epochs_held_back_by_a_removed_step_are_released_in_the_next_round() -> None:

@@ -97,7 +97,7 @@ WHEN_IT_IS_BUILT: dict[str, tuple[Make, str]] = {
     "a step to nothing": (lambda of: of.x.iterate(lambda _: None), "NoneType, not a collection"),
     "a step to other columns": (lambda of: of.x.iterate(lambda v: v.select("k")), "set.*k int64, v int64"),
     "a step to another loop": (lambda of: of.x.iterate(lambda _: of.x.enter(of.loop)), "not around"),
-    "no laps": (lambda of: of.x.iterate(lambda v: v, max_iterations=0), "max_iterations=0"),
+    "no iterations": (lambda of: of.x.iterate(lambda v: v, max_iterations=0), "max_iterations=0"),
     "a missing iteration": (lambda of: of.x.enter_at(of.loop, "q"), "enter_at.*'q'"),
     "a text iteration": (lambda of: of.y.enter_at(of.loop, "w"), "enter: at=w is string"),
     "no loop": (lambda of: of.x.enter_at(of.flow.scope, "k"), "enter_at.*not outside"),

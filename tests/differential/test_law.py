@@ -304,7 +304,7 @@ class Batch:
 
     x: Records
     y: Records
-    #: by loop around, innermost last: the lap and the variables
+    #: by loop around, innermost last: the iteration and the variables
     loops: list[tuple[int, list[Records]]] = field(default_factory=list)
 
     def __call__(self, program: Any) -> Records:
@@ -458,7 +458,7 @@ class Batch:
         return self.compared(left, right, lambda n, m: max(n - m, 0) if all_ else n > 0 and m == 0)
 
     def iterations(self, limit: int) -> list[int]:
-        """Whatever enters later than the last lap takes part in what leaves."""
+        """Whatever enters later than the last iteration takes part in what leaves."""
         return [*range(limit - 1), 3]
 
     def iterate(self, iterations: Any, _: Any, initial: Any, step: Any) -> Records:

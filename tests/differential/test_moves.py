@@ -1,4 +1,4 @@
-"""Collections stopped after any round go on: restored, or dealt anew to other workers."""
+"""Collections stopped after any round go on: restored, or repartitioned to other workers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def reach(edges: ts.Collection) -> None:
 
 
 def least(edges: ts.Collection) -> None:
-    """Labels of components, let in one lap after the other; no index is shared."""
+    """Labels of components, let in one iteration after the other; no index is shared."""
     both = edges.concat(edges.select(src="dst", dst="src"))
     nodes = both.select(node="src", label="src").distinct()
     loop = edges.scope.inner()

@@ -159,7 +159,7 @@ def reachability() -> ts.Dataflow:
 
 
 def components() -> ts.Dataflow:
-    """Provisional minima in a loop, and whoever waits for the last word behind it."""
+    """Minima in a loop that are not final, and readers that wait for the final ones."""
     flow = ts.Dataflow("components")
     edges = flow.input("edges", "src long, dst long", epochs="manual")
     both = edges.concat(edges.select(src="dst", dst="src"))
@@ -176,7 +176,7 @@ def components() -> ts.Dataflow:
 
 
 def settled() -> ts.Dataflow:
-    """Laps kept in step: everything in the loop waits."""
+    """Iterations kept in step: everything in the loop waits."""
     flow = ts.Dataflow("settled")
     edges = flow.input("edges", "src long, dst long", epochs="manual")
 

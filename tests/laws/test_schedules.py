@@ -314,9 +314,9 @@ def test_who_reads_the_least_gets_the_last_word_once_a_change(rows: Epochs, sche
     st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=5), min_size=1, max_size=3),
     schedules(),
 )
-def test_an_aggregate_in_a_loop_waits_for_each_lap(rows: Epochs, schedule: Any) -> None:
+def test_an_aggregate_in_a_loop_waits_for_each_iteration(rows: Epochs, schedule: Any) -> None:
     """Five iterations, each of which moves a key's count to the next key; by brute force, per epoch."""
-    flow = ts.Dataflow("laps")
+    flow = ts.Dataflow("iterations")
 
     def body(x: ts.Stream) -> ts.Stream:
         counted = x.group_by("k").aggregate(v=("sum", "v"), per="time")

@@ -106,7 +106,7 @@ SLIPS: dict[str, tuple[Any, str]] = {
     "epochs": (lambda f, x: f.input("y", "n long", epochs="manuel"), "'manuel'.*'manual'"),
     "epoch clock": (lambda f, x: f.source("y", "clock long", epoch="clock"), "another name"),
     "epoch manual": (lambda f, x: f.source("y", "manual long", epoch="manual"), "another name"),
-    "laps in text": (lambda f, x: x.loop(lambda y: y, max_iterations="3"), "max_iterations='3'"),
+    "iterations in text": (lambda f, x: x.loop(lambda y: y, max_iterations="3"), "max_iterations='3'"),
     "half an iteration": (lambda f, x: x.loop(lambda y: y, max_iterations=2.5), "max_iterations=2.5"),
     "release": (lambda f, x: x.to_memory("m", release="arrivals"), "release='arrivals'"),
     "diff": (lambda f, x: x.to_delta("t", diff="d", release="arrival"), "leave release at 'epoch'"),

@@ -73,7 +73,7 @@ def test_delay_shifts_epochs() -> None:
 
 def test_max_iterations_is_how_often_the_step_is_applied() -> None:
     for most in (1, 2, 5):
-        flow = ts.Dataflow("laps")
+        flow = ts.Dataflow("iterations")
         step = lambda x: x.map(lambda row: row.n + 1, "n long")  # noqa: E731
         flow.input("x", "n long").loop(step, max_iterations=most).capture("out")
         for workers in (1, 2):

@@ -25,7 +25,7 @@ Delivered = list[tuple[int, list[Any]]]
 
 
 def loop() -> ts.Dataflow:
-    """Laps over two workers: every round is an exchange."""
+    """Iterations over two workers: every round is an exchange."""
     flow = ts.Dataflow("loop")
     given = flow.input("x", "k long")
 
