@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import pyarrow as pa
@@ -224,6 +225,7 @@ class Inputs:
         *,
         changes: bool = False,
         from_version: int | None = None,
+        from_time: str | None = None,
         versions_per_epoch: int = 1,
         epoch: str | None = None,
         max_jump: int = 10_000_000_000,
@@ -242,6 +244,8 @@ class Inputs:
                 where there is one; else the files that a version removes are read, which must still exist.
                 Without it, a version that removes rows is an error.
             from_version: start with this version, instead of all rows of the newest one.
+            from_time: start with the first version at or after this time, such as ``"2026-11-22 08:00:00"``:
+                by the clock of the active session (else of this machine), or with an offset.
             versions_per_epoch: the most versions of an epoch. Versions without rows do not count.
             epoch: as for `source`.
             max_jump: as for `source`.
@@ -249,7 +253,9 @@ class Inputs:
         **Columns:** out those of the newest version when the flow is built; with `changes` also diff long.
 
         Raises:
-            BadFile: there is no table, or at run time: a version removes rows, or a file is gone.
+            BadFile: there is no table, or no version since `from_time`; or at run time: a version removes
+                rows, or a file is gone.
+            BadArgument: `from_time` is no time, or both it and `from_version` are given.
             TableUnsupported: the table needs Spark's reader, and there is no session; or, at run time, since
                 a version.
 
@@ -260,20 +266,20 @@ class Inputs:
             ... # doctest: +SKIP
         """
         from timely_spark.runtime.errors import TableUnsupported
+        from timely_spark.runtime.sources.delta_begin import Begin
         from timely_spark.runtime.sources.delta_log import DeltaSource, spark_frame
         from timely_spark.runtime.sources.folder import Folder
 
         whole("versions_per_epoch", versions_per_epoch)
-        if from_version is not None:
-            whole("from_version", from_version, least=0)
+        begin = Begin.of(from_version, from_time)
         folder = Folder.of(name, caller(), path, "parquet", None)
-        table = DeltaSource(
-            folder, changes=bool(changes), versions_per_epoch=versions_per_epoch, from_version=from_version
-        )
+        table = DeltaSource(folder, changes=bool(changes), versions_per_epoch=versions_per_epoch)
         try:
             schema = table.log.schema()
+            first = begin.version if begin.moment is None else table.log.since(begin.moment)
+            table = replace(table, from_version=first)
         except TableUnsupported as error:
-            if (frame := spark_frame(table)) is None:
+            if (frame := spark_frame(table, begin)) is None:
                 raise
             _log.warning("%s: Spark's own reader is used", error.message)
             return self.source(name, frame, epoch=epoch, max_jump=max_jump)
@@ -290,16 +296,38 @@ class Inputs:
         changes: bool = False,
         from_version: int | None = None,
         from_time: str | None = None,
+        epoch: str | None = None,
+        max_jump: int = 10_000_000_000,
     ) -> Source:
         """A Delta table by its name in a catalog: as `delta`, by Spark's own reader, in micro-batches.
 
-        It starts with all rows; or with a version, or with the first version after a time that Spark reads,
-        such as "2026-11-22 08:00:00". Spark ends the query with an error when columns change.
+        Spark ends the query with an error when columns change.
+
+        Args:
+            name: the input's name.
+            table: catalog.schema.table, or what else the session's catalog knows.
+            changes: as for `delta`; by the table's change feed, which must be enabled.
+            from_version: start with this version, instead of all rows of the newest one.
+            from_time: as for `delta`.
+            epoch: as for `source`.
+            max_jump: as for `source`.
+
+        **Columns:** out those of the table; with `changes` also diff long.
+
+        Raises:
+            NoSession: no session is active.
+            TableUnsupported: Spark cannot read it as a stream, or not its changes.
+            BadArgument: `from_time` is no time, or both it and `from_version` are given.
+
+        Example:
+            >>> flow.table("edges", "main.graph.edges", from_time="2026-11-22 08:00:00")  # doctest: +SKIP
         """
+        from timely_spark.runtime.sources.delta_begin import Begin
         from timely_spark.runtime.sources.delta_log import table_frame
 
-        begin = {"startingVersion": from_version, "startingTimestamp": from_time}
-        return self.source(name, table_frame(name, table, changes=bool(changes), begin=begin))
+        begin = Begin.of(from_version, from_time)
+        frame = table_frame(name, table, changes=bool(changes), begin=begin)
+        return self.source(name, frame, epoch=epoch, max_jump=max_jump)
 
     @locate_errors
     def replay(self, name: str, path: str | os.PathLike[str]) -> Source:

@@ -46,12 +46,18 @@ def test_a_table_of_a_catalog_and_its_changes(spark: SparkSession, checkpoint: s
     flow = ts.Dataflow("later")
     flow.table("version", table, changes=True, from_version=2).capture("by version")
     flow.table("time", table, changes=True, from_time=str(times[2])).capture("by time")
+    path = spark.sql(f"describe detail {table}").first().location
+    flow.delta("path", path, changes=True, from_time=str(times[2])).capture("by path and time")
     query = run(flow, spark, f"{checkpoint}-later")
-    for captured in map(query.captured, ("by version", "by time")):
+    for captured in map(query.captured, ("by version", "by time", "by path and time")):
         rows = (tuple(row.values())[1:] for row in captured.table().to_pylist())
         assert sorted(rows) == [(1, "a", -1), (1, "b", 1), (3, "c", 1)]
-    with pytest.raises(ts.TimelyError, match="from_time='now': None beside from_version was expected"):
-        ts.Dataflow("both").table("rows", table, from_version=1, from_time="now")
+    flow = ts.Dataflow("wrong")
+    for read, place in ((flow.table, table), (flow.delta, path)):
+        with pytest.raises(ts.TimelyError, match="from_time='now': None beside from_version was expected"):
+            read("rows", place, from_version=1, from_time="now")
+        with pytest.raises(ts.TimelyError, match="from_time='soon': a time as text was expected"):
+            read("rows", place, from_time="soon")
     with pytest.raises(
         TableUnsupported, match=r"(?s)table default.nothing cannot be read.*Hint: check the name"
     ):

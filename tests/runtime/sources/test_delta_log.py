@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,50 @@ def test_changes_are_those_of_the_feed_or_else_of_whole_files(table: Table) -> N
         BadFile, match=r"(?s)source 't': version 1 of .* removes or updates rows \(job.py:3\)\nHint"
     ):
         table.log().files(1)
+
+
+def modified(table: Table, *seconds: float) -> None:
+    for version, at in enumerate(seconds):
+        os.utime(table.folder / "_delta_log" / f"{version:020}.json", (at, at))
+
+
+def at(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)
+
+
+def test_a_time_is_the_first_version_since_then(table: Table) -> None:
+    table.commit(*BEGIN)
+    table.commit({"add": table.file("a", [1])})
+    table.commit({"add": table.file("b", [2])})
+    modified(table, 100, 200, 150)  # the clock went back: the last is 1 ms after the one before
+    log = table.log()
+
+    assert [log.since(at(s)) for s in (1, 100, 100.001, 200, 200.0005, 200.001)] == [0, 0, 1, 1, 2, 2]
+    with pytest.raises(
+        BadFile, match=r"(?s)no version since .*: the newest, 2, is of .*03:20.001.*from_version=3"
+    ):
+        log.since(at(200.002))
+
+
+def test_commits_may_say_their_times_themselves(table: Table) -> None:
+    table.commit(*BEGIN)
+    own = {"delta.enableInCommitTimestamps": "true", "delta.inCommitTimestampEnablementVersion": "1"}
+    said = {"commitInfo": {"inCommitTimestamp": 500_000}}
+    table.commit(said, {"metaData": METADATA | {"configuration": own}})
+    table.commit({"commitInfo": {"inCommitTimestamp": 700_000}}, {"add": table.file("a", [1])})
+    modified(table, 100, 110, 120)
+
+    assert [table.log().since(at(s)) for s in (100, 101, 500, 501, 700)] == [0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"from_time": time} for time in (3, "", "soon", "2026-13-01")]
+    + [{"from_version": 1, "from_time": "2026-11-22"}],
+)
+def test_a_beginning_that_is_none_is_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ts.TimelyError, match=r"(?s)from_time=.*test_delta_log.py.*Hint: "):
+        ts.Dataflow("wrong").delta("t", tmp_path, **wrong)
 
 
 @pytest.mark.parametrize("parts", [1, 2])

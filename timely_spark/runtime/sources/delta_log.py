@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -19,11 +22,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from timely_spark.graph import as_schema, caller, describe, refuse, whole
+from timely_spark.graph import as_schema, caller, describe, refuse
 from timely_spark.graph.sql import table_name
 from timely_spark.runtime.errors import BadFile, TableUnsupported
 from timely_spark.runtime.session import active_session
 from timely_spark.runtime.sources.arrivals import File, Values
+from timely_spark.runtime.sources.delta_begin import Begin
 from timely_spark.runtime.sources.folder import FileSource, Folder
 
 if TYPE_CHECKING:
@@ -38,6 +42,8 @@ CHANGE = "_change_type"
 _HARMLESS = {"timestampNtz", "vacuumProtocolCheck", "columnMapping"}
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
+
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=timezone.utc), timedelta(milliseconds=1)
 
 _VECTORS, _OUTSIDE = "has deletion vectors", "has files outside of its folder"
 
@@ -131,6 +137,40 @@ class DeltaLog:
             msg = f"version {version} of {self.folder.path} has {now_is} where the flow reads {was}"
             hint = f"restore the columns, or begin anew with from_version={version} and a new checkpoint."
             raise self._error(msg, hint)
+
+    def since(self, moment: datetime) -> int:
+        """The first version that was committed at a time or later: of those in the log.
+
+        As Delta has it: a commit's time is its file's, or what it says itself where the table asks for that;
+        and later than that of the version before.
+
+        Raises:
+            BadFile: all are older.
+        """
+        system, top = self.folder.place
+        infos = system.get_file_info(fs.FileSelector(f"{top}/_delta_log", allow_not_found=True))
+        commits = sorted((int(found[1]), i) for i in infos if (found := _COMMIT.fullmatch(i.base_name)))
+        modified = (int(info.mtime_ns) // 10**6 for _, info in commits)
+        increasing = accumulate(modified, lambda last, at: max(last + 1, at))
+        times: dict[int, int] = dict(zip((version for version, _ in commits), increasing, strict=True))
+        versions, newest = list(times), self.newest()
+        settings = dict(self._state(newest)[1].get("configuration") or ())
+        enabled = settings.get("delta.enableInCommitTimestamps") == "true"
+        first = int(settings.get("delta.inCommitTimestampEnablementVersion") or 0)
+
+        def committed(version: int) -> int:
+            if not enabled or version < first:
+                return times[version]
+            info = next(action["commitInfo"] for action in self._actions(version) if "commitInfo" in action)
+            return int(info["inCommitTimestamp"])
+
+        at = bisect_left(versions, -((_EPOCH - moment) // _MILLISECOND), key=committed)
+        if at < len(versions):
+            return versions[at]
+        last = (_EPOCH + committed(newest) * _MILLISECOND).isoformat(timespec="milliseconds")
+        newer = f"the newest, {newest}, is of {last}"
+        msg = f"{self.folder.path} has no version since {moment.isoformat()}: {newer}"
+        raise self._error(msg, f"from_version={newest + 1} begins with the next one.")
 
     def snapshot(self, version: int) -> list[File]:
         """The files of the table at a version, the oldest first."""
@@ -281,7 +321,7 @@ class DeltaSource(FileSource):
         return {DIFF: pc.if_else(added, pa.scalar(1), pa.scalar(-1))}
 
 
-def spark_frame(source: DeltaSource) -> Any:
+def spark_frame(source: DeltaSource, begin: Begin) -> Any:
     """The table by Spark's own reader, with the columns of `DeltaLog`; None: there is no session.
 
     Columns:
@@ -293,18 +333,18 @@ def spark_frame(source: DeltaSource) -> Any:
         return None
     if (session := SparkSession.getActiveSession()) is None:
         return None
-    reader = _reader(session, changes=source.changes, begin={"startingVersion": source.from_version})
+    reader = _reader(session, changes=source.changes, begin=begin)
     return _signed(reader.load(source.folder.path), changes=source.changes)
 
 
-def table_frame(name: str, table: str, *, changes: bool, begin: Mapping[str, Any]) -> Any:
+def table_frame(name: str, table: str, *, changes: bool, begin: Begin) -> Any:
     """A table of a catalog by Spark's own reader, as a stream.
 
     Args:
         name: the source's name.
         table: the table's name.
         changes: also read updates and deletions.
-        begin: Spark's options for where it starts; at most one is not None.
+        begin: where it starts.
 
     Columns:
         those of the table; with `changes` also diff long
@@ -316,11 +356,6 @@ def table_frame(name: str, table: str, *, changes: bool, begin: Mapping[str, Any
     given: Any = table
     if not isinstance(given, str):
         refuse(given, what="table", expected="a text", hint="catalog.schema.table")
-    version, time = begin.values()
-    if version is not None:
-        whole("from_version", version, least=0)
-        if time is not None:
-            refuse(time, what="from_time", expected="None beside from_version", hint="leave one of them out.")
     session, quoted = active_session(None), table_name(table)
     try:
         reader = _reader(session, changes=changes, begin=begin)
@@ -336,11 +371,8 @@ def table_frame(name: str, table: str, *, changes: bool, begin: Mapping[str, Any
         raise TableUnsupported(msg, where=caller(), hint=hint) from error
 
 
-def _reader(session: SparkSession, *, changes: bool, begin: Mapping[str, Any]) -> DataStreamReader:
-    reader = session.readStream.format("delta")
-    for option, value in begin.items():
-        if value is not None:
-            reader = reader.option(option, value)
+def _reader(session: SparkSession, *, changes: bool, begin: Begin) -> DataStreamReader:
+    reader = session.readStream.format("delta").options(**begin.options())
     return reader.option("readChangeFeed", "true") if changes else reader
 
 

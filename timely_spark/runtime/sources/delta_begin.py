@@ -1,0 +1,78 @@
+"""`Begin`: where a reader of a Delta table begins, as a user says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow as pa
+
+from timely_spark.graph import refuse, whole
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_WITH_OFFSET, _WITHOUT = pa.timestamp("us", "UTC"), pa.timestamp("us")
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Where a reader begins: with a version, or with the first one since a time; else with all rows.
+
+    Example:
+        >>> Begin.of(None, "2026-11-22T08:00:00+01:00").moment.hour
+        7
+    """
+
+    version: int | None
+    time: str | None
+    #: the time; the user's text is by the clock of the active session, else of this machine
+    moment: datetime | None
+
+    @classmethod
+    def of(cls, version: int | None, time: str | None) -> Begin:
+        """The beginning that `from_version` and `from_time` say.
+
+        Raises:
+            BadArgument: both are given, or one is wrong.
+        """
+        if version is not None:
+            whole("from_version", version, least=0)
+        if time is None:
+            return cls(version, None, None)
+        if version is not None:
+            refuse(time, what="from_time", expected="None beside from_version", hint="leave one of them out.")
+        given: Any = time
+        moment = _read(given) if isinstance(given, str) else None
+        if moment is None:
+            hint = 'from_time="2026-11-22 08:00:00", also with an offset, as "2026-11-22T08:00:00+01:00".'
+            refuse(given, what="from_time", expected="a time as text", hint=hint)
+        return cls(None, time, moment)
+
+    def options(self) -> Mapping[str, Any]:
+        """The options of Spark's reader."""
+        given = {"startingVersion": self.version, "startingTimestamp": self.time}
+        return {option: value for option, value in given.items() if value is not None}
+
+
+def _read(text: str) -> datetime | None:
+    """A time as Spark reads it; None: the text is no time."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        session = None
+    else:
+        session = SparkSession.getActiveSession()
+    if session is not None:
+        from pyspark.sql import functions
+
+        read_by_spark = functions.unix_micros(functions.lit(text).try_cast("timestamp"))
+        row = session.sql("SELECT 1").select(read_by_spark).first()
+        found = None if row is None else row[0]
+        return None if found is None else _EPOCH + timedelta(microseconds=found)
+    for kind in (_WITH_OFFSET, _WITHOUT):
+        with suppress(pa.ArrowInvalid):
+            read: datetime = pa.scalar(text).cast(kind).as_py()
+            return read.astimezone(timezone.utc)  # a time without an offset is of this machine
+    return None
