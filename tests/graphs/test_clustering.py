@@ -85,23 +85,6 @@ def test_nodes_may_be_of_other_types(follows, changing, named, kind) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in (1,))])
-def test_epochs_may_be_in_flight_together(follows, changing, seed) -> None:
-    given = {"edges": (LONGS, changing(8, 24, 6, changes=6, seed=3))}
-
-    follows(
-        partial(lcc, directed=True), coefficients(directed=True), given, workers=2, seed=seed, together=True
-    )
-
-
-@pytest.mark.slow
-def test_nothing_is_lost_in_crashes(follows, changing) -> None:
-    given = {"edges": (LONGS, changing(8, 24, 4, changes=6, seed=4))}
-
-    follows(partial(lcc, directed=True), coefficients(directed=True), given, workers=2, seed=1, crashes=0.1)
-
-
-@pytest.mark.slow
 @both
 @given(
     epochs=st.lists(

@@ -79,25 +79,6 @@ def test_nodes_may_be_texts(algorithm, oracle, follows, changing, named) -> None
     follows(algorithm, oracle, {"edges": ("src string, dst string", edges)}, workers=2)
 
 
-@pytest.mark.slow
-@every_algorithm
-def test_epochs_may_be_in_flight_together(algorithm, oracle, follows, changing) -> None:
-    edges = changing(9, 12, 5, seed=3)
-
-    for seed in range(2):
-        given = {"edges": (LONGS, edges)}
-        follows(algorithm, oracle, given, workers=2, seed=seed, together=True)
-
-
-@pytest.mark.slow
-@every_algorithm
-def test_nothing_is_lost_in_crashes(algorithm, oracle, follows, changing) -> None:
-    edges = changing(8, 12, 3, seed=9)
-
-    given = {"edges": (LONGS, edges)}
-    follows(algorithm, oracle, given, workers=2, seed=2, crashes=0.1)
-
-
 @every_algorithm
 def test_a_graph_may_be_empty_and_become_empty(algorithm, oracle, follows) -> None:
     loop = (7, 7)

@@ -58,22 +58,6 @@ def test_a_window_slides(follows, window, algorithm, oracle, size) -> None:
 
 @pytest.mark.slow
 @every
-def test_epochs_may_be_in_flight_together(follows, changing, algorithm, oracle) -> None:
-    given = {"edges": (LONGS, changing(9, 24, 6, seed=3))}
-
-    follows(algorithm, oracle, given, workers=2, seed=5, together=True)
-
-
-@pytest.mark.slow
-@every
-def test_nothing_is_lost_in_crashes(follows, changing, algorithm, oracle) -> None:
-    given = {"edges": (LONGS, changing(9, 24, 4, seed=4))}
-
-    follows(algorithm, oracle, given, workers=2, seed=1, crashes=0.1)
-
-
-@pytest.mark.slow
-@every
 def test_texts(follows, changing, named, algorithm, oracle) -> None:
     given = {"edges": ("src string, dst string", named(changing(9, 24, 3, seed=5)))}
 

@@ -73,22 +73,6 @@ def test_a_window_slides(follows, window, algorithm, oracle, size) -> None:
 
 @pytest.mark.slow
 @both
-def test_epochs_may_be_in_flight_together(follows, changing, algorithm, oracle) -> None:
-    given = {"edges": (LONGS, changing(9, 18, 6, seed=3))}
-
-    follows(algorithm, oracle, given, workers=2, seed=5, together=True)
-
-
-@pytest.mark.slow
-@both
-def test_nothing_is_lost_in_crashes(follows, changing, algorithm, oracle) -> None:
-    given = {"edges": (LONGS, changing(9, 18, 4, seed=4))}
-
-    follows(algorithm, oracle, given, workers=2, seed=1, crashes=0.1)
-
-
-@pytest.mark.slow
-@both
 def test_further_nodes_and_texts(follows, changing, named, algorithm, oracle) -> None:
     edges = named(changing(9, 12, 3, seed=5))
     nodes = [[("alone", 1), ("0-0", 1)], [("alone", -1), ("other", 2)], [("other", -1)]]

@@ -96,21 +96,6 @@ def test_nodes_may_be_of_other_types(follows, changing, named, kind) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in (1,))])
-def test_epochs_may_be_in_flight_together(follows, changing, seed) -> None:
-    given = {"edges": (LONGS, changing(8, 14, 5, seed=3))}
-
-    follows(partial(cdlp, iterations=4), labels(4), given, workers=2, seed=seed, together=True)
-
-
-@pytest.mark.slow
-def test_nothing_is_lost_in_crashes(follows, changing) -> None:
-    given = {"edges": (LONGS, changing(9, 16, 4, seed=4))}
-
-    follows(partial(cdlp, iterations=3), labels(3), given, workers=2, seed=1, crashes=0.1)
-
-
-@pytest.mark.slow
 @given(
     epochs=st.lists(
         st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=10), min_size=1, max_size=3
@@ -192,21 +177,6 @@ def test_labels_and_edges_come_and_go(follows, changing, workers, seed, fixed) -
     )  # fmt: skip
 
     assert all(rows[epoch] for epoch in range(4))
-
-
-@pytest.mark.slow
-@fixed_or_not
-@pytest.mark.parametrize("how", [{"together": True}, {"crashes": 0.1}])
-def test_labels_in_flight_together_and_in_crashes(follows, changing, fixed, how) -> None:
-    given = {
-        "edges": (LONGS, changing(9, 12, 5, seed=3)),
-        "known": ("node long, label string", LABELS),
-    }
-
-    follows(
-        partial(label_propagation, iterations=4, fixed=fixed), spread(4, fixed), given,
-        workers=2, seed=3, **how,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 2.5, None, True])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 import networkx as nx
@@ -50,14 +49,10 @@ def test_edges_come_and_go(follows, changing, workers, seed, weights) -> None:
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.parametrize("weights", [FEW, MANY])
-def test_larger_graphs_epochs_in_flight_and_crashes(follows, changing, weights) -> None:
-    check = partial(follows, minimum_spanning_forest, forest)
+def test_larger_graphs(follows, changing, weights) -> None:
     given = {"edges": (WEIGHTED, changing(30, 55, 4, seed=1, weights=weights))}
 
-    check(given, workers=8, seed=2)
-    given = {"edges": (WEIGHTED, changing(9, 18, 3, seed=3, weights=weights))}
-    check(given, workers=2, seed=5, together=True)
-    check(given, workers=2, seed=1, crashes=0.1)
+    follows(minimum_spanning_forest, forest, given, workers=8, seed=2)
 
 
 @pytest.mark.slow

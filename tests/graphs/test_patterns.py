@@ -67,15 +67,6 @@ def test_edges_come_and_go(follows, changing, pattern, workers, seed) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("how", [{"workers": 2, "together": True}, {"workers": 8, "crashes": 0.05}])
-def test_epochs_in_flight_together_and_in_crashes(follows, changing, pattern, how) -> None:
-    given = {"edges": (LONGS, changing(6, 12, 5, seed=3))}
-
-    follows(lambda edges: motifs(edges, pattern), brute_force(pattern), given, seed=4, **how)
-
-
-@pytest.mark.slow
 def test_triangles_of_an_undirected_graph_are_those_of_triangles() -> None:
     graph = nx.gnm_random_graph(60, 400, seed=1)
     flow = ts.Dataflow("triangles")

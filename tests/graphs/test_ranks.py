@@ -84,14 +84,6 @@ def test_nodes_may_be_texts(follows, changing, named) -> None:
     follows(partial(pagerank, iterations=5), FIVE, {"edges": ("src string, dst string", edges)}, workers=2)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in (1,))])
-def test_epochs_may_be_in_flight_together(follows, changing, seed) -> None:
-    given = {"edges": (LONGS, changing(8, 14, 4, seed=3))}
-
-    follows(partial(pagerank, iterations=5), FIVE, given, workers=2, seed=seed, together=True)
-
-
 def test_a_graph_may_become_empty(follows) -> None:
     given = {"edges": (LONGS, [[], [(1, 2, 1), (2, 2, 1)], [(1, 2, -1), (2, 2, -1)]])}
 

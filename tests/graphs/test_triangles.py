@@ -52,21 +52,6 @@ def test_nodes_may_be_texts(follows, changing, named) -> None:
     follows(triangles, threes, {"edges": ("src string, dst string", edges)}, workers=2)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in (1, 2))])
-def test_epochs_may_be_in_flight_together(follows, changing, seed) -> None:
-    given = {"edges": (LONGS, changing(9, 20, 8, changes=6, seed=3))}
-
-    follows(triangles, threes, given, workers=2, seed=seed, together=True)
-
-
-@pytest.mark.slow
-def test_nothing_is_lost_in_crashes(follows, changing) -> None:
-    given = {"edges": (LONGS, changing(9, 20, 5, changes=6, seed=4))}
-
-    follows(triangles, threes, given, workers=2, seed=1, crashes=0.1)
-
-
 def test_differentials_regression_case_and_each_removal(follows) -> None:
     edges = [(0, 1, 1), (1, 2, 1), (0, 2, 1)]
     epochs = [
