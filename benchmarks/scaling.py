@@ -9,24 +9,28 @@ apart: each has nodes of its own.
 2. Prices, measured here: a micro-batch with next to no data; the start of parallel tasks; and between two
    processes over loopback, an exchange of next to nothing, and the bytes of a large one.
 3. In the simulator: strong scaling (the same data) and weak scaling (as much data for each worker). Work is
-   the time of all workers' steps, the critical path the slowest worker of each round, summed up. The
-   prediction for a cluster with a core per worker is a micro-batch; the start of parallel tasks where there
-   is a second round; the critical path; the coordinator, which each process runs for itself; and in each
-   round an exchange with each peer, and the bytes of the process that receives most. A network slower than
-   loopback is not in it. Balance is work / (workers x critical path): 1 is perfect.
+   the time of all workers' steps, the critical path the slowest worker of each round, summed up. The further
+   rounds of a batch are those of a parallel stage, with a task for each worker, as on a cluster that has a
+   core for each; the prediction is a micro-batch; the start of parallel tasks where there is a second round;
+   the critical path; the coordinator, which each task runs for itself, with what it makes ready for the
+   exchange; and in each round an exchange with each peer, and the bytes of the task that is sent most. A
+   network slower than loopback is not in it. Balance is work / (workers x critical path): 1 is perfect.
 4. Time per record as the data grows tenfold and again; `exponent` is that of a log-log fit over all sizes
    and `last` over the last two: 1 is linear, less means that a fixed cost is being spread.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -39,12 +43,11 @@ from benchmarks import harness
 from benchmarks.harness import BASELINE, Report, median, slope, timed
 from benchmarks.loops import as_flow, barriers, vector
 from timely_spark import testing
-from timely_spark.coordinator import Coordinator
+from timely_spark.coordinator import OUTPUTS, Bound, Coordinator, Share, run_local_rounds, whole
 from timely_spark.runtime.query import rounds
 from timely_spark.runtime.query.peers import Peers
 from timely_spark.testing import Simulation
-from timely_spark.worker import wire
-from timely_spark.worker.wire import Message
+from timely_spark.worker import Worker
 
 
 def components() -> ts.Dataflow:
@@ -115,14 +118,16 @@ class Prices:
 
 @dataclass
 class Path:
-    """Seconds of packing, and by round of each worker's step and the coordinator; what was sent."""
+    """Seconds of packing, and by round of the workers' steps and of all else; what was sent."""
 
-    workers: int
+    processes: int
+    #: by round, of each process
     steps: list[list[float]] = field(default_factory=list)
+    #: by round what a process does besides, in the mean: coordinator, and rows for the exchange
     turns: list[float] = field(default_factory=list)
     packing: float = 0.0
     messages: int = 0
-    #: of each round, the most bytes that a worker is sent
+    #: by round but the first, the most bytes that a process is sent
     received: list[int] = field(default_factory=list)
 
     @property
@@ -135,61 +140,152 @@ class Path:
 
     @property
     def slowest(self) -> float:
-        return self.packing / self.workers + sum(max(times, default=0.0) for times in self.steps)
+        return self.packing / self.processes + sum(max(times, default=0.0) for times in self.steps)
 
     @property
     def balance(self) -> float:
-        return self.work / (self.workers * self.slowest)
+        return self.work / (self.processes * self.slowest)
 
     def parts(self, prices: Prices) -> dict[str, float]:
-        """Seconds on a cluster with a core per worker, by what takes them."""
+        """Seconds on a cluster with a core per process, by what takes them."""
         further = self.rounds - 1
         return {
             "path": self.slowest,
             "micro-batch": prices.micro_batch,
-            "tasks": prices.stage if further and self.workers > 1 else 0.0,
+            "tasks": prices.stage if further and self.processes > 1 else 0.0,
             "coordinator": sum(self.turns),
-            "exchanges": further * (self.workers - 1) * prices.exchange
+            "exchanges": further * (self.processes - 1) * prices.exchange
             + sum(self.received) / prices.bytes_per_second,
         }
 
 
-@contextmanager
-def watching(path: Path) -> Iterator[None]:
-    with (
-        timed(testing, "pack") as packs,
-        timed(testing, "step") as steps,
-        timed(Coordinator, "apply_round") as turns,
-    ):
-        apply_round = Coordinator.apply_round
+class Cluster(Simulation):
+    """The simulator, with the further rounds of a batch as the tasks of a parallel stage run them.
 
-        def counted(coordinator: Coordinator, batch: int, rows: pa.Table, **options: Any) -> Any:
-            found = apply_round(coordinator, batch, rows, **options)
-            path.steps.append(steps.copy())
-            steps.clear()
-            sent = wire.only(rows, Message)
-            path.messages += sent.num_rows
-            sizes = pc.binary_length(sent["payload"]).to_numpy()
-            path.received.append(int(np.bincount(sent["worker"], weights=sizes).max(initial=0)))
-            return found
+    Each task is a thread with a share of the workers, and they run in turn, from exchange to exchange.
+    """
 
-        with mock.patch.object(Coordinator, "apply_round", counted):
-            yield
-    path.packing += sum(packs)
-    path.turns += turns
+    def __init__(self, flow: ts.Dataflow, *, workers: int, processes: int) -> None:
+        super().__init__(flow, workers=workers)
+        self.processes, self.path = processes, Path(processes)
+
+    def epoch(self, table: pa.Table) -> Path:
+        """The path of an epoch with these records."""
+        self.path = path = Path(self.processes)
+        with (
+            timed(testing, "pack") as packs,
+            timed(testing, "step") as self._first,
+            timed(Coordinator, "apply_round") as self._applied,
+        ):
+            self.send(self.plan.sources[0], table)
+            self.run()
+        path.packing = sum(packs)
+        return path
+
+    def _local_rounds(self, point: Iterator[None]) -> None:
+        path, bound = self.path, Bound.any_size(100)
+        path.steps.append([sum(self._first[rank :: self.processes]) for rank in range(self.processes)])
+        path.turns.append(self._applied[-1])
+        path.messages += self.result.stats["rows_in_flight"]
+        self._first.clear()
+        if bound.allows(self.result):
+            self._stage(bound, Turns(self.processes))
+
+    def _stage(self, bound: Bound, turns: Turns) -> None:
+        start = replace(self.result, outputs=OUTPUTS.empty_table(), released=[])
+        before, ended = json.dumps(self.coordinator.encode()), dict[int, Any]()
+
+        def task(rank: int) -> None:
+            with turns.of(rank):
+                share = Share(rank, self.processes, partial(turns.swap, rank))
+                own = Coordinator.decode(self.plan, json.loads(before))
+                states = {n: state for n, state in enumerate(self.states) if state and share.hosts(n)}
+                result, workers = run_local_rounds(own, start, states, bound, share=share)
+                for index, worker in workers.items():
+                    self.states[index] = worker.checkpoint(f"{index}-{self.batch}")
+                ended[rank] = own.encode(), result
+
+        step = Worker.step
+
+        def stepped(worker: Worker, *args: Any) -> pa.Table:
+            began = time.perf_counter()
+            rows = step(worker, *args)
+            turns.steps += time.perf_counter() - began
+            return rows
+
+        with mock.patch.object(Worker, "step", stepped):
+            threads = [threading.Thread(target=task, args=(rank,)) for rank in range(self.processes)]
+            for thread in threads:
+                thread.start()
+            turns.gates[0].release()
+            for thread in threads:
+                thread.join()
+        self.coordinator = Coordinator.decode(self.plan, whole([ended[rank][0] for rank in sorted(ended)]))
+        results = [ended[rank][1] for rank in sorted(ended)]
+        outputs, released = self.result.outputs, self.result.released
+        self.result = replace(
+            results[0],
+            rows=pa.concat_tables([one.rows for one in results]),
+            outputs=pa.concat_tables([outputs, *(one.outputs for one in results)]),
+            released=[*released, *results[0].released],
+        )
+        for times in turns.laps:
+            self.path.steps.append([steps for steps, _ in times])
+            self.path.turns.append(sum(all_ - steps for steps, all_ in times) / self.processes)
+        self.path.received += turns.received
+        self.path.messages += results[0].stats["sent"] - start.stats["sent"]
+
+
+class Turns:
+    """Tasks in turn: each runs until it swaps, and goes on when all others have done so."""
+
+    def __init__(self, processes: int) -> None:
+        self.processes = processes
+        self.gates = [threading.Semaphore(0) for _ in range(processes)]
+        self.sent: list[list[list[pa.Table]]] = []
+        #: of each round, by rank the seconds of the steps, and of all
+        self.laps: list[list[tuple[float, float]]] = []
+        self.steps, self.began = 0.0, 0.0
+
+    @property
+    def received(self) -> list[int]:
+        """The most bytes that a task was sent in each round."""
+        ranks = range(self.processes)
+        return [max(sum(sent[r][to].nbytes for r in ranks if r != to) for to in ranks) for sent in self.sent]
+
+    @contextmanager
+    def of(self, rank: int) -> Iterator[None]:
+        """A task's turns: the body begins with the first."""
+        self._wait(rank)
+        yield
+        self._lap(rank, len(self.sent))
+        self.gates[(rank + 1) % self.processes].release()
+
+    def swap(self, rank: int, parts: list[pa.Table]) -> list[pa.Table]:
+        """As `Share.swap`."""
+        if rank == 0:
+            self.sent.append([])
+        sent = self.sent[-1]
+        self._lap(rank, len(self.sent) - 1)
+        sent.append(parts)
+        self.gates[(rank + 1) % self.processes].release()
+        self._wait(rank)
+        return [parts[rank] for parts in sent]
+
+    def _wait(self, rank: int) -> None:
+        self.gates[rank].acquire()
+        self.began, self.steps = time.perf_counter(), 0.0
+
+    def _lap(self, rank: int, number: int) -> None:
+        if number == len(self.laps):
+            self.laps.append([])
+        self.laps[number].append((self.steps, time.perf_counter() - self.began))
 
 
 def simulated(build: Callable[[], ts.Dataflow], data: list[pa.Table], workers: int) -> list[Path]:
-    """Each epoch's path; the first is warm-up."""
-    simulation = Simulation(build(), workers=workers)
-    found = []
-    for table in data:
-        path = Path(workers)
-        with watching(path):
-            simulation.send(simulation.plan.sources[0], table)
-            simulation.run()
-        found.append(path)
-    return found[1:]
+    """Each epoch's path, with a process for each worker; the first is warm-up."""
+    cluster = Cluster(build(), workers=workers, processes=workers)
+    return [cluster.epoch(table) for table in data][1:]
 
 
 def by_counts(report: Report, prices: Prices, *, quick: bool) -> None:

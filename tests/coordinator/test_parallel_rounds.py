@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
-from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share, run_local_rounds
+from timely_spark.coordinator import (
+    Bound,
+    Coordinator,
+    RoundResult,
+    Share,
+    run_local_rounds,
+    run_workers,
+    whole,
+)
+from timely_spark.coordinator.accumulated import Accumulated
 from timely_spark.errors import VertexError
 from timely_spark.testing import Simulation
-from timely_spark.worker import wire
-from timely_spark.worker.wire import Message
+from timely_spark.worker import Worker, wire
+from timely_spark.worker.wire import Message, Report
 
 Edges = list[tuple[int, int]]
 
@@ -116,13 +125,17 @@ def test_parallel_rounds_equal_local_rounds(edges: Edges, workers: int, processe
     alone, changed = run_local_rounds(coordinator, result, states, bound)
 
     merged = dict[int, bytes]()
+    assert whole([share[0].encode() for share in shares]) == coordinator.encode()  # type: ignore[index]
     for own, last, states_of_share in shares:  # type: ignore[misc] # none has failed
-        assert own.encode() == coordinator.encode(), "each process knows the progress of all"
+        of_workers = {"pending": [], "left": [], "elsewhere": []}
+        known, all_known = own.encode() | of_workers, coordinator.encode() | of_workers
+        assert known == all_known, "each process knows the progress of all"
+        assert own.pending_count == coordinator.pending_count
         assert last.encode() == alone.encode()
         merged |= states_of_share
     assert merged == {index: worker.checkpoint() for index, worker in changed.items()}
     for name in ("rows", "outputs"):
-        parts = [Share(rank, processes).own(getattr(share[1], name)) for rank, share in enumerate(shares)]  # type: ignore[index]
+        parts = [getattr(share[1], name) for share in shares]  # type: ignore[index]
         assert in_order(pa.concat_tables(parts)) == in_order(getattr(alone, name))
 
 
@@ -135,19 +148,44 @@ def test_all_processes_raise_the_error_of_a_vertex(processes: int) -> None:
     assert "the failing node" in str(errors[0])
 
 
-def test_a_process_sends_records_to_their_worker_only() -> None:
-    _, result, _ = first_round([(i, i + 1) for i in range(20)], 4)
-    assert wire.only(result.rows, Message).num_rows >= 2
+def test_a_process_sends_messages_to_their_worker_only_and_one_report_to_all() -> None:
+    coordinator, result, states = first_round([(i, i + 1) for i in range(20)], 4)
+    written = run_workers(result.rows, lambda i, rows: Worker(coordinator.plan, states[i], i).step(0, rows))
+    messages = wire.only(written, Message)
+    assert messages.num_rows >= 2
     sent = list[pa.Table]()
 
     def swap(parts: list[pa.Table]) -> list[pa.Table]:
         sent.extend(parts)
         return parts[:1]
 
-    Share(0, 2, swap).exchange(result.rows)
+    kept = Share(0, 2, swap).exchange(written)
+    assert kept.num_rows == sent[0].num_rows
     for rank, part in enumerate(sent):
-        messages = wire.only(part, Message)
-        sizes = pc.binary_length(messages.column("payload")).to_pylist()
-        of_rank = [worker % 2 == rank for worker in messages.column("worker").to_pylist()]
-        assert [size > 0 for size in sizes] == of_rank
-        assert part.num_rows == result.rows.num_rows
+        own = messages.filter(pa.array(worker % 2 == rank for worker in messages["worker"].to_pylist()))
+        assert in_order(wire.only(part, Message)) == in_order(own)
+    assert {len(wire.read(part, Report)) for part in sent} == {len(states), 0}
+    ((_, accumulated),) = wire.read(wire.without(sent[1], Message), Accumulated)
+    assert accumulated.encode() == Accumulated.of(written).encode()
+
+
+def test_what_processes_add_up_is_safe_only_together() -> None:
+    coordinator, result, states = first_round([(i, i + 1) for i in range(20)], 4)
+    workers = [Worker(coordinator.plan, states[i], i) for i in range(4)]
+    alone, overtaken = counts(coordinator), False
+    while result.awake:
+        header, sums = result.header, counts(coordinator)
+        written = run_workers(result.rows, lambda i, rows: workers[i].step(0, rows, header))  # noqa: B023
+        parts = [Accumulated.of(Share(rank, 2).own(written)) for rank in (0, 1)]
+        for into, part in ((sums, parts[0]), (sums, parts[1]), (alone, parts[0])):
+            for at, time, n in part.deltas:
+                into[at, str(time)] += n
+        result = coordinator.apply_round(0, written)
+        assert +sums == counts(coordinator)
+        assert min(sums.values()) >= 0, "no decrement has overtaken its increment"
+        overtaken |= min(alone.values()) < 0
+    assert overtaken, "one process's decrements need the increments of the other"
+
+
+def counts(coordinator: Coordinator) -> Counter[Any]:
+    return Counter({(at, str(time.encode())): n for (at, time), n in coordinator.tracker.active.items()})

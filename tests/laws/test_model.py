@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
-from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share, run_local_rounds
+from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share, run_local_rounds, whole
 from timely_spark.coordinator.local_rounds import run_workers
 from timely_spark.state.keys import from_bytes
 from timely_spark.worker import Budget, notify, pack, pack_input, step, wire
@@ -347,7 +347,7 @@ class Model:
         for rounds in {result.stats["rounds"] + 1, choice.rounds}:
             after = self.local(state.commit, now, choice, Bound(rounds=rounds))
             yield "rounds", replace(state, now=after)
-        yield "stage", replace(state, processes=(Process(now),) * self.processes)
+        yield "stage", replace(state, processes=tuple(self.shared(now, n) for n in range(self.processes)))
 
     def local(self, commit: After, now: After, choice: Choice, bound: Bound) -> After:
         def make() -> After:
@@ -385,6 +385,14 @@ class Model:
         elif self.crashes:
             yield "stage lost", replace(state, processes=(), mail=())
 
+    def shared(self, now: After, rank: int) -> Process:
+        """A process at the start of parallel rounds."""
+        coordinator, result = now.decoded(self.plan)
+        share = Share(rank, self.processes)
+        coordinator.host(share.hosts)
+        result = replace(result, rows=share.own(result.rows), outputs=share.own(result.outputs))
+        return Process(After.of(coordinator, result, now.states))
+
     def moved(self, state: State, rank: int, process: Process, mail: Any) -> State:
         processes = list(state.processes)
         processes[rank] = process
@@ -398,7 +406,7 @@ class Model:
             _, result = after.decoded(self.plan)
             parts: list[pa.Table] = []
             share = Share(rank, self.processes, lambda tables: parts.extend(tables) or tables)
-            written, states = self.stepped(after.states, choice.number, share.own(result.rows), result.header)
+            written, states = self.stepped(after.states, choice.number, result.rows, result.header)
             share.exchange(written)
             return as_bytes(written), states, [as_bytes(part) for part in parts]
 
@@ -417,16 +425,16 @@ class Model:
 
     def adopted(self, commit: After, processes: tuple[Process, ...], choice: Choice) -> After:
         """The driver goes on with the coordinator of the first, and the rows and states of each."""
-        coordinator, result = processes[0].after.decoded(self.plan)
-        hold(
-            "all processes know the same",
-            holds=len({process.after.coordinator for process in processes}) == 1,
-        )
+        _, result = processes[0].after.decoded(self.plan)
+        snapshots = [json.loads(process.after.coordinator) for process in processes]
+        own = {"pending": None, "left": None, "elsewhere": None}
+        hold("all processes know the same", holds=len({str(one | own) for one in snapshots}) == 1)
+        coordinator = Coordinator.decode(self.plan, whole(snapshots))
         rows, outputs, states = [], [], list(processes[0].after.states)
         for rank, process in enumerate(processes):
-            share, (_, own) = Share(rank, self.processes), process.after.decoded(self.plan)
-            rows.append(share.own(own.rows))
-            outputs.append(share.own(own.outputs))
+            _, kept = process.after.decoded(self.plan)
+            rows.append(kept.rows)
+            outputs.append(kept.outputs)
             for worker in range(rank, self.workers, self.processes):
                 states[worker] = process.after.states[worker]
         result = replace(result, rows=pa.concat_tables(rows), outputs=pa.concat_tables(outputs))

@@ -5,8 +5,17 @@ The coordinator tracks progress, writes the next round's header, and releases co
 
 from __future__ import annotations
 
-from timely_spark.coordinator.coordinator import Coordinator
+from timely_spark.coordinator.coordinator import Coordinator, whole
 from timely_spark.coordinator.local_rounds import Bound, Share, run_local_rounds, run_workers
 from timely_spark.coordinator.round_result import OUTPUTS, RoundResult
 
-__all__ = ["OUTPUTS", "Bound", "Coordinator", "RoundResult", "Share", "run_local_rounds", "run_workers"]
+__all__ = [
+    "OUTPUTS",
+    "Bound",
+    "Coordinator",
+    "RoundResult",
+    "Share",
+    "run_local_rounds",
+    "run_workers",
+    "whole",
+]

@@ -7,13 +7,17 @@ is ahead of the global one: the protocol of Naiad section 3.3 holds by construct
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from timely_spark.compiler.plan import Node, Plan
+from timely_spark.coordinator.accumulated import Accumulated
 from timely_spark.coordinator.loops import Loops, Notice
 from timely_spark.coordinator.round_result import OUTPUTS, RoundResult, as_outputs
 from timely_spark.coordinator.runs import Runs
@@ -24,7 +28,7 @@ from timely_spark.worker import wire
 from timely_spark.worker.columns import Refused, by_column
 from timely_spark.worker.convergence import Convergence
 from timely_spark.worker.notify import Blockers, input_frontier
-from timely_spark.worker.wire import ROWS, Failure, Header, Message, Report
+from timely_spark.worker.wire import ROWS, Failure, Header, Item, Message, Output, Report
 
 #: Longer runs of empty epochs are released as one epoch.
 MAX_EMPTY = 100
@@ -65,11 +69,7 @@ class Coordinator:
         self._index()
         #: the epoch of each input; None: closed. With clock epochs, the next batch.
         self.inputs: dict[str, int | None] = {source.name: 0 for source in plan.inputs}
-        #: per worker and node the guarantees of the pending notifications; and the number of all
-        self.pending: list[dict[int, MutableAntichain[Any]]] = [{} for _ in range(plan.workers)]
-        self.pending_count = 0
-        #: workers that ended their round because its budget was used up
-        self.unfinished: set[int] = set()
+        self._forget_workers()
         #: per sink the epochs that have begun and were not released; and the last released epoch
         self.unreleased: dict[str, set[int]] = {
             node.name: set() for node in plan.nodes if node.stage.kind is Kind.OUTPUT
@@ -96,6 +96,17 @@ class Coordinator:
             self._advance_input(name, None, 0)
         self.tracker.propagate()
 
+    def _forget_workers(self) -> None:
+        #: per worker and node the guarantees of the pending notifications, and last those of all workers that
+        #: are not hosted, together; and the number of all
+        self.pending: list[dict[int, MutableAntichain[Any]]] = [{} for _ in range(self.plan.workers + 1)]
+        self.pending_count = 0
+        #: hosted workers that ended their round because its budget was used up, and the number of others
+        self.unfinished: set[int] = set()
+        self.unfinished_elsewhere = 0
+        #: whether other processes host workers
+        self.hosts_some = False
+
     def _index(self) -> None:
         #: `Tracker.arrivals` of the vertices that need them
         self.arrivals = Runs(node.index for node in self.plan.nodes if node.needs_arrivals)
@@ -106,6 +117,24 @@ class Coordinator:
         #: since then, the pairs whose notifications have changed, and the vertices whose arrivals have
         self._requested: set[tuple[int, int]] = set()
         self._arrived: set[int] = set()
+
+    def host(self, hosts: Callable[[int], bool]) -> None:
+        """Know one by one only the workers of this process, which `hosts` tells, and the others as a sum.
+
+        From now on `apply_round` takes one `Accumulated` of each other process, in place of reports. `whole`
+        makes one snapshot of those of all processes.
+        """
+        pending, unfinished, elsewhere = self.pending, self.unfinished, self.unfinished_elsewhere
+        self._forget_workers()
+        for worker, waiting in enumerate(pending):
+            place = worker if worker < self.plan.workers and hosts(worker) else self.plan.workers
+            for index, guarantees in waiting.items():
+                self._update_pending(place, [(index, time, n) for time, n in guarantees.counts.items()])
+        self.hosts_some = True
+        self.unfinished = {worker for worker in unfinished if hosts(worker)}
+        self.unfinished_elsewhere = elsewhere + len(unfinished - self.unfinished)
+        self._deliverable.clear()
+        self._positions = None
 
     # -- rounds ----------------------------------------------------------------------------------------------
 
@@ -124,30 +153,20 @@ class Coordinator:
                 arrive for it after a restart are late.
         """
         self.batch = batch_id
-        deltas = []
-        stats: Counter[str] = Counter()
         ticks: set[int] = set()
         advanced: dict[str, int | None] = {}
         seen: dict[str, int] = {}
         late: Counter[str] = Counter()
         refused: dict[str, Refused] = defaultdict(Refused)
-        # Spark does not promise an order of rows. The sort is stable: rows of one worker keep their order.
-        rows = rows.sort_by("worker")
-        for worker, failure in wire.read(rows, Failure):
-            failure.throw(f"batch {batch_id}, worker {worker}")
-        reports, decode = wire.read(rows, Report), self.plan.times.decode
-        for worker, report in reports:
-            deltas += [(at, decode(time), n) for at, time, n in report.deltas]
-            self._update_pending(worker, [(node, decode(time), n) for node, time, n in report.pending])
-            (self.unfinished.add if report.left else self.unfinished.discard)(worker)
+        reports, others = _read(batch_id, rows)
+        for _, report in reports:
             ticks.update(report.ticks)
             advanced |= report.advanced
             seen |= report.seen
             late.update(report.late)
             for name, counts in report.refused.items():
                 refused[name].add(counts)
-            stats.update(report.stats)
-        self.tracker.update(deltas)
+        stats = self._count(reports, others)
         self._begin_epochs(ticks)
         if ended:
             for source in self.plan.inputs:
@@ -155,24 +174,45 @@ class Coordinator:
                     advanced.setdefault(source.name, self.last_epoch + 1)
         self._advance_inputs(advanced, seen, late)
         self.tracker.propagate()
-        outputs = as_outputs(rows)
-        self._add_unreleased(ticks, outputs)
-        notices = self.loops.enter(report.loops for _, report in reports)
+        outputs = as_outputs(_by_worker(rows, Output))
+        pairs = zip(outputs["sink"].to_pylist(), outputs["epoch"].to_pylist(), strict=True)
+        self._add_unreleased(ticks, chain(pairs, *(other.outputs for other in others)))
+        of_loops = chain(((n, report.loops) for n, report in reports), *(other.loops for other in others))
+        loops = [counts for _, counts in sorted(of_loops, key=itemgetter(0))]
+        notices = self.loops.enter(loops)
         for epoch in cancel:
             owners = self.plan.owners
             active = ((owners[at].stage.scope.path[1:], time) for at, time in self.tracker.active)
             self.loops.cancel(epoch, active)
-        result = self._result(wire.only(rows, Message), outputs, stats, notices)
+        result = self._result(_by_worker(rows, Message), outputs, stats, notices)
         fed = Convergence()
-        for _, report in reports:
-            fed.merge(Convergence.decode(report.loops.fed))
+        for loop_counts in loops:
+            fed.merge(Convergence.decode(loop_counts.fed))
         return replace(result, refused=self._refused_to_report(refused), convergence=fed)
 
-    def _add_unreleased(self, ticks: set[int], outputs: pa.Table) -> None:
+    def _count(self, reports: list[tuple[int, Report]], others: list[Accumulated]) -> Counter[str]:
+        """Enter a round's pointstamps, notifications and unfinished workers; returns its statistics."""
+        deltas: Counter[tuple[int, Any]] = Counter()
+        stats: Counter[str] = Counter()
+        decode, elsewhere = self.plan.times.decode, self.plan.workers
+        parts: list[tuple[int, Report | Accumulated]] = [*reports, *((elsewhere, other) for other in others)]
+        for worker, part in parts:
+            self._update_pending(worker, [(node, decode(time), n) for node, time, n in part.pending])
+            for at, time, n in part.deltas:
+                deltas[at, decode(time)] += n
+            stats.update(part.stats)
+        # all changes of the round at once, so that no decrement comes before its increment
+        self.tracker.update((at, time, n) for (at, time), n in deltas.items())
+        for worker, report in reports:
+            (self.unfinished.add if report.left else self.unfinished.discard)(worker)
+        self.unfinished_elsewhere = sum(other.left for other in others)
+        return stats
+
+    def _add_unreleased(self, ticks: set[int], outputs: Iterable[tuple[str, int]]) -> None:
         """Enter the epochs that inputs began, for all sinks, and the epochs of output records."""
         for sink, epochs in self.unreleased.items():
             epochs.update(epoch for epoch in ticks if epoch > self.last_released[sink])
-        for sink, epoch in zip(outputs["sink"].to_pylist(), outputs["epoch"].to_pylist(), strict=True):
+        for sink, epoch in outputs:
             if sink in self.unreleased:
                 self.unreleased[sink].add(epoch)
 
@@ -244,26 +284,26 @@ class Coordinator:
             unseen=sorted(self.no_epoch_yet),
             late=dict(self.late_epochs),
         )
-        wake = (
-            set(messages.column("worker").to_pylist())
-            | self.unfinished
-            | set(self._deliverable_workers(header))
-        )
+        wake = set(messages.column("worker").to_pylist()) | self.unfinished
+        wake |= set(self._deliverable_workers(header))
+        awake = bool(wake or self.unfinished_elsewhere or stats["sent"])
+        wake.discard(self.plan.workers)
         stats["rounds"] = 1
-        stats["rows_in_flight"] = messages.num_rows
+        stats["rows_in_flight"] = stats["sent"]
         stats["bytes_in_flight"] = stats.pop("bytes_sent", 0)
         stats["pending_notifications"] = self.pending_count
-        stats["left"] = len(self.unfinished)
+        stats["left"] = len(self.unfinished) + self.unfinished_elsewhere
         return RoundResult(
             rows=pa.concat_tables([messages, wire.table((worker, header) for worker in sorted(wake))]),
+            awake=awake,
             header=header,
             outputs=outputs,
             released=sorted(self._release(), key=lambda pair: pair[1]),
             frontier={
-                node.name: [time.encode() for time in self.tracker.frontier(node.arrives)]
+                node.name: [time.encode() for time in _in_order(self.tracker.frontier(node.arrives))]
                 for node in self.end_nodes
             },
-            complete=not wake and all(at is None for at in self.inputs.values()) and not self.pending_count,
+            complete=not awake and all(at is None for at in self.inputs.values()) and not self.pending_count,
             late=dict(self.late_rows),
             cut_off=dict(self.loops.dropped),
             notices=notices,
@@ -274,7 +314,7 @@ class Coordinator:
         """`arrivals` after the vertices for which they have changed were looked up again."""
         for location in self.tracker.arrived():
             if (index := location // 2) in self.arrivals and location % 2 == 0:
-                times = sorted(self.tracker.arrivals(location), key=lambda time: time.order_key())
+                times = _in_order(self.tracker.arrivals(location))
                 self.arrivals.update(index, [time.encode() for time in times])
                 self._arrived.add(index)
         return self.arrivals.encode()
@@ -380,19 +420,17 @@ class Coordinator:
 
     def encode(self) -> dict[str, Any]:
         """The coordinator as plain JSON."""
+        *pending, elsewhere = [
+            [[node, time.encode(), n] for node, waiting in each.items() for time, n in waiting.counts.items()]
+            for each in self.pending
+        ]
         return {
             "batch": self.batch,
             "tracker": self.tracker.encode(),
             "inputs": self.inputs,
-            "pending": [
-                [
-                    [node, time.encode(), n]
-                    for node, waiting in pending.items()
-                    for time, n in waiting.counts.items()
-                ]
-                for pending in self.pending
-            ],
+            "pending": pending,
             "left": sorted(self.unfinished),
+            **({"elsewhere": [elsewhere, self.unfinished_elsewhere]} if self.hosts_some else {}),
             "unreleased": {sink: sorted(epochs) for sink, epochs in self.unreleased.items()},
             "done": self.last_released,
             "opened": self.first_epoch,
@@ -413,8 +451,10 @@ class Coordinator:
         self.tracker = Tracker.decode(plan.reach, plan.times, snapshot["tracker"])
         self.batch = snapshot["batch"]
         self.inputs = dict(snapshot["inputs"])
-        self.pending, self.pending_count = [{} for _ in range(plan.workers)], 0
-        for worker, pending in enumerate(snapshot["pending"]):
+        self._forget_workers()
+        elsewhere, self.unfinished_elsewhere = snapshot.get("elsewhere", ([], 0))
+        self.hosts_some = "elsewhere" in snapshot
+        for worker, pending in enumerate([*snapshot["pending"], elsewhere]):
             self._update_pending(worker, [(node, plan.times.decode(time), n) for node, time, n in pending])
         self.unfinished = set(snapshot["left"])
         self.unreleased = {sink: set(epochs) for sink, epochs in snapshot["unreleased"].items()}
@@ -425,3 +465,33 @@ class Coordinator:
         self.loops = Loops.of(plan)
         self.loops.restore(snapshot["loops"])
         return self
+
+
+def whole(snapshots: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The snapshot of all workers' coordinator, from those of the processes that `host` a part each."""
+    every = zip(*(snapshot["pending"] for snapshot in snapshots), strict=True)
+    return {
+        **{name: value for name, value in snapshots[0].items() if name != "elsewhere"},
+        "pending": [list(chain.from_iterable(of_worker)) for of_worker in every],  # one of them knows
+        "left": sorted({worker for snapshot in snapshots for worker in snapshot["left"]}),
+    }
+
+
+def _read(batch_id: int, rows: pa.Table) -> tuple[list[tuple[int, Report]], list[Accumulated]]:
+    """The reports in the order of workers, since Spark promises no order of rows; and those added up."""
+    items = sorted(wire.read(rows, Failure, Report, Accumulated), key=itemgetter(0))
+    for worker, item in items:
+        if isinstance(item, Failure):
+            item.throw(f"batch {batch_id}, worker {worker}")
+    reports = [(worker, item) for worker, item in items if isinstance(item, Report)]
+    return reports, [item for _, item in items if isinstance(item, Accumulated)]
+
+
+def _by_worker(rows: pa.Table, kind: type[Item]) -> pa.Table:
+    """The rows of a kind in the order of workers, in which rows of one worker keep their order."""
+    places = np.flatnonzero(wire.are(rows, kind).to_numpy(zero_copy_only=False))
+    return rows.take(pa.array(places[np.argsort(rows["worker"].to_numpy()[places], kind="stable")]))
+
+
+def _in_order(times: Iterable[Any]) -> list[Any]:
+    return sorted(times, key=lambda time: time.order_key())

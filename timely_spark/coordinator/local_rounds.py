@@ -13,9 +13,11 @@ from functools import partial
 from sys import maxsize
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.coordinator.accumulated import Accumulated
 from timely_spark.coordinator.coordinator import Coordinator
 from timely_spark.coordinator.round_result import RoundResult
 from timely_spark.errors import VertexError
@@ -23,7 +25,7 @@ from timely_spark.state.codec import Blobs
 from timely_spark.worker import wire
 from timely_spark.worker.record import Recorded
 from timely_spark.worker.round import Budget, Worker
-from timely_spark.worker.wire import ROWS, Failure, RowKind
+from timely_spark.worker.wire import ROWS, Failure, Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ class Bound:
     def allows(self, result: RoundResult) -> bool:
         """Whether the batch runs another round after the one with this result."""
         return (
-            result.rows.num_rows > 0
+            result.awake
             and result.stats["rounds"] < self.rounds
             and result.stats["bytes_in_flight"] <= self.exchanged
             and result.stats.get("bytes", 0) <= self.delivered
@@ -63,8 +65,9 @@ class Bound:
 class Share:
     """The workers that one of the processes of parallel rounds hosts: each `processes`-th one from `rank`.
 
-    Every process has a coordinator, which applies the reports of all workers. So after an exchange each
-    process knows the next header, as in Naiad's progress protocol, and none waits for a central one.
+    Every process has a coordinator, which applies the progress of all workers. So after an exchange each
+    process knows the next header, as in Naiad's progress protocol, and none waits for a central one. The
+    reports of a process are added up before they are sent, so the others apply one for each process.
     """
 
     rank: int = 0
@@ -78,32 +81,31 @@ class Share:
 
     def own(self, rows: pa.Table) -> pa.Table:
         """The rows from or for workers of this process."""
-        return rows.filter(self._of(rows, self.rank)) if self.processes > 1 else rows
-
-    def others(self, rows: pa.Table) -> pa.Table:
-        """The rows from or for workers of other processes."""
-        return rows.filter(pc.invert(self._of(rows, self.rank)))
+        if self.processes == 1:
+            return rows
+        return rows.filter(pa.array(rows.column("worker").to_numpy() % self.processes == self.rank))
 
     def exchange(self, rows: pa.Table) -> pa.Table:
-        """The rows that all processes wrote in a round, in schema `ROWS`.
+        """What this process gets of the rows that all processes wrote in a round, in schema `ROWS`.
 
-        The payload is empty in messages to workers of other processes, and in outputs of other processes.
+        Messages go to the process of their worker only, and failures to all. Outputs and reports stay, and
+        the other processes get an `Accumulated`.
         """
         if self.processes == 1:
             return rows
-        at, kind = rows.schema.get_field_index("payload"), rows.column("kind")
-        message, output = (pc.equal(kind, each.value) for each in (RowKind.MESSAGE, RowKind.OUTPUT))
-        parts = []
-        for rank in range(self.processes):
-            needless = pc.and_(message, pc.invert(self._of(rows, rank)))
-            if rank != self.rank:
-                needless = pc.or_(needless, output)
-            payload = pc.if_else(needless, pa.scalar(b""), rows.column(at))
-            parts.append(rows.set_column(at, rows.schema.field(at), payload))
+        are_messages = wire.are(rows, Message).to_numpy(zero_copy_only=False)
+        places = np.flatnonzero(are_messages)
+        to = rows.column("worker").to_numpy()[places] % self.processes
+        messages = rows.take(pa.array(places[np.argsort(to, kind="stable")]))
+        ends = np.bincount(to, minlength=self.processes).cumsum().tolist()
+        stay = rows.filter(pa.array(~are_messages))
+        added_up = wire.table([(self.rank, Accumulated.of(stay))])
+        to_all = pa.concat_tables([wire.only(stay, Failure), added_up])
+        parts = [
+            pa.concat_tables([messages.slice(start, end - start), stay if rank == self.rank else to_all])
+            for rank, (start, end) in enumerate(zip([0, *ends], ends, strict=False))
+        ]
         return pa.concat_tables(self.swap(parts))
-
-    def _of(self, rows: pa.Table, rank: int) -> pa.Array:
-        return pa.array(rows.column("worker").to_numpy() % self.processes == rank)
 
 
 def run_workers(rows: pa.Table, run: Callable[[int, pa.Table], pa.Table]) -> pa.Table:
@@ -143,10 +145,13 @@ def run_local_rounds(
             iteration of a loop, with that worker; it only looks.
 
     Returns:
-        The result of all rounds of the batch, and the hosted workers that ran, each with its new state. Rows
-        for workers that are not hosted may lack their payload, as may outputs of such workers.
+        The result of all rounds of the batch, with the rows and outputs of the hosted workers, and those of
+        them that ran, each with its new state.
     """
     plan, batch, share = coordinator.plan, coordinator.batch, share or Share()
+    if share.processes > 1:
+        coordinator.host(share.hosts)
+        result = replace(result, rows=share.own(result.rows), outputs=share.own(result.outputs))
     workers: dict[int, Worker] = {}
 
     def run(index: int, rows: pa.Table, *, after: RoundResult, limit: Budget) -> pa.Table:
@@ -163,7 +168,7 @@ def run_local_rounds(
     while bound.allows(result):
         limit = budget() or plan.budget or Budget()
         limit = replace(limit, bytes=min(limit.bytes, bound.delivered))
-        written = run_workers(share.own(result.rows), partial(run, after=result, limit=limit))
+        written = run_workers(result.rows, partial(run, after=result, limit=limit))
         result = result.then(coordinator.apply_round(batch, share.exchange(written)))
         report(result, None)
     return result, workers

@@ -36,8 +36,10 @@ def as_outputs(rows: pa.Table) -> pa.Table:
 class RoundResult:
     """The result of a round, or of all rounds of a batch."""
 
-    #: messages and headers for the next round; empty if no worker runs until there is input
+    #: messages and headers for the next round, in parallel rounds those for hosted workers
     rows: pa.Table
+    #: whether any worker runs before there is more input
+    awake: bool
     #: the next round's header, also for workers without a header row
     header: Header
     #: schema `OUTPUTS`
@@ -79,6 +81,7 @@ class RoundResult:
     def encode(self) -> dict[str, Any]:
         """The result as plain JSON, without rows, outputs, and refused rows."""
         return {
+            "awake": self.awake,
             "header": self.header.encode(),
             "released": self.released,
             "frontier": self.frontier,

@@ -55,6 +55,9 @@ class Tracker:
         self._changes: dict[tuple[int, Any], int] = {}
         #: Locations whose `arrivals` have changed since `arrived` was last called.
         self._arrived: set[int] = set()
+        #: For each epoch the number of least times in `_stamps`, without open inputs; and a heap of epochs.
+        self._epochs: dict[int, int] = {}
+        self._oldest: list[int] = []
 
     # -- counts and inputs -----------------------------------------------------------------------------------
 
@@ -82,6 +85,19 @@ class Tracker:
     def _count(self, node: int, changes: Iterable[tuple[Any, int]]) -> None:
         for time, n in _update(self._stamps, node, changes):
             self._push(node, time, n)
+            if node < 2 * self.reachability.n:
+                self._count_epoch(time.epoch, n)
+
+    def _count_epoch(self, epoch: int, n: int) -> None:
+        count = self._epochs.get(epoch, 0) + n
+        if count:
+            if epoch not in self._epochs:
+                heappush(self._oldest, epoch)
+            self._epochs[epoch] = count
+        else:
+            self._epochs.pop(epoch, None)
+        while self._oldest and self._oldest[0] not in self._epochs:
+            heappop(self._oldest)
 
     # -- propagation -----------------------------------------------------------------------------------------
 
@@ -146,9 +162,7 @@ class Tracker:
 
     def oldest(self) -> int | None:
         """The least epoch of any pointstamp, not counting open inputs."""
-        n = self.reachability.n
-        stamps = (stamps for node, stamps in self._stamps.items() if node < n)
-        return min((time.epoch for each in stamps for time in each.least), default=None)
+        return self._oldest[0] if self._oldest else None
 
     def less_equal(self, location: int, time: Any) -> bool:
         """Whether the frontier of a location has an element ``<= time``."""

@@ -44,6 +44,8 @@ class RowKind(str, Enum):
     OUTPUT = "output"
     REPORT = "report"
     FAILURE = "failure"
+    #: from a process of workers to another one: `coordinator.accumulated.Accumulated`
+    ACCUMULATED = "accumulated"
     #: of the runtime: `storage.states.State`, and `TaskResult` and `Unreachable` of `query.rounds`
     STATE = "state"
     RESULT = "result"
@@ -267,14 +269,15 @@ def read(rows: pa.Table, *types: type[T]) -> list[tuple[int, T]]:
 
 def only(rows: pa.Table, *types: type[Item]) -> pa.Table:
     """The rows of some types."""
-    return rows.filter(_are(rows, types))
+    return rows.filter(are(rows, *types))
 
 
 def without(rows: pa.Table, *types: type[Item]) -> pa.Table:
     """The rows of other types."""
-    return rows.filter(pc.invert(_are(rows, types)))
+    return rows.filter(pc.invert(are(rows, *types)))
 
 
-def _are(rows: pa.Table, types: tuple[type[Item], ...]) -> pa.Array:
+def are(rows: pa.Table, *types: type[Item]) -> pa.Array:
+    """Whether each row is of one of some types."""
     kinds = {item.kind for item in types}
     return pa.array([kind in kinds for kind in rows.column("kind").to_pylist()], pa.bool_())

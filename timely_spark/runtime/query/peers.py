@@ -221,7 +221,7 @@ class Peers:
 
 
 class _Sending:
-    """A connection to a peer: a stream of Arrow batches, in which an empty marked one ends each table."""
+    """A connection to a peer: a stream of Arrow batches, in which a marked one ends each table."""
 
     def __init__(self, connection: socket.socket, schema: pa.Schema) -> None:
         self._file = connection.makefile("wb", buffering=1 << 16)
@@ -231,9 +231,10 @@ class _Sending:
 
     def send(self, table: pa.Table) -> None:
         with self._busy:
-            for batch in table.to_batches():
+            *batches, last = table.to_batches() or [self._empty]
+            for batch in batches:
                 self._writer.write_batch(batch)
-            self._writer.write_batch(self._empty, custom_metadata=_LAST)
+            self._writer.write_batch(last, custom_metadata=_LAST)
             self._file.flush()
 
     def beat(self) -> None:

@@ -18,11 +18,12 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from timely_spark.coordinator import OUTPUTS, Bound, Coordinator, RoundResult, Share, run_local_rounds
+from timely_spark.coordinator import OUTPUTS, Bound, Coordinator, RoundResult, Share, run_local_rounds, whole
 from timely_spark.coordinator.round_result import as_outputs
 from timely_spark.errors import VertexError
 from timely_spark.runtime.query.live import live
@@ -49,7 +50,10 @@ REPLACED = 10.0
 
 @dataclass(frozen=True, slots=True)
 class TaskResult(Item):
-    """The result of a task's rounds, without rows: the encoded coordinator and `RoundResult`."""
+    """The result of a task's rounds, without rows: the encoded coordinator and `RoundResult`.
+
+    Of all tasks but the first, what `whole` needs of the coordinator.
+    """
 
     kind = RowKind.RESULT
     coordinator: dict[str, Any]
@@ -300,8 +304,10 @@ def _task(job: _Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
         try:
             with _share(job) as (share, gone):
                 result, rows = _run(job, coordinator, share)
-                encoded = ({}, {}) if share.rank else (coordinator.encode(), result.encode())
-                own = TaskResult(*encoded, gone)
+                known, encoded = coordinator.encode(), result.encode()
+                if share.rank:  # all tasks know the same, but for their workers
+                    known, encoded = {name: known[name] for name in ("pending", "left")}, {}
+                own = TaskResult(known, encoded, gone)
             out = pa.concat_tables([result.rows, _as_rows(result.outputs)])
             out = job.context.blobs.refer(f"rounds-{job.batch}-{share.rank}", out)
             out = pa.concat_tables([out, rows, wire.table([(share.rank, own)])])
@@ -343,8 +349,7 @@ def _share(job: _Job) -> Iterator[tuple[Share, list[str]]]:
 def _run(job: _Job, coordinator: Coordinator, share: Share) -> tuple[RoundResult, pa.Table]:
     """Run the rounds of the hosted workers; returns the result with their rows, and rows of their states."""
     context, blobs, rows = job.context, job.context.blobs, job.result.rows
-    own = blobs.resolve(share.own(rows))
-    start = replace(job.result, rows=pa.concat_tables([own, share.others(rows)]))
+    start = replace(job.result, rows=blobs.resolve(share.own(rows)))
     states = {index: blobs.get(state) for index, state in job.states.items() if share.hosts(index)}
     folder = context.record
     watch = None if folder is None else lambda recorded: recorded.write(folder)
@@ -358,7 +363,6 @@ def _run(job: _Job, coordinator: Coordinator, share: Share) -> tuple[RoundResult
         (index, write_state(blobs, worker, job.batch, job.states.get(index), ms=1000 * worker.seconds))
         for index, worker in workers.items()
     ]
-    result = replace(result, rows=share.own(result.rows), outputs=share.own(result.outputs))
     return result, wire.table(changed)
 
 
@@ -374,7 +378,8 @@ def _as_rows(outputs: pa.Table) -> pa.Table:
 def _decoded(job: _Job, answer: pa.Table) -> tuple[Coordinator, RoundResult]:
     for _, failure in wire.read(answer, Failure):
         failure.throw(f"batch {job.batch}")
-    first = next(item for rank, item in wire.read(answer, TaskResult) if rank == 0)
+    results = [item for _, item in sorted(wire.read(answer, TaskResult), key=itemgetter(0))]
     rows, outputs = wire.only(answer, Message, Header), as_outputs(answer)
-    result = RoundResult.decode(first.result, rows=rows, outputs=outputs)
-    return Coordinator.decode(job.context.plan, first.coordinator), result
+    result = RoundResult.decode(results[0].result, rows=rows, outputs=outputs)
+    snapshot = whole([each.coordinator for each in results])
+    return Coordinator.decode(job.context.plan, snapshot), result

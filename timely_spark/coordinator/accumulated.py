@@ -1,0 +1,82 @@
+"""`Accumulated`: the progress of a process's workers in a round, added up before it is sent to the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from timely_spark.worker import wire
+from timely_spark.worker.convergence import Convergence
+from timely_spark.worker.loops import LoopCounts
+from timely_spark.worker.wire import Item, Output, Report, RowKind
+
+if TYPE_CHECKING:
+    from typing import Self
+
+#: (location or vertex, time, number)
+Change = tuple[int, Any, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accumulated(Item):
+    """The reports of a process's workers in one of a batch's further rounds, added up.
+
+    Law: a coordinator that gets it in place of the reports computes the same frontiers, header and counts.
+    Each report is in it whole, and a coordinator applies those of all processes at once, so no decrement
+    is applied before its increment. Source: Naiad section 3.3.
+    """
+
+    kind = RowKind.ACCUMULATED
+    #: as in `Report`: the sums that are not zero
+    deltas: list[Change]
+    pending: list[Change]
+    #: the number of workers that ended their round because its budget was used up
+    left: int
+    #: (sink, epoch) of the records for sinks
+    outputs: list[tuple[str, int]]
+    #: by worker; the counts that do not tell workers apart are added up, and stand first
+    loops: list[tuple[int, LoopCounts]]
+    stats: dict[str, int]
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> Self:
+        """What the reports and outputs among the rows add up to."""
+        reports = wire.read(rows, Report)
+        stats, reached, fed = Counter[str](), dict[str, int](), Convergence()
+        for _, report in reports:
+            assert not report.ticks, "the further rounds of a batch have no input"
+            stats.update(report.stats)
+            fed.merge(Convergence.decode(report.loops.fed))
+            for loop, counter in report.loops.reached.items():
+                reached[loop] = max(counter, reached.get(loop, 0))
+        notable = [
+            (worker, LoopCounts({}, far=report.loops.far, dropped=report.loops.dropped))
+            for worker, report in reports
+            if report.loops.far or report.loops.dropped
+        ]
+        return cls(
+            deltas=_added_up(report.deltas for _, report in reports),
+            pending=_added_up(report.pending for _, report in reports),
+            left=sum(report.left > 0 for _, report in reports),
+            outputs=sorted({(output.sink, output.epoch) for _, output in wire.read(rows, Output)}),
+            loops=[(-1, LoopCounts(reached, [], [], fed.encode())), *notable],
+            stats=stats,
+        )
+
+    @classmethod
+    def _of(cls, values: dict[str, Any]) -> Self:
+        loops = [(worker, LoopCounts(**counts)) for worker, counts in values["loops"]]
+        return cls(**values | {"loops": loops})
+
+
+def _added_up(parts: Iterable[list[Change]]) -> list[Change]:
+    """The sums by place and time, without those that are zero."""
+    sums: dict[tuple[int, str], list[Any]] = {}
+    for part in parts:
+        for at, time, n in part:  # times are lists, perhaps of lists
+            sums.setdefault((at, str(time)), [time, 0])[1] += n
+    return [(at, time, n) for (at, _), (time, n) in sums.items() if n]
