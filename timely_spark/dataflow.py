@@ -14,6 +14,7 @@ from timely_spark.graph import (
     Graph,
     SchemaLike,
     Stage,
+    Suggests,
     Vertex,
     caller,
     locate_errors,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 Trigger = str | Mapping[str, Any] | None
 
 
-class Dataflow(Inputs):
+class Dataflow(Inputs, Suggests):
     """A timely dataflow: stages over streams, with nested loops, that runs as one streaming query.
 
     Building a flow runs nothing; `start` runs it on Spark, `testing.run` in this process.

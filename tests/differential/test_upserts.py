@@ -26,7 +26,7 @@ EPOCHS = st.lists(st.lists(RECORDS, max_size=6), min_size=1, max_size=5)
 
 def order(record: Any) -> Any:
     _, version, v, deleted = record
-    return [(one is not None, one) for one in (version, deleted, v)]
+    return [(one is not None, one) for one in (version, bool(deleted), v, deleted)]
 
 
 @given(epochs=EPOCHS, workers=st.sampled_from([1, 2, 3, 8]), seed=st.none() | st.integers(0, 10_000))

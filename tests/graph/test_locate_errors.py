@@ -104,6 +104,17 @@ def test_a_name_of_another_library_gives_a_suggestion(name: str, meant: str) -> 
         assert not hasattr(one, name)
 
 
+def test_groups_and_flows_suggest_names_too() -> None:
+    flow = ts.Dataflow("names")
+    for one, name, meant in (
+        (flow.input("x", "n long").group_by("n"), "agg", "aggregate"),
+        (flow, "inputs_", "input"),
+        (flow, "run", r"start\(\.\.\.\), or ts\.testing\.run"),
+    ):
+        with pytest.raises(NoSuchMethod, match=rf"errors\.py:\d+\)\nHint: did you mean .*{meant}"):
+            getattr(one, name)
+
+
 def test_protocol_lookups_find_no_suggestion() -> None:
     x = ts.Dataflow("names").input("x", "n long").distinct()
     assert copy.copy(x).name == x.name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
-from timely_spark.errors import SchemaError
+from timely_spark.errors import SchemaError, VertexError
 from timely_spark.graph import as_schema
 from timely_spark.state.keys import from_bytes
 from timely_spark.testing import Simulation, run
@@ -78,6 +79,34 @@ def test_nan_is_a_value_of_a_sum() -> None:
     flow.input("x", "v double").aggregate(total=("sum", "v")).capture("out")
 
     assert math.isnan(run(flow, {"x": [[1.0, math.nan]]})["out"].rows()[0][0][0])
+
+
+def test_infinities_are_added_up_without_a_warning() -> None:
+    flow = ts.Dataflow("infinite")
+    flow.input("x", "v double").aggregate(total=("sum", "v")).capture("out")
+
+    rows = run(flow, {"x": [[1e308, 1e308], [-math.inf]]})["out"].rows()
+    assert rows[0] == [(math.inf,)]
+    assert math.isnan(rows[1][0][0])
+
+
+def test_a_sum_of_decimals_does_not_wrap_around() -> None:
+    flow = ts.Dataflow("wrap")
+    flow.input("x", "v decimal(38,0)").aggregate(total=("sum", "v")).capture("out")
+    most, least = Decimal("9" * 38), Decimal("-" + "9" * 38)
+
+    assert run(flow, {"x": [[most, most, least, most, least]]})["out"].rows() == {0: [(most,)]}
+    with pytest.raises(VertexError, match=r"step 'aggregate'.*does not fit in precision 38"):
+        run(flow, {"x": [[most] * 4]})  # modulo 2**128 it has 38 digits
+
+
+def test_the_least_and_greatest_duration() -> None:
+    flow = ts.Dataflow("durations")
+    x = flow.input("x", pa.schema([("d", pa.duration("us"))]))
+    x.aggregate(least=("min", "d"), most=("max", "d")).capture("out")
+    day, less, none = timedelta(1), timedelta(microseconds=-1), [(None,)]
+
+    assert run(flow, {"x": [[day, less, None], none]})["out"].rows() == {0: [(less, day)], 1: [(less, day)]}
 
 
 def test_without_keys_all_records_are_one_group_and_an_empty_epoch_sends_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import pyarrow as pa
@@ -97,6 +98,21 @@ SLIPS: dict[str, tuple[Any, str]] = {
     "a number": (lambda f, x: x.aggregate(a=1), "a=1"),
     "no function": (lambda f, x: x.map("id", "n long"), "not a function"),
     "no function of batches": (lambda f, x: x.unary(None, "n long"), "unary got None, not a function"),
+    "a function of nothing": (
+        lambda f, x: x.map(lambda: 1, "n long"),
+        "map: the function takes other arguments.*it gets 1 argument: row",
+    ),
+    "a predicate of two": (lambda f, x: x.where(lambda a, b: True), "where: the function takes.*'b'"),
+    "a function of two": (lambda f, x: x.collection().flat_map(lambda a, b: [a], "n long"), "'b'"),
+    "a reducer of rows": (
+        lambda f, x: x.collection().reduce(lambda rows: rows, "n long", keys="id"),
+        "it gets 2 arguments: key, rows",
+    ),
+    "a reducer without its state": (
+        lambda f, x: x.stateful_map(lambda key, rows: ([], None), "n long", keys="id", state="m long"),
+        "it gets 3 arguments: key, rows, state",
+    ),
+    "a function of a batch alone": (lambda f, x: x.unary(lambda batch: batch, "n long"), "time, table"),
     "a vertex as a function": (
         lambda f, x: x.unary_notify(Silent(), "n long"),
         "(?s)not a function.*flow.vertex",
@@ -123,6 +139,13 @@ def test_an_error_has_the_line_and_a_hint(slip: Any, message: str) -> None:
     with pytest.raises((GraphError, SchemaError), match=r"(?s)test_mistakes\.py:\d+.*Hint: ") as caught:
         slip(flow, stream)
     assert caught.match(f"(?s){message}")
+
+
+def test_functions_that_fit_are_taken() -> None:
+    x = people()
+    for function in (str, dict, lambda row, more=1: more, lambda *_: 1, operator.attrgetter("id")):
+        x.map(function, "n long")
+    x.merge("per", keys="id", merge=pc.max_element_wise)
 
 
 def test_a_mapping_of_columns_may_be_sent() -> None:

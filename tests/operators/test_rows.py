@@ -128,6 +128,10 @@ def test_columns_may_have_any_name() -> None:
     rows = [tuple(range(1, 8))]
     result = run(flow, {"x": [rows, rows]}, workers=2)
 
+    fields = lambda row: [row["class"], row["a b"], row["é"], row["_at"], row[-1]]  # noqa: E731
+    assert out(
+        lambda x: x.select(**dict.fromkeys(names, "n")).map(lambda row: sum(fields(row)), "n long"), [2]
+    ) == [(10,)]
     assert result["distinct_out"].rows() == {0: rows, 1: []}
     assert result["min_out"].rows() == {0: [(2, 3, 4, 5, 6, 7, 1)], 1: []}
     assert result["all"].rows() == {0: [(6, 1)], 1: [(12, 1)]}

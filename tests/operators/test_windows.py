@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter, defaultdict
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
-from timely_spark.errors import GraphError, SchemaError
+from timely_spark.errors import GraphError, SchemaError, VertexError
 from timely_spark.testing import Simulation, run
 
 #: for the tests of all operators
@@ -137,6 +138,17 @@ def test_late_records_are_counted_under_the_name_of_the_step() -> None:
         simulation.run()
 
     assert simulation.result.late == {"w": 3}
+
+
+def test_an_epoch_behind_the_last_one_is_refused() -> None:
+    flow = flow_of(ts.every(5), 0)
+    for epoch, fits in ((2**61 - 1, True), (2**61, False), (2**62 - 1, False)):
+        simulation = Simulation(flow)
+        simulation.send("x", [("a", 12)], epoch=epoch)
+        simulation.close("x")
+        with contextlib.nullcontext() if fits else pytest.raises(VertexError, match=r"2\*\*61(?s:.*)Hint: "):
+            simulation.run()
+        assert any(simulation.captured["closed"].rows().values()) == fits
 
 
 def test_a_window_that_closed_leaves_the_state() -> None:

@@ -221,7 +221,7 @@ def map(
     Raises:
         GraphError: `function` cannot be called.
     """
-    check_function("map", function)
+    check_function("map", function, "row")
     result = as_schema(schema)
     return _each(collection, "map", _Each(lambda table: map_records(function, table), result), result, name)
 
@@ -256,7 +256,7 @@ def map_batches(
         GraphError: `function` cannot be called.
         VertexError: at run time: the function returns another number of rows, or another schema.
     """
-    check_function("map_batches", function)
+    check_function("map_batches", function, "table")
     result = as_schema(schema)
     return _each(collection, "map_batches", _Each(function, result), result, name)
 
@@ -289,7 +289,7 @@ def flat_map(
     Raises:
         GraphError: `function` cannot be called.
     """
-    check_function("flat_map", function)
+    check_function("flat_map", function, "row")
     result = as_schema(schema)
     return _each(collection, "flat_map", _Many(function, result), result, name)
 

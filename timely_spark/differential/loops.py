@@ -104,7 +104,7 @@ def iterate(
         GraphError: `step` is no function, or returns no collection, or one of another loop.
         SchemaError: `step` returns other columns.
     """
-    check_function("iterate", step)
+    check_function("iterate", step, "variable")
     graph = collection.index.flow.graph
     inside = graph.inside or graph.root
     outer = collection.scope.graph_scope is not inside and collection.scope.graph_scope in inside.path

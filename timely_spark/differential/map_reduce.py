@@ -64,8 +64,8 @@ def map_reduce(
         SchemaError: a key is missing, nested, or in `reduced`.
         VertexError: at run time: a function raises, or returns other columns.
     """
-    check_function("map_reduce", mapper)
-    check_function("map_reduce", reducer)
+    check_function("map_reduce", mapper, "row")
+    check_function("map_reduce", reducer, "key", "rows")
     return collection.flat_map(mapper, mapped).reduce(reducer, reduced, keys=keys, name=name)
 
 
@@ -124,8 +124,8 @@ def iterate_until(
         GraphError: an argument is no function, or returns no collection, or one of another loop.
         SchemaError: `step` returns other columns, or a column is nested.
     """
-    check_function("iterate_until", step)
-    check_function("iterate_until", converged)
+    check_function("iterate_until", step, "variable")
+    check_function("iterate_until", converged, "before", "after")
     graph = collection.index.flow.graph
     with graph.parts(collection.scope.graph_scope, name) as outside:
         scope = collection.scope.inner(name=name, max_iterations=max_iterations, on_limit=on_limit)

@@ -341,7 +341,7 @@ def threshold(
         SchemaError: a column is nested.
         VertexError: at run time: the function returns no integers, or another number of them.
     """
-    check_function("threshold", function)
+    check_function("threshold", function, "counts")
     return _threshold("threshold", collection, function, name)
 
 
@@ -390,7 +390,7 @@ def reduce(
             called ``count``.
         VertexError: at run time: the function returns rows of other columns.
     """
-    check_function("reduce", function)
+    check_function("reduce", function, "key", "rows")
     listed, results = _general("reduce", collection, schema, keys)
     return reduced("reduce", collection, PerKey(listed, function, results), list(results), name=name)
 
@@ -433,7 +433,7 @@ def reduce_batches(
             called ``count``.
         VertexError: at run time: the function returns other columns, or keys that it did not get.
     """
-    check_function("reduce_batches", function)
+    check_function("reduce_batches", function, "table")
     listed, results = _general("reduce_batches", collection, schema, keys)
     full = pa.schema([*(collection.schema.field(key) for key in listed), *results])
     return reduced("reduce_batches", collection, Batches(listed, function, full), list(results), name=name)

@@ -34,6 +34,8 @@ class Latest:
         """The changes, and the latest records."""
         # `before` comes first, and the sort is stable: a record that only comes again replaces nothing;
         # a sort in descending order has nulls last
+        flag = pc.fill_null(batch.column(_DELETES), fill_value=False)
+        batch = batch.drop_columns([_DELETES]).append_column(_DELETES, flag)
         both = pa.concat_tables([before, batch.select(before.schema.names)])
         greatest = First(self.keys, 1, tuple((column, "descending") for column in self.order))
         first, after = greatest.fold(both, group(both, self.keys))
@@ -45,7 +47,7 @@ class Latest:
 
 def _there(records: pa.Table, diff: int) -> pa.Table:
     """The records that are no deletions, as changes."""
-    there = records.filter(pc.invert(pc.coalesce(records.column(_DELETES), False))).drop_columns([_DELETES])
+    there = records.filter(pc.invert(records.column(_DELETES))).drop_columns([_DELETES])
     return there.append_column(DIFF, pa.array(np.full(there.num_rows, diff, np.int64)))
 
 

@@ -53,6 +53,8 @@ _SUGGESTIONS = {
         "schema": "dtypes printschema",
         "flow.explain()": "explain",
         "flow.start(...)": "start",
+        "start(...), or ts.testing.run(flow, ...)": "run execute",
+        "input, files, delta, table or source": "read readstream stream",
         "window(..., lateness=...); or flow.source(..., epoch='column')": "withwatermark",
         "window(column, ts.every(...)), or expire(after=...)": "tumblingwindow slidingwindow resample",
         "window(column, ts.sessions(...), keys=...)": "sessionwindow",
@@ -93,5 +95,5 @@ class Suggests:
             names = [attribute for attribute in dir(kind) if not attribute.startswith("_")]
             close = ", ".join(difflib.get_close_matches(name, names))
             meant = _SUGGESTIONS.get(name.lower().replace("_", "")) or close or f"one of {', '.join(names)}"
-            msg = f"a {kind.__name__} has no {name!r}"
+            msg = f"a{'n' if kind.__name__[0] in 'AEIOU' else ''} {kind.__name__} has no {name!r}"
             raise NoSuchMethod(msg, where=caller(), hint=f"did you mean {meant}?")

@@ -14,6 +14,7 @@ from timely_spark.errors import SchemaError
 from timely_spark.graph import (
     Partition,
     SchemaLike,
+    Suggests,
     caller,
     check_columns,
     check_given,
@@ -117,7 +118,12 @@ def _fold(values: pa.ChunkedArray, groups: Groups, function: str) -> pa.Array:
     kind = values.type
     plain = pa.types.is_integer(kind) or (pa.types.is_floating(kind) and function == "sum")
     if plain and not values.null_count:
-        return pa.array(_FOLD[function].reduceat(flat(values).to_numpy(), groups.starts), kind)
+        with np.errstate(invalid="ignore", over="ignore"):  # infinities are values
+            return pa.array(_FOLD[function].reduceat(flat(values).to_numpy(), groups.starts), kind)
+    if pa.types.is_decimal128(kind) and function == "sum":  # where too large a sum would wrap around
+        values = values.cast(pa.decimal256(76, kind.scale))
+    elif pa.types.is_duration(kind):  # Arrow compares none
+        values = values.cast(pa.int64())
     table = pa.table({"id": groups.ids, "value": values})
     table = table.group_by("id", use_threads=False).aggregate([("value", function)])
     return table.sort_by("id").column(f"value_{function}").cast(kind)
@@ -217,7 +223,7 @@ class AggregateSessions(Sessions):
         return total
 
 
-class Grouped:
+class Grouped(Suggests):
     """A stream grouped by keys, to be aggregated or reduced.
 
     Example:
@@ -246,7 +252,8 @@ class Grouped:
 
         Kinds: count (of records, or of values that are not null), sum (integers as long, floats as double),
         min, max, collect (all values as a sorted list). Null values are ignored; a key with only nulls has a
-        null sum, min, max. The last digits of a sum of doubles depend on the order of addition. A mapping
+        null sum, min, max. The last digits of a sum of doubles depend on the order of addition; a sum of
+        decimals of more than 38 digits is an error when it runs. A mapping
         names columns that cannot be keyword arguments: ``aggregate({"name": ("max", "name")})``.
 
         When a time is complete, the value of each key that changed at it is sent once; epochs are sent in

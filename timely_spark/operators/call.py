@@ -204,7 +204,7 @@ def call(
         BadArgument: `rows`, `concurrency` or `attempts` is no number of at least 1.
         GraphError: `function` is no function, `timeout` is 0, or another step has the same `record`.
     """
-    check_function("call", function)
+    check_function("call", function, "table")
     seconds: Any = timeout
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         msg = f"call: timeout={timeout!r}"

@@ -95,7 +95,7 @@ def unary(
         >>> ts.testing.run(flow, {"x": [[7], [8]]})["out"].rows()
         {0: [(0, 1)], 1: [(1, 1)]}
     """
-    check_function("unary", function)
+    check_function("unary", function, "time", "table")
     return _custom([stream], _OnRecv(function, sides=False), [schema], [by], operator="unary", name=name)[0]
 
 
@@ -120,7 +120,7 @@ def binary(
         >>> ts.testing.run(flow, {"x": [[5]], "y": [[6]]})["out"].rows()
         {0: [(0, 5), (1, 6)]}
     """
-    check_function("binary", function)
+    check_function("binary", function, "side", "time", "table")
     vertex = _OnRecv(function, sides=True)
     return _custom([stream, other], vertex, [schema], by, operator="binary", name=name)[0]
 
@@ -146,7 +146,7 @@ def unary_notify(
         >>> ts.testing.run(flow, {"x": [[7, 8], [9]]})["out"].rows()
         {0: [(2,)], 1: [(1,)]}
     """
-    check_function("unary_notify", function)
+    check_function("unary_notify", function, "time", "table")
     vertex = _OnNotify(function, (stream.schema,))
     return _custom([stream], vertex, [schema], [by], operator="unary_notify", name=name)[0]
 
@@ -172,7 +172,7 @@ def binary_notify(
         >>> ts.testing.run(flow, {"x": [[5, 6], []], "y": [[1], [2]]})["out"].rows()
         {0: [(2, 1)], 1: [(0, 1)]}
     """
-    check_function("binary_notify", function)
+    check_function("binary_notify", function, "time", "left", "right")
     vertex = _OnNotify(function, (stream.schema, other.schema))
     return _custom([stream, other], vertex, [schema], by, operator="binary_notify", name=name)[0]
 

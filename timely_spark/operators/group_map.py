@@ -259,7 +259,7 @@ def group_mapped(
     Args:
         hidden: keys that the function does not get.
     """
-    check_function(operator, function)
+    check_function(operator, function, *(("key", "rows") if operator == "reduce" else ("table",)))
     check_columns(operator, stream.schema, keys, keys=True)
     shown = [key for key in keys if key not in hidden]
     results = keyed_schema(operator, stream, shown, schema)
@@ -327,7 +327,7 @@ def stateful_map(
         SchemaError: a key is missing or nested; a column of the state is nested; or a key is in a schema.
         VertexError: at run time: the function fails, or returns no pair, or other columns.
     """
-    check_function("stateful_map", function)
+    check_function("stateful_map", function, "key", "rows", "state")
     listed = names("stateful_map", keys)
     each = KeyFunction(function, listed, as_schema(schema), as_schema(state))
     options: Any = {"keys": listed, "state": state, "expire": expire, "name": name}
@@ -386,7 +386,7 @@ def stateful_map_batches(
         SchemaError: a key is missing or nested; a column of the state is nested; or a key is in a schema.
         VertexError: at run time: the function fails, or returns no pair, other columns, or other keys.
     """
-    check_function("stateful_map_batches", function)
+    check_function("stateful_map_batches", function, "table", "states")
     listed = names("stateful_map_batches", keys)
     options: Any = {"keys": listed, "state": state, "expire": expire, "name": name}
     return _stateful("stateful_map_batches", stream, function, schema, **options)

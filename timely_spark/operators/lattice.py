@@ -231,7 +231,7 @@ def merge(
 
     Source: Naiad section 4.2; Conway et al., Logic and lattices for distributed programming, SoCC 2012.
     """
-    check_function("merge", merge)
+    check_function("merge", merge, "left", "right")
     keys = keys_and_value("merge", stream.schema, keys, value)
     columns = [*keys, value]
     outside = stream.stage.scope.parent is None

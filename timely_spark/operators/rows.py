@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import namedtuple
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -91,11 +93,21 @@ class _Batches(Stateless):
 
 
 def records(batch: pa.Table) -> Iterable[Any]:
-    """The rows of a batch as named tuples."""
-    make: Any = namedtuple  # noqa: PYI024 - the schema gives the fields
-    row = make("Row", batch.schema.names, rename=True)
+    """The rows of a batch as named tuples; `row["column"]` works for every name, as in PySpark."""
+    row = _row_type(tuple(batch.schema.names))
     columns = [column.to_pylist() for column in batch.columns]
     return (row(*values) for values in zip(*columns, strict=True))
+
+
+@lru_cache(maxsize=1000)
+def _row_type(columns: tuple[str, ...]) -> Any:
+    make: Any = namedtuple  # noqa: PYI024 - the schema gives the fields
+    places = {column: place for place, column in enumerate(columns)}
+
+    def item(row: Any, key: Any) -> Any:
+        return tuple.__getitem__(row, places[key] if isinstance(key, str) else key)
+
+    return type("Row", (make("Row", columns, rename=True),), {"__slots__": (), "__getitem__": item})
 
 
 def map_records(function: Callable[[Any], Any], batch: pa.Table) -> list[Any]:
@@ -210,14 +222,24 @@ def keys_and_value(
     return listed
 
 
-def check_function(operator: str, function: Any) -> None:
-    """Check that an argument can be called."""
+def check_function(operator: str, function: Any, *gets: str) -> None:
+    """Check that an argument can be called, with arguments that are called `gets` if they are given."""
     if not callable(function):
         msg = f"{operator} got {function!r}, not a function"
         hint = "give a function, for example a lambda."
         if isinstance(function, Vertex):
             hint = "add a vertex by flow.vertex(vertex, inputs, outputs)."
         raise GraphError(msg, where=caller(), hint=hint)
+    try:
+        takes = inspect.signature(function).bind if gets else lambda *_: None
+    except (TypeError, ValueError):  # some builtins do not tell
+        return
+    try:
+        takes(*gets)
+    except TypeError as error:
+        msg = f"{operator}: the function takes other arguments: {error}"
+        number = f"{len(gets)} argument{'s' if len(gets) > 1 else ''}"
+        raise GraphError(msg, where=caller(), hint=f"it gets {number}: {', '.join(gets)}.") from error
 
 
 @operator(Stream, also="filter")
@@ -289,7 +311,7 @@ def map(
         >>> ts.testing.run(flow, {"x": [range(3)]})["out"].rows()
         {0: [(12,), (14,), (16,)]}
     """
-    check_function("map", function)
+    check_function("map", function, "row")
     result = as_schema(schema)
     return stream.then(
         "map", [result], name=name, vertex=_Records(function, result, many=False), detail=_text(function)
@@ -317,7 +339,7 @@ def flat_map(
         >>> ts.testing.run(flow, {"lines": [["to be", "or"]]})["out"].rows()
         {0: [('be',), ('or',), ('to',)]}
     """
-    check_function("flat_map", function)
+    check_function("flat_map", function, "row")
     result = as_schema(schema)
     return stream.then(
         "flat_map", [result], name=name, vertex=_Records(function, result, many=True), detail=_text(function)
@@ -344,7 +366,7 @@ def map_batches(
         >>> ts.testing.run(flow, {"x": [["a"]]})["out"].rows()
         {0: [('A',)]}
     """
-    check_function("map_batches", function)
+    check_function("map_batches", function, "table")
     result = as_schema(schema)
     return stream.then(
         "map_batches", [result], name=name, vertex=_Batches(function, result), detail=_text(function)
@@ -372,6 +394,7 @@ def _filtered(
 def check_predicate(operator: str, stream: Stream, predicate: Any) -> None:
     """Evaluate an expression on an empty table, so that mistakes show when the graph is built."""
     if callable(predicate):
+        check_function(operator, predicate, "row")
         return
     hint = "write pc.field('n') > 1 (pyarrow.compute as pc), or lambda row: row.n > 1."
     if not isinstance(predicate, pc.Expression):

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.errors import InvalidTime
 from timely_spark.graph import (
     Partition,
     Partitioner,
@@ -83,6 +84,9 @@ class CloseWindows(BufferingVertex):
 
     def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
         """Sort out late records, store the others, and close windows."""
+        if batches[0] and time.epoch >= _LAST:
+            msg = f"epoch {time.epoch}, and the windows that are still open at the end close in epoch 2**61"
+            raise InvalidTime(msg, hint="give the input epochs below 2**61.")
         if batches[0]:
             self._arrived(time, pa.concat_tables(batches[0]))
         if time.epoch < _LAST:
@@ -232,6 +236,7 @@ def window(
         GraphError: the stream is in a loop, or the flow has times of its own kind.
         SchemaError: `on` is missing or of another type; a length does not fit it; a key is missing or nested,
             not given for sessions, or given for others; or the stream has columns of these names.
+        VertexError: when it runs: an epoch is 2**61 or greater.
     """
     lengths = Lengths.of("window", stream.schema, on, by)
     listed = names("window", keys)
