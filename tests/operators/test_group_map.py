@@ -171,7 +171,7 @@ def test_wrong_arguments_are_refused_when_the_graph_is_built(
 ) -> None:
     x = ts.Dataflow("bad").input("x", "k long, v long, many array<long>")
     with pytest.raises(error, match=rf"(?s){operator}.*test_group_map.py.*Hint: "):
-        getattr(x, operator)(total, schema, **{"keys": "k", "state": "s long"} | options)
+        getattr(x, operator)(lambda *_: None, schema, **{"keys": "k", "state": "s long"} | options)
 
 
 def test_states_are_for_times_in_order() -> None:

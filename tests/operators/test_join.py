@@ -58,6 +58,23 @@ def test_several_keys_of_which_one_is_null() -> None:
     }
 
 
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+def test_a_key_column_may_be_named_twice(how: Any) -> None:
+    left, right = [1, 2, 3], [(1, 1), (2, 1), (9, 9)]
+    flow = ts.Dataflow("twice")
+    x, y = flow.input("x", "a long"), flow.input("y", "b long, c long")
+    x.join(y, left=["a", "a"], right=["b", "c"], how=how, per="time").capture("left twice")
+    x.collection().join(y.collection(), left=["a", "a"], right=["b", "c"], how=how).capture("changes")
+    y.join(x, left=["b", "c"], right=["a", "a"], how=how, per="time").select("b").capture("right twice")
+
+    made = run(flow, {"x": [left], "y": [right]}, workers=2)
+    kept = {"left": [1, 2, 3], "anti": [2, 3]}.get(how, [1])
+    assert made["left twice"].rows() == {0: [(n,) for n in kept]}
+    assert made["changes"].rows() == {0: [(n, 1) for n in kept]}
+    kept = {"left": [1, 2, 9], "anti": [2, 9]}.get(how, [1])
+    assert made["right twice"].rows() == {0: [(n,) for n in kept]}
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_a_stream_joins_itself(workers: int) -> None:
     flow = ts.Dataflow("self")

@@ -92,6 +92,11 @@ SLIPS: dict[str, tuple[Any, str]] = {
     "on and left": (lambda f, x: x.join(x, on="id", left="id"), "on='id' and left='id'"),
     "no stream": (lambda f, x: x.join("y", "id"), "got a str, not a stream"),
     "keys": (lambda f, x: x.min("id", keys=3), "no column names"),
+    "no columns": (lambda f, x: x.select(), r"select: its records have no columns.*pc\.scalar"),
+    "no columns of an input": (
+        lambda f, x: f.input("y", pa.schema([])),
+        "y: its records have no columns",
+    ),
     "a constant": (lambda f, x: x.select(a=1), r"a=1 is neither.*pc\.scalar"),
     "a function": (lambda f, x: x.select(a=lambda row: row.id), r"Hint: map\(\)"),
     "a text": (lambda f, x: x.where("id > 3"), r"pc\.field.*lambda"),

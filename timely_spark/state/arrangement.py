@@ -263,7 +263,7 @@ class Arrangement:
                 continue
             rows = _chosen(part.table, columns).take(pa.array(low))
             if not (sure and exact(part.table, keys)):
-                known = part.table.select(list(keys)).take(pa.array(low))
+                known = part.table.select(list(dict.fromkeys(keys))).take(pa.array(low))
                 equal = same(known, probe.select(list(dict.fromkeys(on))).take(pa.array(at)), keys, on)
                 if not equal.all():
                     rows, at = rows.filter(pa.array(equal)), at[equal]
