@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from tests.test_imports import OPTIONAL
 from timely_spark.__main__ import main
 
 
@@ -19,14 +20,17 @@ def test_dir_shows_the_api_and_nothing_else() -> None:
     assert all(getattr(ts, name) is not None for name in dir(ts))
 
 
-def test_the_version_is_printed() -> None:
-    asked = [sys.executable, "-m", "timely_spark", "--version"]
-    output = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
-    assert (output.stdout, output.stderr) == (f"timely_spark {ts.__version__}\n", "")
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr() == (f"timely_spark {ts.__version__}\n", "")
 
 
 #: What takes longer to load than the package itself. Pandas is half a second on a busy machine.
-HEAVY = {"pandas", "pyspark", "pyarrow.dataset", "pyarrow.parquet", "networkx", "timely_spark.testing"}
+HEAVY = OPTIONAL | {
+    "pandas", "pyspark", "py4j", "pyarrow.dataset", "pyarrow.parquet", "timely_spark.testing", "hypothesis",
+    "pytest",
+}  # fmt: skip
 
 
 def test_the_package_loads_nothing_heavy() -> None:
