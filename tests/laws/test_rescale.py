@@ -145,10 +145,10 @@ def answers(
 # -- flows ---------------------------------------------------------------------------------------------------
 
 
-def reachability() -> ts.Dataflow:
+def reachability(epochs: Any = "manual") -> ts.Dataflow:
     flow = ts.Dataflow("reachability")
-    edges = flow.input("edges", "src long, dst long", epochs="manual")
-    roots = flow.input("roots", "node long", epochs="manual")
+    edges = flow.input("edges", "src long, dst long", epochs=epochs)
+    roots = flow.input("roots", "node long", epochs=epochs)
 
     def hop(near: ts.Stream) -> ts.Stream:
         targets = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
@@ -158,18 +158,24 @@ def reachability() -> ts.Dataflow:
     return flow
 
 
+def spread(edges: ts.Stream, *, exact: bool = False) -> Callable[[ts.Stream], tuple[ts.Stream, ts.Stream]]:
+    """The step of a loop that spreads the least labels along edges; `exact`: iterations are kept in step."""
+
+    def step(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
+        least = proposed.min("label", keys=["node"], name="least")
+        links = proposed.scope.enter(edges)
+        targets = (least.settle() if exact else least).join(links, left=["node"], right=["src"])
+        return targets.select(node="dst", label="label"), least
+
+    return step
+
+
 def components() -> ts.Dataflow:
     """Minima in a loop that are not final, and readers that wait for the final ones."""
     flow = ts.Dataflow("components")
     edges = flow.input("edges", "src long, dst long", epochs="manual")
     both = edges.concat(edges.select(src="dst", dst="src"))
-
-    def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
-        least = proposed.min("label", keys=["node"], name="least")
-        links = proposed.scope.enter(both)
-        return least.join(links, left=["node"], right=["src"]).select(node="dst", label="label"), least
-
-    labels = both.select(node="src", label="src").loop(spread)
+    labels = both.select(node="src", label="src").loop(spread(both))
     labels.to_delta("nowhere", diff="diff", name="out")
     labels.group_by("label").aggregate(nodes="count", largest=("max", "node")).capture("sizes")
     return flow
@@ -189,9 +195,8 @@ def settled() -> ts.Dataflow:
     return flow
 
 
-def nested() -> ts.Dataflow:
-    """Outer: add 100 up to 300; inner: halve until odd."""
-    flow = ts.Dataflow("nested")
+def halved(starts: ts.Stream) -> ts.Stream:
+    """Two nested loops. Outer: add 100 up to 300; inner: halve until odd."""
 
     def inner(n: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
         seen = n.distinct(name="seen")
@@ -202,9 +207,13 @@ def nested() -> ts.Dataflow:
         odd = n.loop(inner, name="inner")
         return odd.where(pc.field("n") < 300).map(lambda row: row.n + 100, "n long"), odd
 
+    return starts.loop(outer, name="outer").distinct(name="all")
+
+
+def nested() -> ts.Dataflow:
+    flow = ts.Dataflow("nested")
     pairs = flow.input("edges", "src long, dst long", epochs="manual")
-    starts = pairs.select(n=pc.add(pc.multiply(pc.field("src"), 7), pc.field("dst")))
-    starts.loop(outer, name="outer").distinct(name="all").capture("out")
+    halved(pairs.select(n=pc.add(pc.multiply(pc.field("src"), 7), pc.field("dst")))).capture("out")
     return flow
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.laws.test_rescale import halved, reachability, spread
 from timely_spark.testing import Simulation, run
 
 WORKERS = (1, 2, 3, 8)
@@ -71,25 +72,13 @@ def reached(edges: list[Any], roots: list[Any]) -> set[tuple[int]]:
     return {(node,) for node in found}
 
 
-def reachability() -> ts.Dataflow:
-    flow = ts.Dataflow("reachability")
-    edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
-
-    def hop(near: ts.Stream) -> ts.Stream:
-        targets = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
-        return targets.concat(near).distinct(name="near")
-
-    roots.loop(hop).capture("out")
-    return flow
-
-
 @FEW
 @given(EDGES, st.lists(st.lists(st.tuples(NODES), max_size=2), min_size=1, max_size=3), schedules())
 def test_reachability(edges: Epochs, roots: Epochs, schedule: Any) -> None:
     epochs = max(len(edges), len(roots))
     expected = news(lambda n: reached(upto(edges, n), upto(roots, n)), epochs)
 
-    holds(reachability(), {"edges": edges, "roots": roots}, schedule, expected)
+    holds(reachability("clock"), {"edges": edges, "roots": roots}, schedule, expected)
 
 
 def components(edges: list[Any]) -> dict[int, int]:
@@ -112,15 +101,8 @@ def labels(diff: str | None = None, *, exact: bool = False) -> ts.Dataflow:
     flow = ts.Dataflow("components")
     edges = flow.input("edges", "src long, dst long")
     both = edges.concat(edges.select(src="dst", dst="src"))
-
-    def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
-        least = proposed.min("label", keys=["node"], name="least")
-        links = proposed.scope.enter(both)
-        targets = (least.settle() if exact else least).join(links, left=["node"], right=["src"])
-        return targets.select(node="dst", label="label"), least
-
     first = both.select(node="src", label=pc.min_element_wise(pc.field("src"), pc.field("dst")))
-    leaves = first.loop(spread)
+    leaves = first.loop(spread(both, exact=exact))
     if diff is None:
         leaves.capture("out")
     else:
@@ -173,24 +155,6 @@ def test_an_earlier_epoch_is_not_hidden_by_a_later_one() -> None:
                 assert set(total.values()) <= {0, 1}
 
 
-def nested() -> ts.Dataflow:
-    """Outer: add 100 up to 300; inner: halve until odd."""
-    flow = ts.Dataflow("nested")
-
-    def inner(n: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
-        seen = n.distinct(name="seen")
-        parts = seen.branch(lambda row: row.n % 2 == 0)
-        return parts.trues.map(lambda row: row.n // 2 if row.n else 1, "n long").exchange("n"), parts.falses
-
-    def outer(n: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
-        odd = n.loop(inner, name="inner")
-        return odd.where(pc.field("n") < 300).map(lambda row: row.n + 100, "n long"), odd
-
-    out = flow.input("x", "n long").loop(outer, name="outer")
-    out.distinct(name="all").capture("out")
-    return flow
-
-
 def walked(starts: list[Any]) -> set[tuple[int]]:
     found, todo = set[int](), [n for (n,) in starts]
     seen = set[int]()
@@ -212,7 +176,10 @@ def walked(starts: list[Any]) -> set[tuple[int]]:
 @FEW
 @given(st.lists(st.lists(st.tuples(st.integers(0, 40)), max_size=3), min_size=1, max_size=3), schedules())
 def test_nested_loops(starts: Epochs, schedule: Any) -> None:
-    holds(nested(), {"x": starts}, schedule, news(lambda n: walked(upto(starts, n)), len(starts)))
+    flow = ts.Dataflow("nested")
+    halved(flow.input("x", "n long")).capture("out")
+
+    holds(flow, {"x": starts}, schedule, news(lambda n: walked(upto(starts, n)), len(starts)))
 
 
 # -- joins and aggregates ------------------------------------------------------------------------------------
