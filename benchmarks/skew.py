@@ -4,6 +4,7 @@
 epoch with all records, by its critical path: the slowest worker of each round, summed up, as on a cluster
 with a core per worker (`scaling`). "work" is the time of all workers, as on one core. "changes" is the work
 of an epoch of 1,000 more records; half of them have the hot key, with half of the load before them.
+The lines "skew=[0]" name the hot key, also in their baseline, which has none.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from benchmarks.scaling import Path, simulated
 
 WORKERS = 8
 CHANGES = 5
+HOT = [0]
 
 
 def streams(step: Callable[[ts.Stream], ts.Stream]) -> Callable[[], ts.Dataflow]:
@@ -47,7 +49,15 @@ CASES: dict[str, Callable[[], ts.Dataflow]] = {
     "stream min": streams(lambda x: x.min("v", keys=["k"])),
     "stream distinct": streams(lambda x: x.select("k").distinct()),
     "stream top_k": streams(lambda x: x.top_k(3, "v", keys="k")),
+    "min, skew=[0]": collections(lambda x: x.min("v", keys="k", skew=HOT)),
+    "top_k, skew=[0]": collections(lambda x: x.top_k(3, "v", keys="k", skew=HOT)),
+    "arranged count, skew=[0]": collections(lambda x: x.arrange("k", skew=HOT).count(keys="k")),
     "join": collections(lambda x: x.join(x.select("k").distinct(), on="k")),
+    "join, skew=[0]": collections(lambda x: x.join(x.select("k").distinct(), on="k", skew=HOT)),
+    "arranged join": collections(lambda x: x.arrange("k").join(x.select("k").distinct(), on="k")),
+    "arranged join, skew=[0]": collections(
+        lambda x: x.arrange("k", skew=HOT).join(x.select("k").distinct(), on="k")
+    ),
     "broadcast_join": collections(lambda x: x.broadcast_join(x.select("k").distinct(), on="k")),
 }
 

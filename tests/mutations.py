@@ -336,7 +336,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         "compiler/compile.py",
         ["tests/compiler/test_plan.py", "tests/laws/test_schedules.py", "tests/test_counts.py"],
         [
-            ("if need.broadcast or not self._partitioned(edge.source, need):", "if need.broadcast:"),
+            ("if need.copies or not self._partitioned(edge.source, need):", "if need.broadcast:"),
             (
                 "for i, scope in enumerate(stage.scope.path[1:]) if scope not in counted",
                 "for i, scope in enumerate(stage.scope.path[1:])",
@@ -495,12 +495,37 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
     ),
     (
         "differential/joins.py",
-        ["tests/differential/test_cases.py", "tests/differential/test_law.py"],
+        [
+            "tests/differential/test_cases.py",
+            "tests/differential/test_law.py",
+            "tests/differential/test_skew.py",
+        ],
         [
             (
                 "unmet = numbers(found, SEQUENCE) < numbers(mine, SEQUENCE)",
                 "unmet = numbers(found, SEQUENCE) <= numbers(mine, SEQUENCE)",
-            )
+            ),
+            ("for sides in stored[1:]:", "for sides in stored:"),
+            ("guarantees=keys[0] if hot is None else None", "guarantees=keys[0]"),
+        ],
+    ),
+    (
+        "differential/skew.py",
+        ["tests/differential/test_skew.py"],
+        [
+            ("others = batch.filter(pa.array(~hot)) if hot.any() else batch", "others = batch"),
+            (
+                "hashes(rows, self.skew.spread) % np.uint64(SALTS)",
+                "hashes(rows, self.keys) % np.uint64(SALTS)",
+            ),
+        ],
+    ),
+    (
+        "differential/reduce.py",
+        ["tests/differential/test_reduce.py"],
+        [
+            ("left[rest] = False", "pass"),
+            ("many = self._records.at_most(each, keys) > _MANY", "many = groups.sizes < 0"),
         ],
     ),
     (
@@ -509,12 +534,14 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             "tests/differential/test_cases.py",
             "tests/differential/test_values.py",
             "tests/differential/test_law.py",
+            "tests/differential/test_reduce.py",
             "timely_spark/differential/reductions.py",
         ],
         [
             ("(np.maximum if self.greatest else np.minimum).reduceat", "np.minimum.reduceat"),
             ("replaced(inputs, DIFF, np.minimum(counts, left))", "replaced(inputs, DIFF, counts)"),
             ("return counts > 0\n", "return counts != 0\n"),
+            ("_true(equal) & (numbers(changes, DIFF) > 0)", "_true(equal)"),
         ],
     ),
     (

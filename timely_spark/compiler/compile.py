@@ -117,7 +117,7 @@ class _Compiler:
         return at_sources
 
     def _require(self, edge: Edge, need: Partition) -> None:
-        if need.broadcast or not self._partitioned(edge.source, need):
+        if need.copies or not self._partitioned(edge.source, need):
             self.exchanged[edge.index] = need
         else:
             self.elided[edge.index] = need

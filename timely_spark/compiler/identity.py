@@ -64,8 +64,8 @@ def _stage(plan: Plan, stage: Stage, inputs: list[Edge]) -> dict[str, Any]:
 def _exchange(exchange: Partition | None) -> list[str] | str | None:
     if exchange is None:
         return None
-    plain = not exchange.computed and exchange.workers is None
-    return list(exchange.columns) if plain and not exchange.broadcast else str(exchange)
+    plain = exchange == Partition(exchange.columns)
+    return list(exchange.columns) if plain else str(exchange)
 
 
 def _partitioning(partition: Partition | None) -> str:

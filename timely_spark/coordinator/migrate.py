@@ -368,7 +368,11 @@ class _Migrator:
         """Records of an input for each worker; `exchange`: the partitioning of messages in flight."""
         workers, empty = self.plan.workers, table.slice(0, 0)
         by = exchange[0] if exchange else self.plan.partitioning.get((node.name, input_))
-        if (by is not None and by.broadcast) or (by is None and workers > 1):
+        unknown = workers > 1 if by is None else by.broadcast
+        if by is not None and by.skew is not None and noun == "batches":
+            # what was queued has sequence numbers of one worker, with which a join compares others
+            unknown = by.copies or not exchange
+        if unknown:
             self._refuse_unknown_partitioning(node, noun, input_, by)
             return [empty] * workers
         numbered = partitioned(table, by or ANYWHERE, workers)
@@ -377,7 +381,9 @@ class _Migrator:
     def _refuse_unknown_partitioning(self, node: Node, noun: str, input_: int, by: Partition | None) -> None:
         why = (
             "every worker has a copy of them"
-            if by is not None and by.broadcast
+            if by is not None and by.copies
+            else "records of hot keys are on any worker"
+            if by is not None
             else "steps before it do not say which columns they preserve"
         )
         text = (

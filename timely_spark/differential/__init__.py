@@ -7,6 +7,7 @@ found and imported here.
 - `linear`: operators that treat each change independently, and `consolidate`.
 - `joins`, `reductions`, `reducers`: operators that keep a trace of changes at partially ordered times.
 - `arranged`: shared arrangements.
+- `skew`: hot keys, which are spread over all workers.
 - `loops`: iteration.
 - `delta_queries`, `prefixes`: `wcoj`, joins of many relations at once.
 - `outputs`: how changes leave the flow.

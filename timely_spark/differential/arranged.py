@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from timely_spark.differential.collections import Collection
+from timely_spark.differential.skew import hot_keys
 from timely_spark.differential.trace import SEQUENCE, insert
 from timely_spark.errors import SchemaError, StateError
 from timely_spark.graph import (
@@ -58,7 +59,10 @@ class Arrange(Vertex):
         )
 
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
-        """Keep sequence numbers: those of one key are from one worker, and new ones are greater than all."""
+        """Keep sequence numbers: those of one key are from one worker, and new ones are greater than all.
+
+        A hot key has those of several workers. Nothing of it is on its way to a reader: that is refused.
+        """
         last = max(state.get("sequence", 0) for state in states)
         epochs = [item for state in states for item in state.get("first", {}).items()]
         first = {epoch: min(one for at, one in epochs if at == epoch) for epoch, _ in epochs}
@@ -92,7 +96,13 @@ def key_columns(operator: str, schema: pa.Schema, columns: str | Sequence[str]) 
 
 
 @operator(Collection)
-def arrange(collection: Collection, keys: str | Sequence[str], *, name: str | None = None) -> Collection:
+def arrange(
+    collection: Collection,
+    keys: str | Sequence[str],
+    *,
+    skew: Iterable[Any] | None = None,
+    name: str | None = None,
+) -> Collection:
     """Index a collection by key, in one arrangement that many operators share.
 
     The records stay the same. A join or reduction by exactly these keys (the default of a reduction) reads
@@ -102,8 +112,12 @@ def arrange(collection: Collection, keys: str | Sequence[str], *, name: str | No
 
     Args:
         keys: the key columns, in the order in which readers name them.
+        skew: hot keys, of several columns tuples: their records are spread over all workers, by H of whole
+            records, and what joins them goes to every worker. A join reads the arrangement, a reduction does
+            not: it brings what it needs of a key to one worker (`count`, `sum` and `mean` of whole numbers:
+            partial results; `min`, `max`, `top_k`: those of parts of the key; others: all records).
 
-    **Columns:** out as in; keys may not be nested.
+    **Columns:** out as in; keys may not be nested, and with `skew` no column.
 
     Example:
         >>> import timely_spark as ts
@@ -117,9 +131,10 @@ def arrange(collection: Collection, keys: str | Sequence[str], *, name: str | No
         ({0: [(1, 2, 1), (1, 3, 1)]}, {0: [(1, 2, 1)]})
 
     Raises:
-        SchemaError: there are no keys, or one is missing, nested, or named twice.
+        SchemaError: there are no keys, or one is missing, nested, or named twice; or `skew` lists no keys.
     """
     listed = key_columns("arrange", collection.schema, keys)
+    hot = hot_keys("arrange", collection.schema, listed, skew)
     stream = collection.stream
     arranged = stream.then(
         "arrange",
@@ -127,9 +142,9 @@ def arrange(collection: Collection, keys: str | Sequence[str], *, name: str | No
         name=name,
         own=(SEQUENCE,),
         vertex=Arrange(listed),
-        requires=[Partition(listed)],
+        requires=[Partition(listed, skew=hot)],
         guarantees=listed,
         detail=", ".join(listed),
         parameters={"keys": list(listed)},
     )[0]
-    return collection.like(arranged, listed)
+    return collection.like(arranged, listed, skew=hot)

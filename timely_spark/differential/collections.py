@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from timely_spark.differential.trace import DIFF, SEQUENCE
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Suggests, caller, check_given, composed, describe, locate_errors
+from timely_spark.graph import Skew, Suggests, caller, check_given, composed, describe, locate_errors
 from timely_spark.operators.rows import computed
 from timely_spark.show.table import schema_table
 from timely_spark.streams import Scope, Stream
@@ -29,8 +29,8 @@ class Collection(CollectionMethods):
     inputs may insert and delete records at any time.
 
     Made by `Stream.collection` and by operators on collections, whose argument `name` is that of `Stream`'s
-    operators. `index`, `keys`, `once`, `like`, `check` and `together` are for writing operators. Source:
-    McSherry et al., Differential dataflow, CIDR 2013.
+    operators. `index`, `keys`, `skew`, `once`, `like`, `check` and `together` are for writing operators.
+    Source: McSherry et al., Differential dataflow, CIDR 2013.
 
     **Columns:** `schema` has the records' columns; `stream` these, then `DIFF`, a long: the change of the
     record's multiplicity from the change's time on.
@@ -44,13 +44,22 @@ class Collection(CollectionMethods):
         {0: [(1, 2, 1)], 1: [(1, 1, 1), (1, 2, -1)]}
     """
 
-    __slots__ = ("_plain", "index", "keys", "once")
+    __slots__ = ("_plain", "index", "keys", "once", "skew")
 
-    def __init__(self, stream: Stream, keys: tuple[str, ...] | None = None, *, once: bool = False) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        keys: tuple[str, ...] | None = None,
+        *,
+        once: bool = False,
+        skew: Skew | None = None,
+    ) -> None:
         #: whether each time's changes are consolidated
         self.once = once
         #: the columns by which it is arranged; None: it is not
         self.keys = keys
+        #: the hot keys of the arrangement, whose records are on all workers
+        self.skew = skew
         #: the output of its step; that of an arrangement also has sequence numbers
         self.index = stream
         self._plain = stream if keys is None else None
@@ -76,13 +85,21 @@ class Collection(CollectionMethods):
         """The loop context of the collection."""
         return self.index.scope
 
-    def like(self, stream: Stream, keys: tuple[str, ...] | None = None, *, once: bool = False) -> Collection:
+    def like(
+        self,
+        stream: Stream,
+        keys: tuple[str, ...] | None = None,
+        *,
+        once: bool = False,
+        skew: Skew | None = None,
+    ) -> Collection:
         """A collection of the changes that an operator's step sends. For writing operators.
 
         Args:
             stream: the changes.
             keys: the columns by which they are arranged, if `stream` is the output of an `Arrange`.
             once: whether the step consolidates each time's changes.
+            skew: the hot keys of the arrangement.
 
         **Columns:** in: the records', then `DIFF`; of an arrangement also the sequence number.
 
@@ -95,7 +112,7 @@ class Collection(CollectionMethods):
         Raises:
             SchemaError: the only column is `DIFF`.
         """
-        return Collection(stream, keys, once=once)
+        return Collection(stream, keys, once=once, skew=skew)
 
     def enter(self, scope: Scope, *, name: str | None = None) -> Collection:
         """This collection inside a loop, unchanged by its iterations.
@@ -116,7 +133,7 @@ class Collection(CollectionMethods):
             GraphError: `scope` is not inside the collection's.
         """
         check_product_order("enter", scope)
-        return Collection(scope.enter(self.index, name=name), self.keys)
+        return Collection(scope.enter(self.index, name=name), self.keys, skew=self.skew)
 
     def variable(self, scope: Scope, *, name: str | None = None) -> CollectionVariable:
         """A loop variable with this initial value; `set` must define its next value.

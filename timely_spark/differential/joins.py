@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -10,13 +10,25 @@ import pyarrow.compute as pc
 
 from timely_spark.differential.arranged import index_of, numbered
 from timely_spark.differential.collections import Collection
+from timely_spark.differential.skew import hot_keys
 from timely_spark.differential.trace import DIFF, SEQUENCE, consolidate, consolidation, insert, numbers
-from timely_spark.graph import Partition, check_columns, composed, operator
+from timely_spark.errors import GraphError
+from timely_spark.graph import (
+    Partition,
+    Partitioner,
+    Skew,
+    States,
+    caller,
+    check_columns,
+    composed,
+    operator,
+)
 from timely_spark.operators.join import How, Join, Keys, check_how, matching_keys, other_columns
 from timely_spark.operators.rows import computed
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.history import by_join, times_of
-from timely_spark.state.keys import Indices
+from timely_spark.state.keys import Indices, hashes, is_hot
+from timely_spark.state.partitioning import repartition
 
 Columns = str | Sequence[str] | None
 
@@ -25,13 +37,24 @@ class JoinChanges(Join):
     """A join of changes: the multiplicities of two changes are multiplied.
 
     At most one side reads the trace of an `Arrange` before it; the other keeps a trace of its own.
+
+    The records of hot keys of one side are anywhere. Each worker has a copy of those of the other side.
     """
 
     reads_time = True
     needs_frontier = True
 
-    def __init__(self, on: Keys, columns: Sequence[str], shared: int | None) -> None:
+    def __init__(
+        self,
+        on: Keys,
+        columns: Sequence[str],
+        shared: int | None,
+        *,
+        skew: Skew | None = None,
+        copied: int = 1,
+    ) -> None:
         super().__init__(on, columns)
+        self.skew, self.copied = skew, copied
         #: the side that reads the trace of an `Arrange`
         self.shared = shared
         #: the compaction frontier, and what readers had received of the shared trace, as of the last change
@@ -70,6 +93,17 @@ class JoinChanges(Join):
             self._merge(side)
         return {"sides": self.sides} if any(map(len, self.sides)) else {}
 
+    def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
+        """As of any keyed state; of the equal copies of a record one is partitioned: to all new workers."""
+        stored = [[*state["sides"]] for state in states if "sides" in state]
+        if self.skew is not None:
+            keys = self.on[self.copied]
+            for sides in stored[1:]:
+                batches = sides[self.copied].batches()
+                cold = [rows.filter(pa.array(~is_hot(hashes(rows, keys), self.skew))) for rows in batches]
+                sides[self.copied] = Arrangement(keys, cold)
+        return repartition(self, [{"sides": sides} for sides in stored], workers, partition)
+
     def send_pairs(self, edge: int, time: Any, mine: pa.Table, probe: Indices, found: pa.Table) -> None:
         """Send the products of the changes."""
         if edge == self.shared:  # the others were matched when they arrived at this join
@@ -92,6 +126,7 @@ def join(
     left: Columns = None,
     right: Columns = None,
     how: How = "inner",
+    skew: Iterable[Any] | None = None,
     name: str | None = None,
 ) -> Collection:
     """Every pair of records with equal keys; multiplicities multiply. A null key joins nothing.
@@ -113,6 +148,10 @@ def join(
         right: as many of the right side, of the same types (integers of any width).
         how: "inner"; "left", "right" or "outer" to keep unmatched records of the left side, the right side
             or both; "semi" for `semijoin`, "anti" for `antijoin`.
+        skew: keys that very many records of this side have, of several columns tuples; as in the hint
+            ``skew`` of Spark SQL on Databricks. The records of these keys are spread over all workers, by H
+            of whole records, and those of `other` with these keys go to every worker. If this side is
+            arranged by the keys, give it to `arrange`.
 
     **Columns:** out: all of the left, then those of the right that are no keys, null in records that match
     nothing; the keys are those of the side that has the record. For "semi" and "anti" those of the left.
@@ -134,23 +173,23 @@ def join(
     Raises:
         GraphError: `other` is no collection, or of another flow, or in a loop that is not around this one's.
         SchemaError: keys are missing or differ in number or type, both sides have another column of the same
-            name, or `how` is unknown.
+            name, `how` is unknown, or `skew` lists no keys.
     """
     keys = _keys("join", collection, other, on=on, left=left, right=right)
     check_how("join", how, collection.schema, other.schema, keys)
     if how == "semi":
-        return _semijoin("join", collection, other, keys, unique=False, name=name)
+        return _semijoin("join", collection, other, keys, unique=False, skew=skew, name=name)
     if how == "anti":
-        return _antijoin("join", collection, other, keys, unique=False, name=name)
+        return _antijoin("join", collection, other, keys, unique=False, skew=skew, name=name)
     extra = other_columns("join", collection.schema, other.schema, keys[1])
     if how == "inner":
-        return _join("join", collection, other, keys, extra=extra, name=name)
-    pairs, alone = _join("join", collection, other, keys, extra=extra, name=None), []
+        return _join("join", collection, other, keys, extra=extra, skew=skew, name=name)
+    pairs, alone = _join("join", collection, other, keys, extra=extra, skew=skew, name=None), []
     if how in {"left", "outer"}:
-        ours = _antijoin("join", collection, other, keys, unique=False, name=None)
+        ours = _antijoin("join", collection, other, keys, unique=False, skew=skew, name=None)
         alone.append(padded(ours, {column: column for column in collection.schema.names}, pairs.schema))
     if how in {"right", "outer"}:
-        theirs = _antijoin("join", other, collection, (keys[1], keys[0]), unique=False, name=None)
+        theirs = _antijoin("join", other, collection, keys[::-1], unique=False, skew=None, name=None)
         columns = {column: column for column in extra} | dict(zip(*keys, strict=True))
         alone.append(padded(theirs, columns, pairs.schema))
     return pairs.concat(*alone, name=name)
@@ -173,6 +212,7 @@ def semijoin(
     left: Columns = None,
     right: Columns = None,
     unique: bool = False,
+    skew: Iterable[Any] | None = None,
     name: str | None = None,
 ) -> Collection:
     """The records whose key the other side has, with their multiplicities: SQL's ``LEFT SEMI JOIN``.
@@ -184,6 +224,7 @@ def semijoin(
         other: the collection of keys; from an outer scope it enters this one.
         on: the keys; or left and right, as for `join`.
         unique: the other side never has a key twice, so `distinct` is not needed.
+        skew: hot keys, as for `join`.
 
     **Columns:** out as in.
 
@@ -202,7 +243,7 @@ def semijoin(
         SchemaError: keys are missing or differ in number or type.
     """
     keys = _keys("semijoin", collection, other, on=on, left=left, right=right)
-    return _semijoin("semijoin", collection, other, keys, unique=unique, name=name)
+    return _semijoin("semijoin", collection, other, keys, unique=unique, skew=skew, name=name)
 
 
 @operator(Collection)
@@ -215,6 +256,7 @@ def antijoin(
     left: Columns = None,
     right: Columns = None,
     unique: bool = False,
+    skew: Iterable[Any] | None = None,
     name: str | None = None,
 ) -> Collection:
     """The records whose key the other side does not have: SQL's ``LEFT ANTI JOIN``.
@@ -237,22 +279,36 @@ def antijoin(
         SchemaError: keys are missing or differ in number or type.
     """
     keys = _keys("antijoin", collection, other, on=on, left=left, right=right)
-    return _antijoin("antijoin", collection, other, keys, unique=unique, name=name)
+    return _antijoin("antijoin", collection, other, keys, unique=unique, skew=skew, name=name)
 
 
 def _antijoin(
-    operator: str, collection: Collection, other: Collection, keys: Keys, *, unique: bool, name: str | None
+    operator: str,
+    collection: Collection,
+    other: Collection,
+    keys: Keys,
+    *,
+    unique: bool,
+    skew: Iterable[Any] | None,
+    name: str | None,
 ) -> Collection:
-    without = _semijoin(operator, collection, other, keys, unique=unique, name=name)
+    without = _semijoin(operator, collection, other, keys, unique=unique, skew=skew, name=name)
     return collection.concat(without.negate())
 
 
 def _semijoin(
-    operator: str, collection: Collection, other: Collection, keys: Keys, *, unique: bool, name: str | None
+    operator: str,
+    collection: Collection,
+    other: Collection,
+    keys: Keys,
+    *,
+    unique: bool,
+    skew: Iterable[Any] | None,
+    name: str | None,
 ) -> Collection:
     if not unique:
         other = other.select(*keys[1]).distinct()
-    return _join(operator, collection, other, keys, name=name)
+    return _join(operator, collection, other, keys, skew=skew, name=name)
 
 
 def _join(
@@ -262,29 +318,55 @@ def _join(
     keys: Keys,
     *,
     extra: Sequence[str] = (),
+    skew: Iterable[Any] | None,
     name: str | None,
 ) -> Collection:
     sides = collection.together(operator, other)
     for side in sides:
         check_columns(operator, side.schema, side.schema.names, keys=True)
     indexed = [side.keys == on for side, on in zip(sides, keys, strict=True)]
-    shared = 1 if indexed[1] else 0 if indexed[0] else None
+    hot, spread = _hot_side(operator, sides, keys, indexed, skew)
+    if hot is None:
+        shared = 1 if indexed[1] else 0 if indexed[0] else None
+        parted = [Partition(on) for on in keys]
+    else:  # an arrangement without copies of hot keys does not serve
+        shared = spread if indexed[spread] else None
+        parted = [Partition(on, skew=hot if i == spread else hot.copied) for i, on in enumerate(keys)]
     streams = [side.index if i == shared else side.stream for i, side in enumerate(sides)]
     fields = [*collection.schema, *(other.schema.field(column) for column in extra)]
     schema = pa.schema([*fields, pa.field(DIFF, pa.int64())])
+    columns = [field.name for field in fields]
     return collection.like(
         streams[0].then(
             operator,
             [schema],
             others=[streams[1]],
             name=name,
-            vertex=JoinChanges(keys, [field.name for field in fields], shared),
-            requires=[Partition(keys[0]), Partition(keys[1])],
-            guarantees=keys[0],
+            vertex=JoinChanges(keys, columns, shared, skew=hot, copied=1 - spread),
+            requires=parted,
+            guarantees=keys[0] if hot is None else None,
             detail=" and ".join(a if a == b else f"{a} = {b}" for a, b in zip(*keys, strict=True)),
             parameters={"on": [list(side) for side in keys]},
         )[0]
     )
+
+
+def _hot_side(
+    operator: str,
+    sides: Sequence[Collection],
+    keys: Keys,
+    indexed: Sequence[bool],
+    skew: Iterable[Any] | None,
+) -> tuple[Skew | None, int]:
+    """The hot keys of a join, and the side whose records of these are spread."""
+    given = hot_keys(operator, sides[0].schema, keys[0], skew)
+    arranged = [side.skew if index else None for side, index in zip(sides, indexed, strict=True)]
+    if given is not None and (indexed[0] or arranged[1] is not None):
+        which = "left side is arranged by the keys" if indexed[0] else "right side is arranged with hot keys"
+        msg = f"{operator}: skew=({given.shown}), and the {which}"
+        hint = "give skew= to arrange; one side's records of hot keys are spread, and the other's are copied."
+        raise GraphError(msg, where=caller(), hint=hint)
+    return (arranged[1], 1) if arranged[1] is not None else (given or arranged[0], 0)
 
 
 def _keys(

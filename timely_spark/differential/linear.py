@@ -387,6 +387,8 @@ def partition_columns(graph: Graph, stage: Stage) -> tuple[str, ...] | None:
 
     Equal records are then on one worker, so consolidating needs no exchange.
     """
+    if stage.guaranteed is not None and stage.guaranteed.skew is not None:
+        return None
     if stage.guarantees is not None or stage.kind is Kind.FEEDBACK:
         return stage.guarantees
     inputs = graph.into(stage)

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from timely_spark.differential.arranged import index_of
-from timely_spark.differential.reducers import Logic
+from timely_spark.differential.reducers import GROUP, Logic
 from timely_spark.differential.trace import check_since, consolidate, consolidation, narrowed
 from timely_spark.differential.working import HasNulls, Side, Values, WorkingSet
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
-from timely_spark.state.history import stamped
-from timely_spark.state.keys import FEW
+from timely_spark.state.history import stamped, times_of
+from timely_spark.state.keys import FEW, group
+
+#: keys with more records than these are looked at before their records are read
+_MANY = 1 << 8
 
 
 class Reduce(BufferingVertex):
@@ -60,6 +64,8 @@ class Reduce(BufferingVertex):
         if self.shared or self._work is None or self._work.context != time.encode()[:-1]:
             self._leave_context()
         (arrived,) = batches
+        if arrived and self.logic.settles and len(time.encode()) == 1:  # all records are of earlier times
+            arrived = self._unsettled(time, pa.concat_tables(arrived))
         keys = [table.select(list(self.logic.keys)) for table in arrived] + self.interesting.pop(time, [])
         added = pa.concat_tables(arrived) if arrived and not self.shared else None
         try:
@@ -74,8 +80,7 @@ class Reduce(BufferingVertex):
     def _at(self, time: Any, keys: list[pa.Table], added: pa.Table | None) -> pa.Table | None:
         """The changes of the results at a time."""
         if self._work is None:
-            history = index_of(self._context, 0).state if self.shared else self.input
-            records, results = (Side(one, Values(plain=self._plain)) for one in (history, self.output))
+            records, results = (Side(one, Values(plain=self._plain)) for one in (self._records, self.output))
             self._work = WorkingSet(self.logic, time, records, results, indexed=self.shared)
         work = self._work
         if added is not None:
@@ -87,6 +92,40 @@ class Reduce(BufferingVertex):
         for iteration in work.requests():
             self.notify_at(self._context.times.decode([*work.context, iteration]))
         return changed
+
+    def _unsettled(self, time: Any, arrived: pa.Table) -> list[pa.Table]:
+        """The changes without those of keys with many records whose results cannot change.
+
+        So a change of such a key costs no look at its records, unless it concerns the results.
+        """
+        keys = list(self.logic.keys)
+        groups = group(arrived, keys)
+        each = arrived.select(keys).take(pa.array(groups.firsts))
+        many = self._records.at_most(each, keys) > _MANY
+        if not many.any():
+            return [arrived]
+        self._leave_context()
+        which, found = self.output.matches(each.filter(pa.array(many)), keys)
+        if not len(which):
+            return [arrived]
+        results = times_of(found, 1)[1].drop_columns(keys).add_column(0, GROUP, pa.array(which))
+        rows = many[groups.of].nonzero()[0]
+        of = (many.cumsum() - 1)[groups.of[rows]]
+        changes = arrived.take(pa.array(rows))
+        changes = self.logic.partial(changes) if self.shared else changes
+        changes = changes.drop_columns(keys).add_column(0, GROUP, pa.array(of))
+        unsettled = np.bincount(of, ~self.logic.settled(consolidate(results), changes)) > 0
+        rest = rows[~unsettled[of]]
+        if not self.shared:
+            trace = stamped(arrived.take(pa.array(rest)), time)
+            self.input.insert(narrowed(trace), compact=consolidation(self._since))
+        left = np.ones(arrived.num_rows, np.bool_)
+        left[rest] = False
+        return [arrived.filter(pa.array(left))] if left.any() else []
+
+    @property
+    def _records(self) -> Arrangement:
+        return index_of(self._context, 0).state if self.shared else self.input
 
     def _add_interesting(self, interesting: list[tuple[list[int], pa.Table]]) -> None:
         for moment, keys in interesting:

@@ -16,7 +16,7 @@ from timely_spark.errors import RecordError, SchemaError
 from timely_spark.graph import as_table
 from timely_spark.operators.rows import records
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.keys import flat, run_starts
+from timely_spark.state.keys import Mask, flat, run_starts
 
 GROUP = "__timely_group"
 """The column with a number for each key of a call; rows are sorted by it."""
@@ -43,6 +43,19 @@ class Logic:
         """
         raise NotImplementedError
 
+    @property
+    def settles(self) -> bool:
+        """Whether there is `settled`."""
+        return type(self).settled is not Logic.settled
+
+    def settled(self, results: pa.Table, changes: pa.Table) -> Mask:
+        """The changes that change no result, whatever the other records of their keys.
+
+        **Columns:** `results`: `GROUP`, the present results, `DIFF`, consolidated. `changes`: `GROUP`, then
+        the columns of `partial` without the keys.
+        """
+        raise NotImplementedError
+
     def numbered(self, rows: Rows, values: list[pa.Field]) -> tuple[Rows, list[pa.Field]] | None:
         """As `results` with each key, for rows whose values are integers; None: only `results` can.
 
@@ -65,6 +78,25 @@ def _positive(inputs: pa.Table) -> pa.Table:
     """The records of positive multiplicity."""
     counts = numbers(inputs, DIFF)
     return inputs if (counts > 0).all() else inputs.filter(pa.array(counts > 0))
+
+
+def _beyond(last: pa.Table, changes: pa.Table, value: str, *, descending: bool) -> tuple[pa.Array, pa.Array]:
+    """Whether values come after the last result of their group, or equal it; null: there is none.
+
+    **Columns:** `last`: `GROUP`, each once, and `value`.
+    """
+    groups, values, bounds = numbers(changes, GROUP), flat(changes.column(value)), flat(last.column(value))
+    at = np.full(max(groups.max(initial=0), numbers(last, GROUP).max(initial=0)) + 1, -1, np.int64)
+    at[numbers(last, GROUP)] = np.arange(last.num_rows)
+    bounds = bounds.take(pa.array(at[groups], mask=at[groups] < 0))
+    if pa.types.is_boolean(bounds.type):  # which Arrow does not compare
+        values, bounds = values.cast(pa.int8()), bounds.cast(pa.int8())
+    return (pc.less if descending else pc.greater)(values, bounds), pc.equal(values, bounds)
+
+
+def _true(mask: Any) -> Mask:
+    found: Mask = flat(pc.fill_null(mask, fill_value=False)).to_numpy(zero_copy_only=False)
+    return found
 
 
 def _ones(n: int) -> pa.Array:
@@ -194,6 +226,11 @@ class Extreme(Logic):
         groups = inputs.column(GROUP).take(starts)
         return pa.table({GROUP: groups, self.value: best, DIFF: _ones(len(starts))})
 
+    def settled(self, results: pa.Table, changes: pa.Table) -> Mask:
+        """Of keys with a result: worse values, and more of the same value."""
+        beyond, equal = _beyond(results, changes, self.value, descending=self.greatest)
+        return _true(beyond) | (_true(equal) & (numbers(changes, DIFF) > 0))
+
     def numbered(self, rows: Rows, values: list[pa.Field]) -> tuple[Rows, list[pa.Field]]:
         """The first or last of the values of each group."""
         groups, numbers, counts = rows
@@ -212,6 +249,18 @@ class TopK(Logic):
     k: int
     value: str
     descending: bool
+
+    def settled(self, results: pa.Table, changes: pa.Table) -> Mask:
+        """Of keys with all of their `k` results: values worse than the last of these."""
+        if not results.num_rows:
+            return np.zeros(changes.num_rows, np.bool_)
+        direction = "descending" if self.descending else "ascending"
+        results = results.take(pc.sort_indices(results, [(GROUP, "ascending"), (self.value, direction)]))
+        starts = _starts(results)
+        last = np.append(starts[1:], results.num_rows) - 1
+        last = last[np.add.reduceat(numbers(results, DIFF), starts) == self.k]
+        beyond, _ = _beyond(results.take(pa.array(last)), changes, self.value, descending=self.descending)
+        return _true(beyond)
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The first records."""

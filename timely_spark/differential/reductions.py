@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from timely_spark.differential.reducers import (
     TopK,
     present,
 )
+from timely_spark.differential.skew import SALT, Salt, hot_keys
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import SchemaError
 from timely_spark.graph import (
@@ -56,7 +58,7 @@ def reduced(
     **parameters: Any,
 ) -> Collection:
     """A reduction of a collection by the keys of `logic`, with the result columns `fields`."""
-    shared = collection.keys == logic.keys
+    shared = collection.keys == logic.keys and collection.skew is None
     stream = collection.index if shared else collection.stream
     keys = [collection.schema.field(key) for key in logic.keys]
     return collection.like(
@@ -97,6 +99,43 @@ def _plain(result: Collection) -> Collection:
     """The result without the constant key."""
     names = result.schema.names
     return result.select(*(column for column in names if column != ALL)) if ALL in names else result
+
+
+def _in_parts(
+    operator: str,
+    collection: Collection,
+    logic: Logic,
+    fields: Sequence[pa.Field],
+    skew: Iterable[Any] | None,
+    *,
+    name: str | None,
+    **options: Any,
+) -> Collection:
+    """A reduction whose result for a key is that of the results for parts of the key's records.
+
+    The records of hot keys are reduced in parts on all workers first.
+    """
+    keys, columns = logic.keys, [*logic.keys, *(field.name for field in fields)]
+    spread = [field.name for field in fields]
+    hot = hot_keys(operator, collection.schema, keys, skew, spread)
+    if hot is None and collection.keys == keys and collection.skew is not None:
+        hot = replace(collection.skew, spread=tuple(spread))
+    if hot is not None:
+        schema = pa.schema([collection.schema.field(column) for column in columns])
+        given = collection.select(*columns).stream
+        salted = [schema.append(pa.field(SALT, pa.int64())), schema]
+        parts, others = given.then(
+            "salt",
+            [pa.schema([*one, pa.field(DIFF, pa.int64())]) for one in salted],
+            own=(SALT,),
+            vertex=Salt(keys, hot),
+            detail=f"hot keys ({hot.shown})",
+        )
+        options["skew"] = hot.shown  # which decides where a record is stored
+        first = replace(logic, keys=(SALT, *keys))
+        best = reduced(operator, collection.like(parts), first, fields, name=None, **options)
+        collection = collection.like(others).concat(best.select(*columns))
+    return reduced(operator, collection, logic, fields, name=name, **options)
 
 
 @operator(Collection)
@@ -201,8 +240,21 @@ def mean(collection: Collection, value: str, *, keys: Columns = None, name: str 
 
 @operator(Collection)
 @composed
-def min(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
+def min(
+    collection: Collection,
+    value: str,
+    *,
+    keys: Columns = None,
+    skew: Iterable[Any] | None = None,
+    name: str | None = None,
+) -> Collection:
     """The least value of a column per key, ignoring null and NaN; a key without values has no row.
+
+    Args:
+        value: the column.
+        keys: the key columns, as for `count`.
+        skew: keys that very many records have, of several columns tuples: all workers find the least values
+            of parts of these records, and one worker that of the parts. An epoch takes an exchange more.
 
     **Columns:** out: `keys` (as for `count`), then `value`.
 
@@ -215,15 +267,28 @@ def min(collection: Collection, value: str, *, keys: Columns = None, name: str |
         {0: [('a', 2, 1)], 1: [('a', 2, -1), ('a', 5, 1)]}
 
     Raises:
-        SchemaError: a key is missing, nested, or named twice; `value` is missing, a key, or nested.
+        SchemaError: a key is missing, nested, or named twice; `value` is missing, a key, or nested; or `skew`
+            lists no keys.
     """
-    return _extreme("min", collection, value, keys, name)
+    return _extreme("min", collection, value, keys, skew=skew, name=name)
 
 
 @operator(Collection)
 @composed
-def max(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
+def max(
+    collection: Collection,
+    value: str,
+    *,
+    keys: Columns = None,
+    skew: Iterable[Any] | None = None,
+    name: str | None = None,
+) -> Collection:
     """The greatest value of a column per key, ignoring null and NaN; a key without values has no row.
+
+    Args:
+        value: the column.
+        keys: the key columns, as for `count`.
+        skew: hot keys, as for `min`.
 
     **Columns:** out: `keys` (as for `count`), then `value`.
 
@@ -236,18 +301,25 @@ def max(collection: Collection, value: str, *, keys: Columns = None, name: str |
         {0: [('a', 5, 1)]}
 
     Raises:
-        SchemaError: a key is missing, nested, or named twice; `value` is missing, a key, or nested.
+        SchemaError: a key is missing, nested, or named twice; `value` is missing, a key, or nested; or `skew`
+            lists no keys.
     """
-    return _extreme("max", collection, value, keys, name)
+    return _extreme("max", collection, value, keys, skew=skew, name=name)
 
 
 def _extreme(
-    operator: str, collection: Collection, value: str, keys: Columns, name: str | None
+    operator: str,
+    collection: Collection,
+    value: str,
+    keys: Columns,
+    *,
+    skew: Iterable[Any] | None,
+    name: str | None,
 ) -> Collection:
     collection, listed = _grouped(operator, collection, keys, value)
     logic = Extreme(listed, value, greatest=operator == "max")
     fields = [collection.schema.field(value)]
-    return _plain(reduced(operator, collection, logic, fields, name=name, detail=value, value=value))
+    return _plain(_in_parts(operator, collection, logic, fields, skew, name=name, detail=value, value=value))
 
 
 @operator(Collection)
@@ -259,6 +331,7 @@ def top_k(
     *,
     keys: Columns = None,
     descending: bool = True,
+    skew: Iterable[Any] | None = None,
     name: str | None = None,
 ) -> Collection:
     """The first `k` records of each key by a column; ties are ordered by the other columns, ascending.
@@ -269,6 +342,7 @@ def top_k(
         k: the greatest number of records per key.
         value: the column to order by.
         descending: the greatest first.
+        skew: hot keys, as for `min`.
 
     **Columns:** out: `keys`, then the others.
 
@@ -282,7 +356,7 @@ def top_k(
 
     Raises:
         SchemaError: `k` is no whole number of at least 1; a key is missing or named twice; `value` is missing
-            or a key; or a column is nested.
+            or a key; a column is nested; or `skew` lists no keys.
     """
     k = positive("top_k", "k", k, SchemaError)
     collection, listed = _grouped("top_k", collection, keys, value)
@@ -291,7 +365,7 @@ def top_k(
     logic = TopK(listed, k, value, descending=descending)
     arguments = {"k": k, "value": value, "descending": descending}
     detail = f"{k} by {value}"
-    return _plain(reduced("top_k", collection, logic, fields, name=name, detail=detail, **arguments))
+    return _plain(_in_parts("top_k", collection, logic, fields, skew, name=name, detail=detail, **arguments))
 
 
 @operator(Collection)

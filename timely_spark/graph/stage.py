@@ -69,6 +69,26 @@ _ENDS = frozenset({Kind.OUTPUT, Kind.INSPECT, Kind.PROBE})
 
 
 @dataclass(frozen=True, slots=True)
+class Skew:
+    """Hot keys, whose records do not go to the one worker of their key."""
+
+    #: H of each hot key, ascending
+    hot: tuple[int, ...]
+    #: the keys as text
+    shown: str
+    #: the columns by whose H records of hot keys are partitioned; none: every worker gets a copy of each
+    spread: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"; hot keys ({self.shown}) {'by ' + ', '.join(self.spread) if self.spread else 'broadcast'}"
+
+    @property
+    def copied(self) -> Skew:
+        """For the records that those of the hot keys are joined with."""
+        return replace(self, spread=())
+
+
+@dataclass(frozen=True, slots=True)
 class Partition:
     """A partitioning of records: by H of some columns, or a copy of each record on every worker."""
 
@@ -80,19 +100,29 @@ class Partition:
     #: a user's H, of integers, as text; empty: the hash of the columns
     computed: str = ""
     expression: Expression | None = field(default=None, compare=False, repr=False)
+    #: keys whose records are partitioned otherwise
+    skew: Skew | None = None
 
     def __str__(self) -> str:
         by = "broadcast" if self.broadcast else f"by {self.computed or ', '.join(self.columns)}"
+        by += "" if self.skew is None else str(self.skew)
         return by + ("" if self.workers is None else f" on workers {', '.join(map(str, self.workers))}")
+
+    @property
+    def copies(self) -> bool:
+        """Whether some records are on every worker."""
+        return self.broadcast or (self.skew is not None and not self.skew.spread)
 
     def renamed(self, names: Mapping[str, str]) -> Partition | None:
         """The same partitioning where columns have other names; None: not all of them are there."""
-        if not all(column in names for column in self.columns):
+        spread = self.skew.spread if self.skew is not None else ()
+        if not all(column in names for column in (*self.columns, *spread)):
             return None
         columns = tuple(names[column] for column in self.columns)
         if self.computed:
             return self if columns == self.columns else None
-        return replace(self, columns=columns)
+        skew = self.skew and replace(self.skew, spread=tuple(names[column] for column in spread))
+        return replace(self, columns=columns, skew=skew)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +192,11 @@ class Stage:
 
     @property
     def guaranteed(self) -> Partition | None:
-        """The partitioning of the (first) output, if the stage guarantees one."""
-        return None if self.guarantees is None else Partition(self.guarantees, workers=self.workers)
+        """The partitioning of the (first) output, if the stage guarantees one; hot keys are the input's."""
+        if self.guarantees is None:
+            return None
+        skew = self.requires[0].skew if self.requires and self.requires[0] is not None else None
+        return Partition(self.guarantees, workers=self.workers, skew=skew)
 
     @property
     def is_source(self) -> bool:

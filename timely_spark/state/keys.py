@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.graph import Partition, project
+from timely_spark.graph import Partition, Skew, project
 
 Hashes = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int64]
@@ -348,7 +348,9 @@ def partitioned(table: pa.Table, by: Partition, workers: int) -> dict[int, pa.Ta
         return {}
     if by.broadcast:
         return dict.fromkeys(among, table)
-    if by.expression is None:
+    if by.skew is not None and len(among) > 1:
+        numbered = _skewed(table, by.columns, by.skew, len(among))
+    elif by.expression is None:
         numbered = partition(table, by.columns, len(among))
     else:
         value = flat(project(table, {"worker": by.expression}).column(0)).fill_null(0)
@@ -356,6 +358,24 @@ def partitioned(table: pa.Table, by: Partition, workers: int) -> dict[int, pa.Ta
         number = number if number.dtype == np.uint64 else number.astype(np.int64)
         numbered = _split(table, (number % number.dtype.type(len(among))).astype(_U), len(among))
     return {among[number]: part for number, part in numbered.items()}
+
+
+def is_hot(hashed: Hashes, skew: Skew) -> Mask:
+    """The keys, given by H, that are hot."""
+    found: Mask = np.isin(hashed, np.array(skew.hot, _U))
+    return found
+
+
+def _skewed(table: pa.Table, columns: Sequence[str], skew: Skew, workers: int) -> dict[int, pa.Table]:
+    hashed = hashes(table, columns)
+    hot = is_hot(hashed, skew)
+    if skew.spread or not hot.any():
+        if hot.any():
+            hashed[hot] = hashes(table.filter(pa.array(hot)), skew.spread)
+        return _split(table, hashed % _U(workers), workers)
+    cold = _split(table.filter(pa.array(~hot)), hashed[~hot] % _U(workers), workers)
+    copied = table.filter(pa.array(hot))
+    return {w: pa.concat_tables([cold[w], copied]) if w in cold else copied for w in range(workers)}
 
 
 def _split(table: pa.Table, to: Hashes, workers: int) -> dict[int, pa.Table]:
