@@ -44,6 +44,9 @@ CASES: dict[str, Case] = {
     "inner": lambda x, y, skew: x.join(y, on="k", skew=skew),
     "left": lambda x, y, skew: x.join(y, on="k", how="left", skew=skew),
     "right": lambda x, y, skew: x.join(y, on="k", how="right", skew=skew),
+    "a column twice": lambda x, y, skew: x.join(
+        y.select("k", "w"), left=["k", "k"], right=["k", "w"], skew=skew and [(0, 0), (1, 1)]
+    ),
     "outer": lambda x, y, skew: x.join(y, on="k", how="outer", skew=skew),
     "semi": lambda x, y, skew: x.join(y, on="k", how="semi", skew=skew),
     "anti": lambda x, y, skew: x.join(y, on="k", how="anti", skew=skew),

@@ -38,19 +38,21 @@ def hot_keys(
         return None
     spread = schema.names if spread is None else spread
     check_columns(operator, schema, spread, keys=True)
-    one, keyed = len(keys) == 1, pa.schema([schema.field(key) for key in keys])
+    # numbered, since a join's keys may name a column twice
+    one, keyed = len(keys) == 1, pa.schema([(str(i), schema.field(key).type) for i, key in enumerate(keys)])
     try:
         if isinstance(values, str | bytes) or not isinstance(values, Iterable):
             raise TypeError  # noqa: TRY301 - reported like other values that are no keys
         table = as_table([(value,) if one else tuple(value) for value in values], keyed)
     except TypeError as error:  # also SchemaError
-        msg = f"{operator}: skew={values!r}, where keys are ({describe(keyed)})"
+        kinds = describe(pa.schema([schema.field(key) for key in keys]))
+        msg = f"{operator}: skew={values!r}, where keys are ({kinds})"
         hint = f"list the hot keys: skew={'[key, ...]' if one else '[(first, second), ...]'}."
         raise SchemaError(msg, where=caller(), hint=hint) from error
     if not table.num_rows:
         return None
     # in the order of their hashes, whatever the user's order: equal keys make equal plans
-    hashed, firsts = np.unique(hashes(table, keys), return_index=True)
+    hashed, firsts = np.unique(hashes(table, keyed.names), return_index=True)
     rows = [tuple(row.values()) for row in table.take(pa.array(firsts[:_SHOWN])).to_pylist()]
     shown = ", ".join(repr(row[0] if one else row) for row in rows)
     if len(hashed) > _SHOWN:  # different keys make different plans
