@@ -38,6 +38,7 @@ def expected() -> str:
     lines += [
         "from timely_spark.dataflow import Dataflow as Dataflow",
         "from timely_spark.graph import Suggests",
+        "from timely_spark.inputs import Input as Input",
     ]
     for name, functions in found.items():
         lines += ["", f"class {name}(Suggests):", "    __slots__ = ()"]

@@ -285,7 +285,7 @@ WITHOUT = {
     "Collection": {"like", "check", "together"},
     "Variable": {"feed"},
     "CollectionVariable": {"set"},
-    "Scope": {"region"},
+    "Scope": {"input", "region"},
     "Grouped": set(),
     "Input": {"send", "advance_to", "close"},
     "Dataflow": {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import pyarrow as pa
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Input(Stream):
     """A stream whose records the program sends. Records sent before the start wait for it.
 
@@ -52,16 +53,17 @@ class Input(Stream):
         1
     """
 
-    __slots__ = ()
+    source: str = ""
+    """The input's name; inside a scope the stream has one of its own."""
 
     @property
     def handle(self) -> InputHandle:
         """The handle that sends."""
-        return self.flow.handle(self.name)
+        return self.flow.handle(self.source)
 
     def send(self, records: Any, *, epoch: int | None = None) -> None:
         """Send rows, a pandas frame or an Arrow table; durable when it returns, once the flow has started."""
-        table = as_table(records, self.schema, of=f"input {self.name!r} ({caller()})")
+        table = as_table(records, self.schema, of=f"input {self.source!r} ({caller()})")
         self.handle.send(table, epoch=epoch)
 
     def advance_to(self, epoch: int) -> None:
@@ -383,7 +385,7 @@ class Inputs:
         if not isinstance(given, str) or given not in ("clock", "manual"):
             msg = f"input {name!r}: epochs={epochs!r}"
             raise GraphError(msg, where=caller(), hint="'clock' or 'manual'.")
-        stream = self._input(Input, name, [as_schema(schema)], epochs, handle=True)
+        stream = replace(self._input(Input, name, [as_schema(schema)], epochs, handle=True), source=name)
         self._handles[name] = InputHandle(name, stream.schema, epochs=epochs)
         return stream
 

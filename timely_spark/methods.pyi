@@ -32,6 +32,7 @@ import timely_spark.operators.top_k
 import timely_spark.operators.windows
 from timely_spark.dataflow import Dataflow as Dataflow
 from timely_spark.graph import Suggests
+from timely_spark.inputs import Input as Input
 
 class StreamMethods(Suggests):
     __slots__ = ()

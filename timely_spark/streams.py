@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -28,7 +28,7 @@ from timely_spark.show.table import schema_table
 from timely_spark.times import PRODUCT, InnerTime, broken_inner_law, only_epochs
 
 if TYPE_CHECKING:
-    from timely_spark.methods import Dataflow, StreamMethods
+    from timely_spark.methods import Dataflow, Input, StreamMethods
 else:  # `operator` adds the methods
     StreamMethods = Suggests
 
@@ -356,6 +356,50 @@ class Scope:
                     keeps={column: column for column in stream.schema.names},
                 )[0]
         return stream
+
+    def input(
+        self,
+        name: str,
+        schema: SchemaLike,
+        *,
+        at: str | Expression | Sequence[str | Expression] | None = None,
+        epochs: Literal["clock", "manual"] = "clock",
+    ) -> Input:
+        """An input that is opened in this scope: its records arrive at an epoch and an inner time.
+
+        It is an input of the flow, by this name for `testing.run` and `Dataflow.handle`; the program ends its
+        epochs, or the clock does. While an epoch is open, records of all its inner times may come; so these
+        are complete when the epoch is.
+
+        Args:
+            name: the input's name.
+            schema: the schema of the records.
+            at: the inner time of each record, as for `enter`; by default the least one.
+            epochs: as for `Dataflow.input`.
+
+        **Columns:** out `schema`.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> flow = ts.Dataflow("second")
+            >>> sales = flow.scope.inner(name="by_day", time=int).input("sales", "day long", at="day")
+            >>> _ = sales.group_by("day").count().leave().capture("sold")
+            >>> ts.testing.run(flow, {"sales": [[8, 8, 2], [2]]})["sold"].rows()
+            {0: [(2, 1), (8, 2)], 1: [(2, 2)]}
+
+        Raises:
+            GraphError: there is a loop around: its iterations come from what enters, and from its feedback.
+            SchemaError: `at` is of another type. At run time: it is null, or before the least time.
+        """
+        if (loop := next((one for one in self.graph_scope.path[1:] if one.inner is None), None)) is not None:
+            msg = f"input {name!r} in loop {loop.name!r} ({loop.where})"
+            hint = "an input has epochs and no iterations: open it outside, and let it enter the loop."
+            raise GraphError(msg, where=caller(), hint=hint)
+        source = self.flow.input(name, schema, epochs=epochs)
+        if at is None and self.graph_scope.parent is None:
+            return source
+        inside = self.enter(source, at=at, name=name)
+        return type(source)(self.flow, inside.stage, inside.port, source=source.source)
 
     def variable(self, initial: Stream | SchemaLike, *, name: str | None = None) -> Variable:
         """A loop variable with an initial stream, or a schema; `feed` defines its later iterations.

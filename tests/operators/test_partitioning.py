@@ -112,7 +112,7 @@ def test_behind_a_guarantee_there_is_no_exchange(workers: int) -> None:
 
 def test_a_guarantee_names_columns_of_the_output() -> None:
     flow = ts.Dataflow("guarantees")
-    with pytest.raises(SchemaError, match=r"asks for columns \['m'\]"):
+    with pytest.raises(SchemaError, match=r"asks for columns \['m'\], output 0 has"):
         flow.vertex(Doubled(0), flow.input("x", "k long"), "k long, n long", by="k", guarantees="m")
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.differential import Collection
-from timely_spark.errors import GraphError, InvalidTime, VertexError
+from timely_spark.errors import GraphError, InvalidTime, SchemaError, VertexError
 from timely_spark.show.explain import explain
 from timely_spark.times import Descending, RefinedTime
 
@@ -451,6 +451,58 @@ def test_an_input_of_a_scope_ends_its_epochs_by_itself() -> None:
     simulation.close("slow")
     simulation.run()
     assert simulation.captured["both out"].rows() == {0: [(0,), (1,), (3,)]}
+
+
+def test_an_input_opened_in_a_scope_is_one_that_enters_it() -> None:
+    def flow_of(*, inside: bool) -> ts.Dataflow:
+        flow = ts.Dataflow("opened")
+        scopes = {
+            "day": flow.scope.inner(name="by_day", time=int),
+            "urgency": flow.scope.inner(name="by_urgency", time=Descending),
+        }
+        for at, scope in scopes.items():
+            schema = f"{at} long, n long"
+            stream = (
+                scope.input(f"in {at}", schema, at=at, epochs="manual")
+                if inside
+                else scope.enter(flow.input(f"in {at}", schema, epochs="manual"), at=at)
+            )
+            flow.vertex(Calls(), stream.select("n"), CALLS).leave().capture(f"calls {at}")
+            stream.distinct().leave().capture(f"seen {at}")
+        nested = scopes["day"].inner(name="also", time=int)
+        least = nested.input("least", "n long", epochs="manual") if inside else None
+        entered = least or nested.enter(flow.input("least", "n long", epochs="manual"))
+        flow.vertex(Calls(), entered, CALLS).leave().leave().capture("calls least")
+        return flow
+
+    rows: Any = [[(3, 1), (1, 1), (3, 2)], [], [(2, 1)]]
+    given = {"in day": rows, "in urgency": rows, "least": [[5], [], [6]]}
+    found = [
+        {name: out.rows() for name, out in ts.testing.run(flow_of(inside=inside), given, **how).items()}
+        for how in ({"workers": 2, "seed": 1}, {"workers": 2, "seed": 1, "crashes": 0.4})
+        for inside in (True, False)
+    ]
+    assert found[0] == found[1] == found[2] == found[3]
+    assert {epoch for epoch, calls in found[0]["calls least"].items() if calls} == {0, 2}
+
+    flow = flow_of(inside=True)
+    day = flow.graph.stages[0]
+    assert (day.name, day.detail) == ("in day", "manual")
+    sales = flow.scope.inner(name="days", time=int).input("sales", "day long", at="day", epochs="manual")
+    sales.send([(3,), (1,)])
+    sales.advance_to(1)
+    assert (sales.name, sales.source, sales.epoch, sales.handle) == (
+        "days.sales",
+        "sales",
+        1,
+        flow.handle("sales"),
+    )
+    with pytest.raises(SchemaError, match="input 'sales'"):
+        sales.send(["soon"])
+    assert flow.scope.input("plain", "n long", epochs="manual").handle is flow.handle("plain")
+    for loop in (flow.scope.inner(name="loop"), flow.scope.inner(name="out").inner(name="in", time=int)):
+        with pytest.raises(GraphError, match=r"input 'x' in loop '(loop|out)'.*\n.*open it outside"):
+            loop.input("x", "n long", epochs="manual")
 
 
 def test_explain_shows_inner_times() -> None:

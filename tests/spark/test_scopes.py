@@ -68,7 +68,7 @@ def flow_of(time: Any = Descending) -> ts.Dataflow:
     counts.exchange("count").unary_notify(lambda _, rows: rows, counts.schema, by="count").leave().capture(
         "counts"
     )
-    rates = flow.input("rates", "n long", epochs="manual")
+    rates = flow.scope.inner(name="rates", time=int).input("rate", "n long", at="n", epochs="manual").leave()
     summaries = {(0, 1): None, (1, 0): None}
     both = [jobs.select("n"), rates]
     rated = flow.vertex(Rated(), both, ["n long"] * 2, by=["n", "n"], summaries=summaries)
@@ -84,7 +84,7 @@ def test_inner_times_survive_a_restart_in_the_middle_with_other_workers(
     flow = flow_of()
     with flow.start(spark, checkpoint=checkpoint, workers=2, rounds_per_batch=1) as query:
         flow.handle("jobs").send([(1, 5), (2, 9), (3, 1)])
-        flow.handle("rates").send([7])
+        flow.handle("rate").send([7])
         assert query.step(
             120
         )  # the records are at their inner times, in states and messages; the epoch is open
@@ -116,13 +116,13 @@ def test_inner_times_survive_a_restart_in_the_middle_with_other_workers(
         assert sorted(query.captured("rated").rows()[0]) == [(1,), (1,), (2,), (3,), (4,)]
         assert query.captured("rated").rows()[1] == [(1,)]
         assert query.captured("rates seen").rows() == {}
-        flow.handle("rates").advance_to(1)
+        flow.handle("rate").advance_to(1)
         assert query.wait_for(timeout=120)
         assert query.captured("rates seen").rows() == {0: [(7,)]}
 
 
 def test_the_simulator_says_the_same() -> None:
     jobs = [[(1, 5), (2, 9), (3, 1), (1, 9), (4, 9)], [(1, 7)]]
-    found = ts.testing.run(flow_of(), {"jobs": jobs, "rates": [[7], []]}, workers=3, seed=1)
+    found = ts.testing.run(flow_of(), {"jobs": jobs, "rate": [[7], []]}, workers=3, seed=1)
     assert sorted(found["counts"].rows()[1]) == [(1, 2), (1, 3)]
     assert RefinedTime(1, Descending(7)).join(RefinedTime(0, Descending(5))) == RefinedTime(1, Descending(5))

@@ -154,11 +154,13 @@ def names(step: str, columns: str | Iterable[str] | None) -> tuple[str, ...]:
     return result
 
 
-def check_columns(step: str, schema: pa.Schema, columns: Sequence[str], *, keys: bool = False) -> None:
-    """Check that a schema has the columns, and that they can be keys."""
+def check_columns(
+    step: str, schema: pa.Schema, columns: Sequence[str], *, keys: bool = False, of: str = "its input"
+) -> None:
+    """Check that a schema, by default of the step's input, has the columns, and that they can be keys."""
     missing = [column for column in columns if column not in schema.names]
     if missing:
-        msg = f"step {step!r} asks for columns {missing}, its input has ({describe(schema)})"
+        msg = f"step {step!r} asks for columns {missing}, {of} has ({describe(schema)})"
         raise SchemaError(msg, where=caller(), hint="check the spelling, or select the column first.")
     nested = [column for column in columns if keys and not is_key_type(schema.field(column).type)]
     if nested:

@@ -65,6 +65,7 @@ _SUGGESTIONS = {
         "aggregate, with group_by(...) before it; or collection().reduce(...)": "reduce",
         "loop; or collection().iterate(...)": "iterate",
         "changes().capture(...)": "capture",
+        "collection(diff=...).publish(...), or capture_to": "publish",
     }.items()
     for name in names.split()
 }

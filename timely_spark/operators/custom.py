@@ -222,7 +222,9 @@ def _custom(
     schemas = [as_schema(schema) for schema in outputs]
     promised = names(operator, guarantees) if guarantees is not None else None
     if promised is not None:
-        check_columns(name or operator, schemas[0] if schemas else pa.schema([]), promised, keys=True)
+        check_columns(
+            name or operator, schemas[0] if schemas else pa.schema([]), promised, keys=True, of="output 0"
+        )
     paths = _summaries(name or operator, streams, vertex, len(schemas), summaries or {})
     given = (
         [] if paths is None else [[*pair, repr(paths[pair[0]][pair[1]])] for pair in sorted(summaries or ())]
