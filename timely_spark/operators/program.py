@@ -90,6 +90,8 @@ class Program:
         self.command = command
         #: seconds for which it may be silent
         self.timeout = 60.0
+        #: what it may answer
+        self.answers = _ANSWERS
         #: what state it has, if that is known
         self.holds: tuple[Any, ...] = ()
         self.unused_since = 0.0
@@ -187,7 +189,7 @@ class Program:
         try:
             head = json.loads(line)
             size = head.get("bytes", 0)
-            valid = head["verb"] in _ANSWERS and type(size) is int and size >= 0
+            valid = head["verb"] in self.answers and type(size) is int and size >= 0
         except (ValueError, AttributeError, KeyError, TypeError):
             valid = False
         if not valid:
