@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
-from timely_spark.errors import GraphError, SchemaError, TimelyError
+from timely_spark.errors import GraphError, NoSuchMethod, SchemaError, TimelyError
 from timely_spark.testing import Simulation, run
 
 Epochs = list[list[tuple[Any, ...]]]
@@ -354,6 +354,28 @@ def test_nulls_and_empty_graphs() -> None:
 FINE: dict[str, Any] = {"vprog": lambda row: row.v, "send_msg_to_dst": "src_v"}
 
 
+def test_a_text_names_a_column_and_a_part_is_taken() -> None:
+    flow = ts.Dataflow("texts")
+    nodes, edges = flow.input("nodes", "node string, v long"), flow.input("edges", "src string, dst string")
+    graph = ts.pregel(
+        nodes.collection(),
+        edges.collection(),
+        with_vertex_column={
+            "least": ("node", pc.min_element_wise(pc.field("least"), pc.field("msg"))),
+            "kind": (pc.scalar("v"), "kind"),
+        },
+        send_msg_to_dst="src_least",
+        agg_msgs="min",
+        aggregators={"most": ("max", "v")},
+    )
+    graph.nodes.capture("out")
+
+    made = ts.testing.run(flow, {"nodes": [[("a", 1), ("b", 2)]], "edges": [[("a", "b")]]})["out"]
+    assert made.rows() == {0: [("a", 1, "a", "v", 1), ("b", 2, "a", "v", 1)]}
+    with pytest.raises(NoSuchMethod, match=r"Graph has no 'capture' \(.*\n?.*parts: nodes, edges"):
+        graph.capture("whole")  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -367,6 +389,8 @@ FINE: dict[str, Any] = {"vprog": lambda row: row.v, "send_msg_to_dst": "src_v"}
             "v double.*v int64",
         ),
         ({"vprog": None, "with_vertex_column": {"v": (1, pc.field("nothing"))}}, "nothing"),
+        ({"vprog": None, "with_vertex_column": {"v": ("vv", pc.field("v"))}}, "vv"),
+        ({"aggregators": {"t": ("sum", "vv")}}, "vv"),
         ({"agg_msgs": "median"}, "aggregate 'median'"),
         ({"agg_msgs": lambda m: 3}, "not a collection"),
         ({"send_msg_to_dst": {"a": "src_v", "b": "src_v"}}, "columns \\['a', 'b'\\]"),

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
-from timely_spark.errors import GraphError, SchemaError, TimelyError
+from timely_spark.errors import GraphError, NoSuchMethod, SchemaError, TimelyError
 from timely_spark.testing import run
 
 
@@ -118,6 +118,15 @@ SLIPS: dict[str, tuple[Any, str]] = {
         "it gets 3 arguments: key, rows, state",
     ),
     "a function of a batch alone": (lambda f, x: x.unary(lambda batch: batch, "n long"), "time, table"),
+    "a subscriber of an epoch": (lambda f, x: x.subscribe(lambda epoch: None), "epoch, table"),
+    "no subscriber": (lambda f, x: x.subscribe(None), "subscribe got None"),
+    "a subscriber to the end": (lambda f, x: x.subscribe(print, 3), "subscribe got 3"),
+    "a writer of a frame": (lambda f, x: x.foreach_epoch(lambda frame: None), "frame, epoch"),
+    "both windows": (
+        lambda f, x: x.window("id", ts.every(5)).capture("out"),
+        "Windows has no 'capture'.*closed, late",
+    ),
+    "both branches": (lambda f, x: x.branch(pc.field("id") > 1).map(print, "n long"), "trues, falses"),
     "a vertex as a function": (
         lambda f, x: x.unary_notify(Silent(), "n long"),
         "(?s)not a function.*flow.vertex",
@@ -141,7 +150,9 @@ SLIPS: dict[str, tuple[Any, str]] = {
 def test_an_error_has_the_line_and_a_hint(slip: Any, message: str) -> None:
     flow = ts.Dataflow("slip")
     stream = people(flow)
-    with pytest.raises((GraphError, SchemaError), match=r"(?s)test_mistakes\.py:\d+.*Hint: ") as caught:
+    with pytest.raises(
+        (GraphError, SchemaError, NoSuchMethod), match=r"(?s)test_mistakes\.py:\d+.*Hint: "
+    ) as caught:
         slip(flow, stream)
     assert caught.match(f"(?s){message}")
 

@@ -26,7 +26,7 @@ from timely_spark.graph.operator import load_operators, operator
 from timely_spark.graph.schema import SchemaLike, as_schema, as_table, check_given, check_names, describe
 from timely_spark.graph.sql import identifier
 from timely_spark.graph.stage import Edge, Kind, Monotone, Partition, Skew, Stage
-from timely_spark.graph.suggest import Suggests
+from timely_spark.graph.suggest import Several, Suggests
 from timely_spark.graph.vertex import Context, Forward, Partitioner, Stateless, States, Vertex
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "Partitioner",
     "SchemaLike",
     "Scope",
+    "Several",
     "Skew",
     "Stage",
     "Stateless",

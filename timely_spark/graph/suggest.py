@@ -98,3 +98,31 @@ class Suggests:
             meant = _SUGGESTIONS.get(name.lower().replace("_", "")) or close or f"one of {', '.join(names)}"
             msg = f"a{'n' if kind.__name__[0] in 'AEIOU' else ''} {kind.__name__} has no {name!r}"
             raise NoSuchMethod(msg, where=caller(), hint=f"did you mean {meant}?")
+
+
+class Several:
+    """A base class of dataclasses whose fields are streams or collections: their methods are not its own.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Branches(Several):
+    ...     trues: str
+    ...     falses: str
+    >>> Branches("", "").capture
+    Traceback (most recent call last):
+    timely_spark.errors.NoSuchMethod: Branches has no 'capture' (...)
+    Hint: take one of its parts: trues, falses.
+    """
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            kind = type(self)
+            if name.startswith("_") or name in kind.__dataclass_fields__:
+                msg = f"{kind.__name__!r} object has no attribute {name!r}"
+                raise AttributeError(msg)
+            msg = f"{kind.__name__} has no {name!r}"
+            hint = f"take one of its parts: {', '.join(kind.__dataclass_fields__)}."
+            raise NoSuchMethod(msg, where=caller(), hint=hint)

@@ -17,6 +17,7 @@ from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import (
     Expression,
     OnLimit,
+    Several,
     caller,
     check_columns,
     check_given,
@@ -30,7 +31,7 @@ from timely_spark.operators.rows import check_function
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Several):
     """A graph after the last superstep: its nodes, and its edges."""
 
     nodes: Collection
@@ -81,8 +82,8 @@ def pregel(
         nodes: one record for each node.
         edges: the directed edges; parallel ones send several messages.
         with_vertex_column: for each column that is added or replaced its initial value, of the
-            nodes' columns, and its value after a superstep; both are expressions (or the first a
-            constant).
+            nodes' columns, and its value after a superstep; both are expressions, columns' names or
+            constants (a text is a name; a constant text is ``pc.scalar("...")``).
         compute: or a function of an Arrow table of nodes; returns a table, or pandas frame, of their new
             columns without `node`, row by row.
         vprog: or, slower, a function of one node (a named row); returns the new columns as tuple or dict, or
@@ -94,7 +95,7 @@ def pregel(
             returns one record for each node, with column ``node``.
         initial_msg: a message, which all nodes get in a superstep before the others, as in GraphX.
         aggregators: for each global value ("sum", "min", "max" or "mean", an expression of a node's
-            columns); nulls are left out. A superstep gets the values of the nodes before it.
+            columns, or one of them); nulls are left out. A superstep gets the values of the nodes before it.
         halt: a node votes to halt if this expression is true, of all that the program got and its new
             columns. It then computes and sends again only when it gets a message. By default all nodes
             compute and send in each superstep, which costs nothing where nothing changes.
@@ -158,7 +159,10 @@ def pregel(
         nodes = nodes.select(*nodes.schema.names, {HALTED: pc.scalar(False)})  # noqa: FBT003 - a constant
     if initial_msg is not None:
         first = initial_msg if isinstance(initial_msg, Mapping) else {"msg": initial_msg}
-        message = {column: value_of(value) for column, value in first.items()}
+        message = {
+            column: value if isinstance(value, pc.Expression) else pc.scalar(value)
+            for column, value in first.items()
+        }
         nodes = steps.superstep(nodes, nodes.select("node", message))
     if mutate is None:
         links = steps.links(edges)

@@ -154,5 +154,7 @@ def _padded(collection: Collection, full: pa.Schema, *, message: bool) -> Collec
 
 
 def value_of(value: Any) -> Any:
-    """An expression: the given one, or that of a constant."""
+    """An expression: the given one, that of a column's name, or that of a constant."""
+    if isinstance(value, str):
+        return pc.field(value)
     return value if isinstance(value, pc.Expression) else pc.scalar(value)

@@ -23,6 +23,7 @@ from timely_spark.graph import (
 )
 from timely_spark.operators.exactly_once import ExactlyOnce
 from timely_spark.operators.output_vertex import Output, Watch
+from timely_spark.operators.rows import check_function
 from timely_spark.streams import Stream
 
 if TYPE_CHECKING:
@@ -141,6 +142,10 @@ def subscribe(
         >>> flow = ts.Dataflow("subscribed")
         >>> _ = flow.input("x", "n long").subscribe(lambda epoch, table: print(epoch, table.num_rows))
     """
+    if not isinstance(on_epoch, ExactlyOnce):
+        check_function("subscribe", on_epoch, "epoch", "table")
+    if on_complete is not None:
+        check_function("subscribe", on_complete)
     if release == "arrival" and isinstance(on_epoch, ExactlyOnce):
         msg = f"subscribe: once({on_epoch.name!r}) with release='arrival'"
         hint = (
@@ -172,6 +177,7 @@ def foreach_epoch(
         >>> flow = ts.Dataflow("archive")
         >>> _ = flow.input("x", "n long").foreach_epoch(write)
     """
+    check_function("foreach_epoch", function, "frame", "epoch")
     return add_output(stream, "foreach_epoch", name, "foreach_epoch", release, function=function)
 
 

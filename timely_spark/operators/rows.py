@@ -17,6 +17,7 @@ from timely_spark.graph import (
     Expression,
     Kind,
     SchemaLike,
+    Several,
     Stateless,
     Vertex,
     as_schema,
@@ -265,7 +266,7 @@ def where(
 
 
 @dataclass(frozen=True, slots=True)
-class Branches:
+class Branches(Several):
     """The two parts of a branched stream."""
 
     trues: Stream

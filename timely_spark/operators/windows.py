@@ -21,6 +21,7 @@ from timely_spark.errors import InvalidTime
 from timely_spark.graph import (
     Partition,
     Partitioner,
+    Several,
     States,
     check_columns,
     composed,
@@ -175,7 +176,7 @@ class CloseSessions(CloseWindows):
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(Several):
     """The records of windows that have closed, and those that came too late for theirs."""
 
     closed: Stream
