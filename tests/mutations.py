@@ -277,6 +277,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             ("if -limit <= low and high < limit:", "if -limit <= low and high <= limit:"),
             ("if -limit <= low and high < limit:", "if -limit < low and high < limit:"),
             ("mix(result * _PRIME ^ hashed)", "mix(result ^ hashed)"),
+            ("high, low = np.maximum(a, b), np.minimum(a, b)", "high, low = a, b"),
             ("np.where(np.isnan(values), np.nan, values)", "values"),
             ("pc.and_(a.is_null(), b.is_null())", "a.is_null()"),
             ("if bounds[w] < bounds[w + 1]", "if bounds[w] + 1 < bounds[w + 1]"),

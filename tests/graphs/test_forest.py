@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
-from timely_spark.coordinator.migrate import migrate
+from timely_spark.coordinator.migrate import FlowChanged, migrate
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graphs import forest as module
@@ -253,6 +253,41 @@ def test_removed_edges_leave_no_state() -> None:
         sizes.append(len(simulation.states[0] or b""))
 
     assert max(sizes) == pytest.approx(max(sizes[:20]), rel=0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("workers", "forest", "state"), [(8, 4.5, 1.4), (32, 9, 2)])
+def test_forests_of_many_workers_have_few_edges(workers: int, forest: float, state: float) -> None:
+    """A node is in about sqrt(2 * workers) forests. By the hash of edges it is in nearly all of them."""
+    nodes, draw = 2000, np.random.default_rng(0)
+    a, b = draw.integers(0, nodes, (2, 20 * nodes))
+    edges = pa.table({"a": a, "b": b, "diff": np.ones(len(a), np.int64)})
+    alone, many = (Simulation(graph_flow(), workers=each) for each in (1, workers))
+    for simulation in (alone, many):
+        simulation.send("edges", edges)
+        simulation.run()
+
+    assert many.captured["forest"].epochs[0].num_rows <= forest * nodes
+    sizes = [sum(len(each or b"") for each in simulation.states) for simulation in (alone, many)]
+    assert sizes[1] <= state * sizes[0]
+    assert many.captured["components"].rows() == alone.captured["components"].rows()
+
+
+def test_a_checkpoint_with_edges_dealt_out_by_pairs_is_refused() -> None:
+    simulation = Simulation(graph_flow(), workers=3)
+    simulation.send("edges", [(1, 2, 1), (2, 3, 1)])
+    simulation.run()
+    old = json.loads(json.dumps(simulation.plan.described()).replace(" in blocks", ""))
+
+    with pytest.raises(FlowChanged, match=r"partitioned was \['by a, b'\], is \['by a, b in blocks'\]"):
+        migrate(
+            old,
+            graph_flow().compile(3),
+            json.loads(json.dumps(simulation.coordinator.encode())),
+            simulation.states,
+            pa.concat_tables(simulation.waiting),
+            simulation.blobs,
+        )
 
 
 @pytest.mark.slow

@@ -14,8 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timely_spark.graph import Partition
 from timely_spark.state import keys
-from timely_spark.state.keys import exact, from_bytes, group, hashes, in_order, partition, same, to_bytes
+from timely_spark.state.keys import (
+    exact,
+    from_bytes,
+    group,
+    hashes,
+    in_order,
+    partition,
+    partitioned,
+    same,
+    to_bytes,
+)
 
 NULL, ZERO, ONE = 0xB287557FD4D9BCBB, 0xE220A8397B1DCDAF, 0x910A2DEC89025CC1
 
@@ -194,6 +205,51 @@ def test_dealing_loses_nothing_and_brings_equal_keys_together(values: list[int],
         assert part.num_rows
         assert part["place"].to_pylist() == sorted(part["place"].to_pylist()), "rows keep their order"
         assert {of(k, pa.int8()) % workers for k in part["k"].to_pylist()} == {worker}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5, 7, 8, 13, 32, 64, 200])
+def test_pairs_in_blocks_are_spread_evenly_and_a_value_is_on_few_workers(workers: int) -> None:
+    n, values, draw = 40_000, 20_000, np.random.default_rng(workers)
+    a, b = draw.integers(0, values, (2, n))
+    by = Partition(("a", "b"), blocks=True)
+
+    parts = partitioned(pa.table({"a": a, "b": b, "place": np.arange(n)}), by, workers)
+
+    there = np.zeros((values, workers), np.bool_)
+    for worker, part in parts.items():
+        assert np.all(np.diff(part["place"]) > 0), "rows keep their order"
+        there[part["a"], worker] = there[part["b"], worker] = True
+    assert sorted(row for part in parts.values() for row in part["place"].to_pylist()) == list(range(n))
+    assert max(part.num_rows for part in parts.values()) <= 1.35 * n / workers + 20
+    assert there.sum(axis=1).max() <= 2 * workers**0.5 + 1
+
+
+@given(st.lists(st.tuples(*[st.none() | st.integers(-9, 9)] * 2), max_size=30), st.integers(3, 12))
+def test_a_pair_has_one_block_alone_and_among_others_and_turned_round(
+    rows: list[tuple[int | None, int | None]], workers: int
+) -> None:
+    by = Partition(("a", "b"), blocks=True, workers=tuple(range(3, 3 + workers)))
+
+    def made(pairs: list[tuple[int | None, int | None]]) -> dict[tuple[int | None, int | None], int]:
+        ends = zip(*pairs, strict=True) if pairs else ([], [])
+        columns = [pa.array(end, pa.int64()) for end in ends]
+        numbered = partitioned(pa.table(columns, ["a", "b"]), by, workers + 5)
+        return {(row["a"], row["b"]): worker for worker, part in numbered.items() for row in part.to_pylist()}
+
+    among = made(rows)
+    assert set(among.values()) <= set(range(3, 3 + workers))
+    for a, b in rows:
+        assert made([(a, b)]) == {(a, b): among[a, b]}
+        assert made([(b, a)]) == {(b, a): among[a, b]}
+
+
+def test_the_block_of_a_pair_is_the_same_for_ever() -> None:
+    pairs = pa.table({"a": [0, 1, 2, 3, 4, 5, 6, 7], "b": [1, 1, 5, 0, 9, 6, 4, 3]})
+
+    parts = partitioned(pairs, Partition(("a", "b"), blocks=True), 8)
+
+    found = {worker: part["a"].to_pylist() for worker, part in parts.items()}
+    assert found == {0: [7], 3: [1, 2, 4], 4: [3], 6: [0, 5, 6]}
 
 
 def test_dealing_by_no_column_brings_all_to_one_worker() -> None:

@@ -19,7 +19,8 @@ def output_partitioning(
     """The partitioning of each edge's records, for any number of workers; None: unknown.
 
     Law: records partitioned by columns are on worker H(columns) modulo the number of workers, or of those of
-    their region. A partitioning begins at an exchange, and ends at a stage that changes its columns.
+    their region; in blocks, on one that follows from the H of both columns. A partitioning begins at an
+    exchange, and ends at a stage that changes its columns.
     """
     into: dict[Stage, list[Edge]] = defaultdict(list)
     for edge in edges:

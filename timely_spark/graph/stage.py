@@ -99,12 +99,15 @@ class Partition:
     workers: tuple[int, ...] | None = None
     #: a user's H, of integers, as text; empty: the hash of the columns
     computed: str = ""
+    #: of two columns of one kind: pairs with one value, in either column, are on few of the workers
+    blocks: bool = False
     expression: Expression | None = field(default=None, compare=False, repr=False)
     #: keys whose records are partitioned otherwise
     skew: Skew | None = None
 
     def __str__(self) -> str:
         by = "broadcast" if self.broadcast else f"by {self.computed or ', '.join(self.columns)}"
+        by += " in blocks" if self.blocks else ""
         by += "" if self.skew is None else str(self.skew)
         return by + ("" if self.workers is None else f" on workers {', '.join(map(str, self.workers))}")
 

@@ -21,9 +21,9 @@ def connected_components(
     A node is present while it has an edge, or a self-loop; parallel edges count as one.
 
     Outside loops, each worker maintains a spanning forest of its edges and sends the forest's changes to one
-    worker: two exchanges, however long the paths are, and an epoch costs the affected nodes. Inside a loop,
-    labels propagate from neighbour to neighbour: as many iterations as the longest shortest path from a least
-    node.
+    worker: two exchanges, however long the paths are, and an epoch costs the affected nodes. That worker has
+    a row for each node, and at most about sqrt(2 * workers) edges for each. Inside a loop, labels propagate
+    from neighbour to neighbour: as many iterations as the longest shortest path from a least node.
 
     Args:
         edges: the edges, in either direction or both.

@@ -2,6 +2,9 @@
 
 Each worker maintains a forest of its partition of the edges and sends only the forest's changes: at most one
 edge per node. One worker maintains a forest of those. No loop is needed, however long the paths are.
+
+The edges are partitioned in blocks, so that the edges of a node are on about sqrt(2 * workers) workers: the
+forests have at most so many edges for each node.
 """
 
 from __future__ import annotations
@@ -441,7 +444,8 @@ def spanning_forest(stream: Stream, *, name: str | None = None) -> Stream:
 
     The forest depends on the order of past changes. An added edge changes at most two forest edges. All
     self-loops pass, as one may be the only edge of a node. The edges of all workers' forests connect the same
-    nodes as the input, with at most one edge per node and worker. Not for use inside a loop.
+    nodes as the input. A node is on about sqrt(2 * workers) workers, with at most one edge per node and
+    worker. Not for use inside a loop.
 
     The changes at a time are sent once, when the time is complete.
 
@@ -466,8 +470,8 @@ def spanning_forest(stream: Stream, *, name: str | None = None) -> Stream:
         [stream.schema],
         name=name,
         vertex=_SpanningForest(ends, kind),
-        requires=[Partition(ends)],
-        guarantees=ends,
+        requires=[Partition(ends, blocks=True)],
+        guarantees=(),  # a pair is on one worker, but not on that of its hash
     )[0]
 
 

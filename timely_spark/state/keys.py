@@ -334,7 +334,7 @@ def partition(table: pa.Table, columns: Sequence[str], workers: int) -> dict[int
 def partitioned(table: pa.Table, by: Partition, workers: int) -> dict[int, pa.Table]:
     """The records for each worker that gets some, in the table's order.
 
-    A user's H is taken modulo the number of workers; null counts as 0.
+    A user's H is taken modulo the number of workers; null counts as 0. Pairs in blocks: see `_blocks`.
 
     >>> by = Partition(("n",), computed="n", expression=pc.field("n"), workers=(1, 4))
     >>> {
@@ -350,6 +350,8 @@ def partitioned(table: pa.Table, by: Partition, workers: int) -> dict[int, pa.Ta
         return dict.fromkeys(among, table)
     if by.skew is not None and len(among) > 1:
         numbered = _skewed(table, by.columns, by.skew, len(among))
+    elif by.blocks and len(among) > 2:  # of two workers both would get all values
+        numbered = _split(table, _blocks(table, by.columns, len(among)), len(among))
     elif by.expression is None:
         numbered = partition(table, by.columns, len(among))
     else:
@@ -376,6 +378,23 @@ def _skewed(table: pa.Table, columns: Sequence[str], skew: Skew, workers: int) -
     cold = _split(table.filter(pa.array(~hot)), hashed[~hot] % _U(workers), workers)
     copied = table.filter(pa.array(hot))
     return {w: pa.concat_tables([cold[w], copied]) if w in cold else copied for w in range(workers)}
+
+
+def _blocks(table: pa.Table, columns: Sequence[str], workers: int) -> Hashes:
+    """The worker of each pair of values: about sqrt(2 * workers) workers get pairs with any one value.
+
+    The pairs of a greater and a lesser hash are a triangle. It is cut into strips by the greater one, and a
+    strip into cells by the ratio of both: one for each worker, all of one area, about as wide as high. Whole
+    numbers of at most 64 bits: a pair has one worker on all machines.
+    """
+    strips = max(1, round((2 * workers) ** 0.5 - 0.5))
+    until = [workers * i * (i + 1) // (strips * (strips + 1)) for i in range(strips + 1)]
+    a, b = (hashes(table, [column]) >> _U(38) for column in columns)
+    high, low = np.maximum(a, b), np.minimum(a, b)
+    area = (high * high >> _U(20)) * _U(workers) >> _U(32)
+    strip, first = np.searchsorted(until[1:], area, side="right"), np.array(until, _U)
+    to: Hashes = first[strip] + low * np.diff(first)[strip] // (high + _U(1))
+    return to
 
 
 def _split(table: pa.Table, to: Hashes, workers: int) -> dict[int, pa.Table]:
