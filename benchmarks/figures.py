@@ -1,4 +1,4 @@
-"""README's table of what things cost, made of the committed results: `python -m benchmarks.figures`.
+"""Tables of README and docs/alternatives.md, made of the committed results: `python -m benchmarks.figures`.
 
 Each line names a case of a benchmark and its baselines in the same run; the table has nothing else in it, so
 it says what the results say (`tests/docs/test_figures.py`), and when that was measured.
@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.harness import RESULTS, ROOT, markdown_table
 
-README = ROOT / "README.md"
+README, ALTERNATIVES = ROOT / "README.md", ROOT / "docs" / "alternatives.md"
 BEGIN, END = "<!-- measured -->\n", "<!-- /measured -->\n"
 
 _MILLION = "uniform 1,000,000 / 5,000,000"
@@ -158,11 +158,52 @@ def _figure(value: float, unit: str) -> str:
     return f"{scaled:.{digits}f} {unit}"
 
 
+def recursion() -> str:
+    """Loops beside recursive queries, as Markdown."""
+    rows = [
+        [row["case"], _figure(row["ours"], "ms"), _figure(row["baseline"], "ms")]
+        for row in _alternatives()
+        if row["against"].startswith("WITH RECURSIVE")
+    ]
+    return markdown_table(["", "a flow", "`WITH RECURSIVE`, anew"], rows) if rows else _NOT_YET
+
+
+def state() -> str:
+    """State of one's own beside Spark's, as Markdown."""
+    cases: dict[str, dict[str, float]] = {}
+    for row in _alternatives():
+        case, _, ours = row["case"].rpartition(": ")
+        if not row["against"].startswith("WITH RECURSIVE"):
+            cases.setdefault(case, {}).update({ours: row["ours"], row["against"]: row["baseline"]})
+    if not cases:
+        return _NOT_YET
+    sides = list(dict.fromkeys(side for values in cases.values() for side in values))
+    rows = [[case, *(_figure(values[side], "ms") for side in sides)] for case, values in cases.items()]
+    return markdown_table(["an epoch", *(f"`{side}`" for side in sides)], rows)
+
+
+_NOT_YET = "Not measured yet.\n"
+
+
+def _alternatives() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    return _results("alternatives")["rows"] if (RESULTS / "alternatives.json").exists() else found
+
+
+#: The tables of pages: the page, the marks around each, and what makes it.
+TABLES = (
+    (README, BEGIN, table),
+    (ALTERNATIVES, "<!-- measured: recursion -->\n", recursion),
+    (ALTERNATIVES, "<!-- measured: state -->\n", state),
+)
+
+
 def main() -> None:
-    """Put the table into README."""
-    before, rest = README.read_text(encoding="utf-8").split(BEGIN)
-    after = rest.split(END)[1]
-    README.write_text(f"{before}{BEGIN}{table()}{END}{after}", encoding="utf-8")
+    """Put the tables into their pages."""
+    for page, begin, made in TABLES:
+        before, rest = page.read_text(encoding="utf-8").split(begin)
+        _, after = rest.split(END, 1)
+        page.write_text(f"{before}{begin}{made()}{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

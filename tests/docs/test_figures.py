@@ -1,13 +1,19 @@
-"""README's figures are those of the committed results."""
+"""The figures of README and of docs/alternatives.md are those of the committed results."""
 
 from __future__ import annotations
 
-from benchmarks.figures import BEGIN, END, README, table
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.figures import END, TABLES
 
 
-def test_the_table_of_readme_says_what_the_results_say():
-    text = README.read_text(encoding="utf-8")
+@pytest.mark.parametrize(("page", "begin", "made"), TABLES)
+def test_a_table_says_what_the_results_say(page: Path, begin: str, made: Callable[[], str]) -> None:
+    text = page.read_text(encoding="utf-8")
 
-    shown = text.split(BEGIN)[1].split(END)[0]
+    shown = text.split(begin)[1].split(END)[0]
 
-    assert shown == table(), "run python -m benchmarks.figures"
+    assert shown == made(), "run python -m benchmarks.figures"

@@ -8,6 +8,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+
 import timely_spark as ts
 
 SEEN: dict[str, Any] = {}
@@ -69,10 +71,43 @@ def of_frames(spark: Any, folder: str) -> None:
     }
     for name, stream in sources.items():
         stream.map(lambda row: (row.n + 1,), "n long").capture(f"of {name}")
+    of_operators(flow, sources["frame"], folder)
     query = flow.start(spark, checkpoint=f"{folder}/sources", trigger="available_now")
     query.await_termination()
-    for name in sources:
+    SEEN["own"] = query.last_progress is not None
+    for name in (*sources, "outer", "upserts", "scope", "pipe", "state", "asof", "window"):
         SEEN[name] = sorted(row[0] for rows in query.captured(f"of {name}").rows().values() for row in rows)
+
+
+#: A program that gives back what it gets.
+ECHO = """
+import json, sys
+pipe, out = sys.stdin.buffer, sys.stdout.buffer
+for line in pipe:
+    message = json.loads(line)
+    body = pipe.read(message.get("bytes", 0))
+    if message["verb"] == "recv":
+        head = {"verb": "send", "output": 0, "time": message["time"], "bytes": len(body)}
+        out.write(json.dumps(head).encode() + b"\\n" + body)
+    out.write(b'{"verb": "done", "version": 1, "bytes": 0}\\n')
+    out.flush()
+"""
+
+
+def of_operators(flow: ts.Dataflow, numbers: ts.Stream, folder: str) -> None:
+    """One of each kind that brings something of its own to the server; numbers are n = 0 to 4."""
+    few = numbers.where(pc.field("n") > 3).select(m="n").collection()
+    numbers.collection().join(few, left="n", right="m", how="outer").select("n").capture("of outer")
+    parity = numbers.map(lambda row: (row.n % 2, row.n), "k long, n long")
+    parity.upserts("k", "n").select("n").capture("of upserts")
+    flow.scope.inner(name="turn", time=int).enter(numbers, at="n").leave().capture("of scope")
+    Path(f"{folder}/echo.py").write_text(ECHO, encoding="utf-8")
+    numbers.pipe([sys.executable, f"{folder}/echo.py"], "n long", by="n").capture("of pipe")
+    numbers.stateful_map(lambda key, _, __: ([key.n], 1), "m long", keys="n", state="s long").capture(
+        "of state"
+    )
+    numbers.asof_join(parity.select(n="n", last="n"), "n").select("n").capture("of asof")
+    numbers.window("n", ts.every(2)).late.select("n").capture("of window")
 
 
 def print_to(path: str) -> Any:

@@ -77,4 +77,7 @@ def test_the_whole_api(server: str, tmp_path: Path) -> None:
     assert seen["written"] and seen["view"] and seen["rounds"]  # noqa: PT018 - one output each
     assert seen["frame"] == seen["files"] == [1, 2, 3, 4, 5]
     assert seen["path"] == seen["name"] == [2, 3]
+    for name in ("outer", "scope", "pipe", "state", "asof"):
+        assert seen[name] == [0, 1, 2, 3, 4], name
+    assert (seen["upserts"], seen["window"], seen["own"]) == ([3, 4], [], True)
     assert all("session starts" in line for line in seen["tune"])
