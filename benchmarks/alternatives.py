@@ -129,7 +129,7 @@ def take(side: Side, frame: DataFrame) -> None:
 
 def ours(function: str, spark: SparkSession, side: Side) -> None:
     """The flow, with one of our two operators for state of one's own."""
-    flow = ts.Dataflow("counts")
+    flow = ts.Dataflow(function)
     keys = flow.source("keys", exchange._read(spark, side))  # noqa: SLF001
     options: Any = {"keys": "key", "state": "n long"}
     if function == "stateful_map":

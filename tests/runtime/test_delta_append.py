@@ -7,10 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, QueryBuilder
 
 from timely_spark.runtime.sinks.delta_append import appended
 
+deltalake = pytest.importorskip(
+    "deltalake", reason="an environment without Delta, as that of `make test-spark`"
+)
 SCHEMA = pa.schema(
     [
         ("epoch", pa.int64()),
@@ -34,12 +36,16 @@ def records(*words: str) -> pa.Table:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    DeltaTable.create(tmp_path, schema=SCHEMA)
+    deltalake.DeltaTable.create(tmp_path, schema=SCHEMA)
     return str(tmp_path)
 
 
 def words(folder: str) -> list[str]:
-    found = QueryBuilder().register("t", DeltaTable(folder)).execute("SELECT word FROM t ORDER BY word")
+    found = (
+        deltalake.QueryBuilder()
+        .register("t", deltalake.DeltaTable(folder))
+        .execute("SELECT word FROM t ORDER BY word")
+    )
     return pa.table(found)["word"].to_pylist()  # type: ignore[no-any-return]
 
 
@@ -49,18 +55,18 @@ def test_a_transaction_is_committed_once(folder: str) -> None:
     assert appended(folder, records("c"), "app", 2), "an earlier one is there, as Delta says"
     assert appended(folder, records("d"), "another", 2)
 
-    DeltaTable(folder).create_checkpoint()
+    deltalake.DeltaTable(folder).create_checkpoint()
     assert appended(folder, records("a", "b"), "app", 3)
     assert appended(folder, records("e"), "app", 4)
 
     assert words(folder) == ["a", "b", "d", "e"]
-    assert DeltaTable(folder).transaction_version("app") == 4
+    assert deltalake.DeltaTable(folder).transaction_version("app") == 4
 
 
 def test_files_may_be_compacted_in_between(folder: str) -> None:
     for version in range(3):
         assert appended(folder, records(f"{version}"), "app", version)
-        DeltaTable(folder).optimize.compact()
+        deltalake.DeltaTable(folder).optimize.compact()
 
     assert words(folder) == ["0", "1", "2"]
 
@@ -77,11 +83,11 @@ def test_files_may_be_compacted_in_between(folder: str) -> None:
     ids=["property", "partitions", "not null", "a column more", "a column less"],
 )
 def test_other_tables_are_left_to_spark(schema: pa.Schema, options: Any, tmp_path: Path) -> None:
-    DeltaTable.create(tmp_path, schema=schema, **options)
+    deltalake.DeltaTable.create(tmp_path, schema=schema, **options)
 
     assert not appended(str(tmp_path), records("a"), "app", 0)
 
-    assert DeltaTable(tmp_path).version() == 0
+    assert deltalake.DeltaTable(tmp_path).version() == 0
 
 
 def test_what_fails_is_left_to_spark(folder: str, caplog: pytest.LogCaptureFixture) -> None:
