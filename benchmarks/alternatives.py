@@ -274,6 +274,6 @@ def run(quick: bool) -> Report:
     report.note(
         "The recursive query may make any number of rows; by default it ends at a million, or 100 levels."
     )
-    report.note("transformWithState's state store is RocksDB; that of the other two sides is the JVM's heap.")
+    report.note("transformWithState's state store is RocksDB; that of all other sides is in the JVM's heap.")
     report.write()
     return report
