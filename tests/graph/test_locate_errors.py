@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -146,6 +148,44 @@ def test_an_unfit_value_is_named_with_input_and_column(records: Any, message: st
         SchemaError, match=rf"(?s)input 'x' \(.*test_locate_errors\.py:\d+\): .*{message}.*Hint: "
     ):
         x.send(records)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        ("long", Decimal("5.5"), "5.5.* is no whole number"),
+        ("long", np.float32(0.5), "0.5.* is no whole number"),
+        ("array<long>", [1, 2.5], "2.5 is no whole number"),
+        ("array<string>", "ab", "'ab' is one value, not a list"),
+        ("map<string,array<int>>", {"a": [0.5]}, "0.5 is no whole number"),
+        ("struct<a:long>", {"a": 1, "b": 2}, r"has unknown fields \['b'\]"),
+        ("array<struct<a:long>>", [{"b": 2}], r"has unknown fields \['b'\]"),
+        ("struct<a:long>", (0.5,), "0.5 is no whole number"),
+        ("array<long>", 5, "5 is no list"),
+    ],
+)
+def test_no_part_of_a_value_is_lost(kind: str, value: Any, message: str) -> None:
+    x = ts.Dataflow("parts").input("x", f"v {kind}")
+    with pytest.raises(SchemaError, match=rf"column 'v': .*{message}"):
+        x.send([(value,)])
+
+
+def test_whole_values_of_other_types_fit() -> None:
+    kinds = "array<long>", "map<string,long>", "struct<a:long,b:string>"
+    flow = ts.Dataflow("whole")
+    flow.input("x", ", ".join(f"v{n} {kind}" for n, kind in enumerate(kinds))).capture("out")
+    rows = [
+        ([1.0, Decimal(2), None], {"a": 3.0}, (None, None)),
+        (np.array([4]), [("a", 5)], (6, "b")),
+        (None,) * 3,
+    ]
+
+    made = ts.testing.run(flow, {"x": [rows]})["out"].table().to_pylist()
+    assert [tuple(row[f"v{n}"] for n in range(3)) for row in made] == [
+        ([1, 2, None], [("a", 3)], {"a": None, "b": None}),
+        ([4], [("a", 5)], {"a": 6, "b": "b"}),
+        (None, None, None),
+    ]
 
 
 def test_an_unknown_output_is_an_error_with_the_existing_outputs() -> None:

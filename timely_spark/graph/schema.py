@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from decimal import Decimal
 from typing import Any, NoReturn, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from timely_spark.errors import SchemaError, Where, shorten
@@ -309,16 +311,44 @@ def _from_columns(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
 
 
 def _column(values: tuple[Any, ...], field: pa.Field) -> pa.Array:
-    if pa.types.is_integer(field.type):  # Arrow would truncate fractions
-        for value in values:
-            if isinstance(value, float) and not value.is_integer():
-                msg = f"column {field.name!r}: {value!r} is no whole number"
-                raise ValueError(msg)
+    try:
+        if pa.types.is_integer(field.type) or pa.types.is_nested(field.type):
+            for value in values:
+                _check_lossless(value, field.type)
+    except ValueError as error:
+        msg = f"column {field.name!r}: {error}"
+        raise ValueError(msg) from None
     try:
         return pa.array(values, type=field.type)
     except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
         msg = f"column {field.name!r}: {_unfit(values, field.type)}: {error}"
         raise ValueError(msg) from error
+
+
+def _check_lossless(value: Any, kind: pa.DataType) -> None:
+    """Check what Arrow would change: it drops fractions and unknown fields, and takes a text for a list."""
+    inner: Iterable[tuple[Any, pa.DataType]] = ()
+    if pa.types.is_integer(kind):
+        fraction = isinstance(value, float | np.floating) and not value.is_integer()
+        if fraction or (isinstance(value, Decimal) and value != value.to_integral_value()):
+            msg = f"{value!r} is no whole number"
+            raise ValueError(msg)
+    elif pa.types.is_struct(kind) and isinstance(value, Mapping):
+        if unknown := sorted(map(str, value.keys() - {field.name for field in _fields_of(kind)})):
+            msg = f"{shorten(dict(value))} has unknown fields {unknown}"
+            raise ValueError(msg)
+        inner = ((value.get(field.name), field.type) for field in _fields_of(kind))
+    elif pa.types.is_struct(kind) and isinstance(value, tuple):
+        inner = zip(value, (field.type for field in _fields_of(kind)), strict=False)
+    elif pa.types.is_map(kind):
+        inner = ((one, kind.item_type) for one in (value.values() if isinstance(value, Mapping) else ()))
+    elif pa.types.is_nested(kind) and isinstance(value, str | bytes):
+        msg = f"{shorten(value)} is one value, not a list"
+        raise ValueError(msg)
+    elif pa.types.is_nested(kind) and isinstance(value, Iterable):
+        inner = ((one, kind.value_type) for one in value)
+    for one, of in inner:
+        _check_lossless(one, of)
 
 
 def _unfit(values: tuple[Any, ...], kind: pa.DataType) -> str:
