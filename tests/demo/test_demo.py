@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+import timely_spark as ts
 from timely_spark.__main__ import main
 from timely_spark.demo import flow as demo
 from timely_spark.demo.picture import rings
@@ -87,3 +88,15 @@ def test_a_run_agrees_with_networkx_and_leaves_a_page_and_a_table(
     ET.fromstring(page.removeprefix("<!DOCTYPE html>"))
     assert page.count("<svg") == 3
     assert spark.read.format("delta").load(str(tmp_path / "graph" / "components")).count()
+
+
+def test_an_answer_that_is_not_checked_is_said_to_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = demo.Graph(["a", "b"], pa.table({"src": [0], "dst": [1]}), 0)
+    for networkx, says in ((False, "not checked"), (True, "networkx agrees")):
+        monkeypatch.setattr(demo, "_has", lambda _, there=networkx: there)
+        demo._check(graph, {0: 0, 1: 0}, {0: 0, 1: 1})
+        assert says in capsys.readouterr().out
+    with pytest.raises(ts.TimelyError, match="networkx does not agree"):
+        demo._check(graph, {0: 0, 1: 1}, {0: 0, 1: 1})

@@ -23,6 +23,7 @@ import timely_spark as ts
 from timely_spark.demo.imports import meant, packages
 from timely_spark.demo.picture import page
 from timely_spark.runtime.session import configure, quietly, require_spark
+from timely_spark.show.table import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,7 +95,7 @@ def read_graph(folder: Path, root: str, most: int) -> Graph:
     """The import graph of a folder's packages, as far as `root` leads; its edges in a random order."""
     found: dict[str, list[str]] = {}
     for package, modules in packages(folder, root, most):
-        print(f"  {package}: {len(modules)} modules", flush=True)
+        print(f"  {package}: {counted(len(modules), 'module')}", flush=True)
         found |= modules
     pairs = {
         (module, meant(name, found) or name.partition(":")[0])
@@ -190,6 +191,7 @@ def _check(graph: Graph, component: dict[int, int], distance: dict[int, int]) ->
     far = max(distance.values())
     print(f"{ROOT} imports {len(distance) - 1} modules, directly or not; the farthest over {far} imports")
     if not _has("networkx"):
+        print("whether that is right is not checked: networkx is not installed")
         return
     nx: Any = import_module("networkx")
     whole = nx.DiGraph(zip(graph.edges["src"].to_pylist(), graph.edges["dst"].to_pylist(), strict=True))
