@@ -233,7 +233,7 @@ class Cluster(Simulation):
             self.path.steps.append([steps for steps, _ in times])
             self.path.turns.append(sum(all_ - steps for steps, all_ in times) / self.processes)
         self.path.received += turns.received
-        self.path.messages += results[0].stats["sent"] - start.stats["sent"]
+        self.path.messages += results[0].stats.get("sent", 0) - start.stats.get("sent", 0)
 
 
 class Turns:

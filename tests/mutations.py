@@ -507,7 +507,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
                 "unmet = numbers(found, SEQUENCE) <= numbers(mine, SEQUENCE)",
             ),
             ("for sides in stored[1:]:", "for sides in stored:"),
-            ("guarantees=keys[0] if hot is None else None", "guarantees=keys[0]"),
+            ("if hot is None or spread == 0 else None", ""),
         ],
     ),
     (

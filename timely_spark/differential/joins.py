@@ -344,7 +344,8 @@ def _join(
             name=name,
             vertex=JoinChanges(keys, columns, shared, skew=hot, copied=1 - spread),
             requires=parted,
-            guarantees=keys[0] if hot is None else None,
+            # the records of hot keys are where those of the left side are, if these are spread
+            guarantees=keys[0] if hot is None or spread == 0 else None,
             detail=" and ".join(a if a == b else f"{a} = {b}" for a, b in zip(*keys, strict=True)),
             parameters={"on": [list(side) for side in keys]},
         )[0]

@@ -366,34 +366,31 @@ def consolidate(collection: Collection, *, name: str | None = None) -> Collectio
     if collection.once:
         return collection
     stream = collection.stream
-    by = partition_columns(stream.flow.graph, stream.stage)
-    if by is None or not set(by) <= set(collection.schema.names):
-        by = tuple(collection.schema.names)
+    by = partition_of(stream.flow.graph, stream.stage)
+    if by is None or not set(by.reads) <= set(collection.schema.names):
+        by = Partition(tuple(collection.schema.names))
     return collection.like(
         stream.then(
             "consolidate",
             [stream.schema],
             name=name,
             vertex=Consolidate(),
-            requires=[Partition(by)],
-            guarantees=by,
+            requires=[by],
+            guarantees=by.columns,
         )[0],
         once=True,
     )
 
 
-def partition_columns(graph: Graph, stage: Stage) -> tuple[str, ...] | None:
-    """The columns by which a stage's output is partitioned; None: unknown.
+def partition_of(graph: Graph, stage: Stage) -> Partition | None:
+    """The partitioning of a stage's output; None: unknown.
 
     Equal records are then on one worker, so consolidating needs no exchange.
     """
-    if stage.guaranteed is not None and stage.guaranteed.skew is not None:
-        return None
-    if stage.guarantees is not None or stage.kind is Kind.FEEDBACK:
-        return stage.guarantees
+    if stage.guaranteed is not None or stage.kind is Kind.FEEDBACK:
+        return stage.guaranteed
     inputs = graph.into(stage)
-    by = partition_columns(graph, inputs[0].source) if inputs else None
+    by = partition_of(graph, inputs[0].source) if inputs else None
     if by is None or stage.is_routing:
         return by
-    kept = {old: new for new, old in (stage.keeps or {}).items()}
-    return tuple(kept[column] for column in by) if set(by) <= set(kept) else None
+    return by.renamed({old: new for new, old in (stage.keeps or {}).items()})

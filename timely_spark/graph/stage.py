@@ -116,15 +116,19 @@ class Partition:
         """Whether some records are on every worker."""
         return self.broadcast or (self.skew is not None and not self.skew.spread)
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The columns on which a record's worker depends."""
+        return (*self.columns, *(self.skew.spread if self.skew is not None else ()))
+
     def renamed(self, names: Mapping[str, str]) -> Partition | None:
         """The same partitioning where columns have other names; None: not all of them are there."""
-        spread = self.skew.spread if self.skew is not None else ()
-        if not all(column in names for column in (*self.columns, *spread)):
+        if not all(column in names for column in self.reads):
             return None
         columns = tuple(names[column] for column in self.columns)
         if self.computed:
             return self if columns == self.columns else None
-        skew = self.skew and replace(self.skew, spread=tuple(names[column] for column in spread))
+        skew = self.skew and replace(self.skew, spread=tuple(names[column] for column in self.skew.spread))
         return replace(self, columns=columns, skew=skew)
 
 
