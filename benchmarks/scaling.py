@@ -1,8 +1,9 @@
 """Scaling: with workers, and with the data.
 
-Three flows: "components", of random edges, a loop with an exchange in each hop; "words", counted by word and
-then by count, two exchanges and no loop; "pagerank", five iterations over a collection. Epochs are alike and
-apart: each has nodes of its own.
+Four flows: "components", of random edges, a loop with an exchange in each hop; "forests", the same by the
+library's `connected_components`, two exchanges and no loop; "words", counted by word and then by count, two
+exchanges and no loop; "pagerank", five iterations over a collection. Epochs are alike and apart: each has
+nodes of its own.
 
 1. On Spark, with 2 cores: the same data on 1, 2, 4 and 8 workers. More workers than cores can only cost:
    rounds and messages; the ratio to one worker says how much.
@@ -72,6 +73,14 @@ def random_edges(nodes: int, edges: int, *, seed: int = 1, first: int = 0) -> pa
     return pa.table({"src": ends[0], "dst": ends[1]})
 
 
+def forests() -> ts.Dataflow:
+    """Connected components by spanning forests, incremental."""
+    flow = ts.Dataflow("forests")
+    links = flow.input("edges", "src long, dst long").collection()
+    ts.graphs.connected_components(links).changes().capture("out")
+    return flow
+
+
 def words() -> ts.Dataflow:
     flow = ts.Dataflow("words")
     counted = flow.input("x", "word long").group_by("word").count("n")
@@ -98,6 +107,7 @@ def some_words(records: int, epoch: int) -> pa.Table:
 Data = Callable[[int, int], pa.Table]
 FLOWS: dict[str, tuple[Callable[[], ts.Dataflow], Data]] = {
     "components": (components, edges),
+    "forests": (forests, edges),
     "words": (words, some_words),
     "pagerank": (pagerank, edges),
 }
