@@ -73,9 +73,17 @@ def memory(root: int) -> dict[str, float]:
 
 def processor() -> float:
     """Seconds of processor time that this process and all below it have taken so far."""
-    children, _ = _processes()
-    ticks = sum(_ticks(pid) for pid in (os.getpid(), *_below(os.getpid(), children)))
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return sum(processors().values())
+
+
+def processors() -> dict[str, float]:
+    """`processor` by process: `driver` (this one), `JVM`, `Python workers` (all else)."""
+    children, names = _processes()
+    root, taken = os.getpid(), {"driver": 0.0, "JVM": 0.0, "Python workers": 0.0}
+    for pid in (root, *_below(root, children)):
+        who = "driver" if pid == root else "JVM" if names[pid] == "java" else "Python workers"
+        taken[who] += _ticks(pid) / os.sysconf("SC_CLK_TCK")
+    return taken
 
 
 def _processes() -> tuple[dict[int, list[int]], dict[int, str]]:
