@@ -41,6 +41,19 @@ def table(*rows: tuple[int, str], schema: pa.Schema = SCHEMA, **more: list[Any])
     return found
 
 
+def test_a_column_for_which_spark_has_no_type_is_named() -> None:
+    for kind in (pa.uint64(), pa.list_(pa.uint8()), pa.date64(), pa.float16()):
+        with pytest.raises(
+            OutputMismatch, match=r"(?s)column 'v' is .*, for which Spark has no type.*Hint: "
+        ):
+            delivery.spark_schema(pa.schema([("k", pa.int64()), ("v", kind)]))
+
+    made = delivery.spark_schema(
+        pa.schema([("k", pa.int64()), ("n", pa.timestamp("us")), ("d", pa.duration("us"))])
+    )
+    assert made.simpleString() == "struct<k:bigint,n:timestamp_ntz,d:interval day to second>"
+
+
 def part(epoch: int, *tables: pa.Table, vertex: Vertex | None = None, blobs: Blobs | None = None) -> Delivery:
     payloads = [to_bytes(one) for one in tables]
     return Delivery(epoch, payloads, blobs or Blobs(Files("/nowhere")), vertex or Vertex(tables[0].schema))

@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.operators.output_vertex import Output
+from timely_spark.runtime.errors import OutputMismatch
 from timely_spark.runtime.storage.blobs import Blobs, size_of
 from timely_spark.state.keys import from_bytes, partition, to_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructField, StructType
 
 #: Tasks read epochs of more bytes than this.
 LARGE = 8 << 20
@@ -94,10 +95,26 @@ def to_frame(session: SparkSession, table: pa.Table) -> DataFrame:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """A stream's schema in Spark's types."""
+    """A stream's schema in Spark's types.
+
+    Raises:
+        OutputMismatch: Spark has no type for a column.
+    """
+    from pyspark.sql.types import StructType
+
+    return StructType([_spark_field(field) for field in schema])
+
+
+def _spark_field(field: pa.Field) -> StructField:
+    from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    try:
+        return from_arrow_schema(pa.schema([field]), prefer_timestamp_ntz=True).fields[0]
+    except PySparkTypeError as error:
+        msg = f"column {field.name!r} is {field.type}, for which Spark has no type."
+        hint = "cast it before, for example select(n=pc.field('n').cast('int64'))."
+        raise OutputMismatch(msg, hint=hint) from error
 
 
 def arrow_schema(schema: pa.Schema) -> pa.Schema:
