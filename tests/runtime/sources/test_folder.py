@@ -156,6 +156,18 @@ def test_a_column_that_an_older_file_lacks_is_null_and_other_differences_are_err
         rows(folder, schema)
 
 
+def test_a_record_of_json_lacks_columns_but_none_in_another_case(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"n": 1}\n{"other": 2}\n')
+    assert rows(folder_of(tmp_path, "json"), as_schema("n long, s string")) == [
+        {"n": 1, "s": None},
+        {"n": None, "s": None},
+    ]
+
+    (tmp_path / "a.json").write_text('{"N": 1}\n')
+    with pytest.raises(BadFile, match=r"lacks \['n', 's'\], it has \['N'\](?s:.*)case counts"):
+        rows(folder_of(tmp_path, "json"), as_schema("n long, s string"))
+
+
 def test_missing_damaged_and_empty(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     with pytest.raises(BadFile, match=r"no schema is given, and .* \(job.py:7\)\nHint"):

@@ -194,13 +194,15 @@ class Folder:
         """Check that a file has the columns.
 
         Without `all_of_them` it may lack some, as files do from before a column was added; they are null.
-        Records of JSON may lack any.
+        Records of JSON may lack any, but none is written in another case.
         """
         own = fragment.physical_schema.names
         missing = [name for name in columns if name not in own and name not in values]
         other_case = {name.lower() for name in missing} & {name.lower() for name in own}
-        wrong = all_of_them or other_case or {*own}.isdisjoint(schema.names)
-        if missing and wrong and not isinstance(self.format, ds.JsonFileFormat):
+        lacks = not isinstance(self.format, ds.JsonFileFormat) and (
+            all_of_them or {*own}.isdisjoint(schema.names)
+        )
+        if missing and (lacks or other_case):
             found = sorted({*own, *values})
             has = f"source {self.source!r} has columns ({describe(schema)})"
             msg = f"{has}; {fragment.path} lacks {missing}, it has {found}"
