@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,20 +11,20 @@ import pyarrow as pa
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.skew import hot_keys
 from timely_spark.differential.trace import SEQUENCE, insert
-from timely_spark.errors import SchemaError, StateError
+from timely_spark.errors import StateError
 from timely_spark.graph import (
     Context,
     Partition,
     Partitioner,
     States,
     Vertex,
-    caller,
-    check_columns,
-    names,
     operator,
 )
+from timely_spark.operators.rows import key_columns
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.partitioning import repartition as repartitioned
+
+AnyVertex = TypeVar("AnyVertex", bound=Vertex)
 
 
 class Arrange(Vertex):
@@ -71,28 +71,23 @@ class Arrange(Vertex):
         return [{**part, "sequence": last, "first": dict(first)} for part in parts]
 
 
-def index_of(context: Context, edge: int) -> Arrange:
-    """The `Arrange` vertex whose output is input `edge`."""
+def read_by(context: Context, edge: int, kind: type[AnyVertex]) -> AnyVertex:
+    """The vertex of a kind whose output is input `edge`, and whose trace may be read."""
     index = context.feeds(edge)
-    if not isinstance(index, Arrange):
-        msg = f"input {edge} was built to read an arrangement, and reads {type(index).__name__}"
+    if not isinstance(index, kind):
+        msg = f"input {edge} was built to read {kind.__name__}, and reads {type(index).__name__}"
         raise StateError(msg, hint="this is a defect of timely_spark: please report it, with the flow")
     return index
+
+
+def index_of(context: Context, edge: int) -> Arrange:
+    """The `Arrange` vertex whose output is input `edge`."""
+    return read_by(context, edge, Arrange)
 
 
 def numbered(batch: pa.Table, sequence: int) -> pa.Table:
     """The changes with a sequence number."""
     return batch.append_column(SEQUENCE, pa.array(np.full(batch.num_rows, sequence, np.int64)))
-
-
-def key_columns(operator: str, schema: pa.Schema, columns: str | Sequence[str]) -> tuple[str, ...]:
-    """Check and normalise key columns."""
-    listed = names(operator, columns)
-    check_columns(operator, schema, listed, keys=True)
-    if not listed or len(set(listed)) < len(listed):
-        msg = f"{operator}: keys {list(listed)}"
-        raise SchemaError(msg, where=caller(), hint="name the key columns, each once.")
-    return listed
 
 
 @operator(Collection)

@@ -9,7 +9,6 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.differential.arranged import key_columns
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.joins import padded
 from timely_spark.differential.reducers import GROUP, Logic
@@ -19,7 +18,7 @@ from timely_spark.graph import composed, operator
 from timely_spark.operators.aggregate import ALL
 from timely_spark.operators.asof import Checked, Direction, Nearest
 from timely_spark.operators.event_time import Duration
-from timely_spark.operators.rows import computed
+from timely_spark.operators.rows import computed, key_columns
 
 _SIDE = "__timely_side"
 

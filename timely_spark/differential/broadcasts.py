@@ -7,14 +7,13 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.differential.arranged import key_columns
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.joins import JoinChanges
 from timely_spark.differential.trace import DIFF
 from timely_spark.graph import Partition, Partitioner, States, composed, operator
 from timely_spark.operators.aggregate import ALL
 from timely_spark.operators.join import Keys, matching_keys, other_columns
-from timely_spark.operators.rows import computed
+from timely_spark.operators.rows import computed, key_columns
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.partitioning import repartition as repartitioned
 

@@ -23,7 +23,7 @@ from timely_spark.graph import (
     composed,
     operator,
 )
-from timely_spark.operators.join import How, Join, Keys, check_how, matching_keys, other_columns
+from timely_spark.operators.join import How, Join, Keys, check_how, keys_text, matching_keys, other_columns
 from timely_spark.operators.rows import computed
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.history import by_join, times_of
@@ -346,7 +346,7 @@ def _join(
             requires=parted,
             # the records of hot keys are where those of the left side are, if these are spread
             guarantees=keys[0] if hot is None or spread == 0 else None,
-            detail=" and ".join(a if a == b else f"{a} = {b}" for a, b in zip(*keys, strict=True)),
+            detail=keys_text(keys),
             parameters={"on": [list(side) for side in keys]},
         )[0]
     )

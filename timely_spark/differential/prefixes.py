@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from timely_spark.differential.arranged import read_by
 from timely_spark.differential.trace import (
     DIFF,
     check_since,
@@ -23,7 +24,6 @@ from timely_spark.differential.trace import (
     numbers,
     replaced,
 )
-from timely_spark.errors import StateError
 from timely_spark.graph import Partitioner, Stateless, States, Vertex
 from timely_spark.state.arrangement import Arrangement, paired
 from timely_spark.state.buffering import BufferingVertex
@@ -142,11 +142,7 @@ class _Lookup(BufferingVertex):
 
     def index(self, number: int) -> Arrangement:
         """The trace of the index that is read by input `number`."""
-        index = self._context.feeds(number)
-        if not isinstance(index, Index):
-            msg = f"input {number} was built to read an index, and reads {type(index).__name__}"
-            raise StateError(msg, hint="this is a defect of timely_spark: please report it, with the flow")
-        return index.state
+        return read_by(self._context, number, Index).state
 
 
 class Count(_Lookup):

@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.differential.arranged import key_columns
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.reduce import Reduce
 from timely_spark.differential.reducers import (
@@ -42,7 +41,7 @@ from timely_spark.graph import (
     positive,
 )
 from timely_spark.operators.aggregate import ALL
-from timely_spark.operators.rows import check_function, computed
+from timely_spark.operators.rows import check_function, computed, key_columns
 
 Columns = str | Sequence[str] | None
 
@@ -77,14 +76,14 @@ def reduced(
 
 
 def _grouped(
-    operator: str, collection: Collection, keys: Columns, value: str | None, *, comparable: bool = True
+    operator: str, collection: Collection, keys: Columns, value: str | None
 ) -> tuple[Collection, tuple[str, ...]]:
     """The collection and its keys: those given, those of its arrangement, or one constant key."""
     listed = names(operator, keys) if keys is not None else (collection.keys or ())
     if listed:
         listed = key_columns(operator, collection.schema, listed)
     if value is not None:
-        check_columns(operator, collection.schema, [value], keys=comparable)
+        check_columns(operator, collection.schema, [value], keys=True)
         if value in listed:
             msg = f"{operator}: {value!r} is a key and the value"
             raise SchemaError(msg, where=caller(), hint="take it out of keys.")

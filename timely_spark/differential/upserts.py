@@ -13,8 +13,8 @@ from timely_spark.differential.collections import Collection
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Expression, Partition, caller, check_columns, composed, names, operator
-from timely_spark.operators.group_map import StatefulMap, check_keyed_state
-from timely_spark.operators.rows import computed
+from timely_spark.operators.group_map import StatefulMap
+from timely_spark.operators.rows import computed, key_columns
 from timely_spark.operators.top_k import First
 from timely_spark.state.keys import group
 from timely_spark.streams import Stream
@@ -96,8 +96,9 @@ def upserts(
         SchemaError: a column is missing or nested; there are no keys, or no columns to order by; one of
             these is a key; or `apply_as_deletes` is no condition on the stream's columns.
     """
-    keys, order, columns = names("upserts", keys), names("upserts", sequence_by), stream.schema.names
-    check_keyed_state("upserts", stream, keys)
+    keys, order = key_columns("upserts", stream.schema, keys), names("upserts", sequence_by)
+    stream.check_outside("upserts", epochs="states follow one another by epochs")
+    columns = stream.schema.names
     check_columns("upserts", stream.schema, [*order, *columns], keys=True)
     if not order or set(order) & set(keys):
         msg = f"upserts: sequence_by={list(order)}, keys={list(keys)}"
@@ -116,14 +117,7 @@ def upserts(
         [schema],
         name=name,
         own=(DIFF,),
-        vertex=StatefulMap(
-            latest,
-            keys,
-            flagged.schema.names,
-            schema,
-            rows=flagged.schema,
-            expire=None,
-        ),
+        vertex=StatefulMap(latest, keys, flagged.schema.names, schema, rows=flagged.schema, expire=None),
         requires=[Partition(keys)],
         guarantees=keys,
         detail=f"{', '.join(keys)} by {', '.join(order)}",

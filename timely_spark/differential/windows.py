@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from timely_spark.differential.arranged import key_columns
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.reducers import GROUP, Logic
 from timely_spark.differential.reductions import reduced
@@ -24,6 +23,7 @@ from timely_spark.operators.event_time import (
     merged,
     numbers_of_time,
 )
+from timely_spark.operators.rows import key_columns
 
 
 @dataclass(frozen=True, slots=True)

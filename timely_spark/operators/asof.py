@@ -13,11 +13,10 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Partition, caller, check_columns, composed, names, operator
-from timely_spark.operators.aggregate import ALL
+from timely_spark.operators.aggregate import ALL, one_group
 from timely_spark.operators.event_time import Duration, length, numbers_of_time, time_type
 from timely_spark.operators.expire import check_expire, check_per, options_text
 from timely_spark.operators.join import matching_keys, other_columns, with_keys
-from timely_spark.operators.rows import computed
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.state.history import RowTimes, compaction, epochs_of, stamped
@@ -298,7 +297,7 @@ def asof_join(
         check_expire("asof_join", stream, expire, per=per)
     sides, keys = [stream, other], checked.by
     if not keys:
-        sides = [computed(side, *side.schema.names, {ALL: pc.scalar(0)}, own=(ALL,)) for side in sides]
+        sides = [one_group(side) for side in sides]
         keys = (ALL,)
     schemas = sides[0].schema, sides[1].schema
     fields = [schemas[0].field(key) for key in keys if key == ALL]

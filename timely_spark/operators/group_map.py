@@ -22,7 +22,7 @@ from timely_spark.graph import (
     operator,
 )
 from timely_spark.operators.expire import check_expire
-from timely_spark.operators.rows import check_function, records
+from timely_spark.operators.rows import check_function, key_columns, records
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.codes import numbers_of, runs
@@ -387,18 +387,8 @@ def stateful_map_batches(
         VertexError: at run time: the function fails, or returns no pair, other columns, or other keys.
     """
     check_function("stateful_map_batches", function, "table", "states")
-    listed = names("stateful_map_batches", keys)
-    options: Any = {"keys": listed, "state": state, "expire": expire, "name": name}
+    options: Any = {"keys": keys, "state": state, "expire": expire, "name": name}
     return _stateful("stateful_map_batches", stream, function, schema, **options)
-
-
-def check_keyed_state(operator: str, stream: Stream, keys: Sequence[str]) -> None:
-    """Check the keys of a `StatefulMap`, and that the stream's times are epochs."""
-    check_columns(operator, stream.schema, keys, keys=True)
-    if not keys or len(set(keys)) < len(keys):
-        msg = f"{operator}: keys {list(keys)}"
-        raise SchemaError(msg, where=caller(), hint="name the key columns, each once.")
-    stream.check_outside(operator, epochs="states follow one another by epochs")
 
 
 def _stateful(
@@ -407,12 +397,13 @@ def _stateful(
     function: Callable[..., Any],
     schema: SchemaLike,
     *,
-    keys: tuple[str, ...],
+    keys: str | Sequence[str],
     state: SchemaLike,
     expire: int | None,
     name: str | None,
 ) -> Stream:
-    check_keyed_state(operator, stream, keys)
+    keys = key_columns(operator, stream.schema, keys)
+    stream.check_outside(operator, epochs="states follow one another by epochs")
     if expire is not None:
         check_expire(operator, stream, expire)
     results = keyed_schema(operator, stream, keys, schema)

@@ -364,6 +364,15 @@ def matching_keys(
     return keys
 
 
+def keys_text(keys: Keys) -> str:
+    """The keys of a join in a step's `detail`.
+
+    >>> keys_text((("id", "a"), ("id", "b")))
+    'id and a = b'
+    """
+    return " and ".join(a if a == b else f"{a} = {b}" for a, b in zip(*keys, strict=True))
+
+
 def check_how(operator: str, how: Any, ours: pa.Schema, theirs: pa.Schema, keys: Keys) -> None:
     """Check the kind of a join; the keys of a right or outer join come from both sides."""
     if how not in get_args(How):
@@ -494,7 +503,7 @@ def join(
         vertex=vertex,
         requires=[Partition(keys[0]), Partition(keys[1])],
         guarantees=keys[0],
-        detail=" and ".join(a if a == b else f"{a} = {b}" for a, b in zip(*keys, strict=True))
+        detail=keys_text(keys)
         + (f", {how}" if how != "inner" else "")
         + options_text(per=per, expire=expire),
         parameters={"on": [list(side) for side in keys], "per": per, "expire": expire and int(expire)}

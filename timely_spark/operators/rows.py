@@ -223,6 +223,16 @@ def keys_and_value(
     return listed
 
 
+def key_columns(operator: str, schema: pa.Schema, columns: str | Sequence[str]) -> tuple[str, ...]:
+    """Check and normalise key columns."""
+    listed = names(operator, columns)
+    check_columns(operator, schema, listed, keys=True)
+    if not listed or len(set(listed)) < len(listed):
+        msg = f"{operator}: keys {list(listed)}"
+        raise SchemaError(msg, where=caller(), hint="name the key columns, each once.")
+    return listed
+
+
 def check_function(operator: str, function: Any, *gets: str) -> None:
     """Check that an argument can be called, with arguments that are called `gets` if they are given."""
     if not callable(function):
