@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import re
 from operator import attrgetter
@@ -42,17 +41,6 @@ def test_a_word_has_a_place_and_a_test_or_a_reason(row: list[str]) -> None:
     for module in re.findall(r"`(\S+\.py)`", modules):
         assert any((ROOT / folder / module).exists() for folder in ("timely_spark", ".")), module
     assert tests or here.startswith(("none: ", "`python -m benchmarks"))
-
-
-@pytest.mark.parametrize("cited", sorted(set(re.findall(r"`(tests/[^`]+)`", PAGE))))
-def test_a_cited_test_exists(cited: str) -> None:
-    path, _, name = cited.partition("::")
-    functions = {
-        node.name
-        for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef)
-    }
-    assert name in functions if name else any(each.startswith("test_") for each in functions)
 
 
 def test_the_program_of_timelys_readme() -> None:
