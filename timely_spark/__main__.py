@@ -76,11 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.command == "inspect":
         return _shown(given, _inspected)
     if given.watch is None:
-        return _status(given)
+        return _shown(given, _status)
     try:
         while True:
             print(_CLEAR if sys.stdout.isatty() else "", end="")  # noqa: T201 - a command
-            _status(given)
+            _shown(given, _status)
             sys.stdout.flush()
             time.sleep(given.watch)
     except KeyboardInterrupt:
@@ -143,11 +143,7 @@ def _rows(table: pa.Table, limit: int) -> str:
     return str(table.slice(max(table.num_rows - limit, 0)).to_pandas().to_string(index=False))
 
 
-def _status(given: argparse.Namespace) -> int:
-    return _shown(given, _status_of)
-
-
-def _status_of(given: argparse.Namespace) -> str:
+def _status(given: argparse.Namespace) -> str:
     found = Status.of(given.checkpoint)
     return found.json() if given.json else str(found)
 

@@ -107,7 +107,7 @@ def best_per_key(batch: pa.Table, monotone: Monotone) -> pa.Table:
             if pa.types.is_floating(value.type):
                 keep = pc.and_(keep, pc.invert(pc.fill_null(pc.is_nan(value), fill_value=True)))
             batch = batch.filter(keep)
-    ordered = _by_value(batch, monotone)
+    ordered = batch if monotone.value is None else batch.take(_value_order(batch, monotone))
     return ordered.take(group(ordered, monotone.keys).firsts)
 
 
@@ -129,10 +129,6 @@ def _value_order(table: pa.Table, monotone: Monotone) -> Any:
         return np.arange(table.num_rows)
     direction = "descending" if monotone.greatest else "ascending"
     return pc.sort_indices(table, [(monotone.value, direction)]).to_numpy()
-
-
-def _by_value(table: pa.Table, monotone: Monotone) -> pa.Table:
-    return table if monotone.value is None else table.take(_value_order(table, monotone))
 
 
 def at_least_as_good(stored: pa.Table, batch: pa.Table, monotone: Monotone) -> Mask:

@@ -32,12 +32,8 @@ def is_frozen(kind: Any) -> bool:
     (True, False)
     """
     own: Any = vars(kind) if isinstance(kind, type) else {}
-    return "__dataclass_fields__" in own and own["__dataclass_params__"].frozen and _is_plain(kind)
-
-
-def _is_plain(kind: type) -> bool:
-    new: Any = kind.__new__
-    return new is object.__new__
+    frozen = "__dataclass_fields__" in own and own["__dataclass_params__"].frozen
+    return frozen and kind.__new__ is object.__new__
 
 
 def qualified(kind: type) -> str:
