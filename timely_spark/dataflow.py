@@ -21,7 +21,7 @@ from timely_spark.graph import (
     refuse,
     whole,
 )
-from timely_spark.inputs import Inputs
+from timely_spark.inputs import Input, Inputs, Source
 from timely_spark.operators.custom import By, Paths, add_vertex
 from timely_spark.operators.finalise import finalise_graph
 from timely_spark.operators.outputs import OutputSpec
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from timely_spark.runtime.handle.inputs import InputHandle
     from timely_spark.runtime.handle.query import Query
     from timely_spark.runtime.sources.folder import FileSource
+
+__all__ = ("Dataflow", "Input", "Source", "Trigger")
 
 Trigger = str | Mapping[str, Any] | None
 

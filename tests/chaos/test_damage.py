@@ -271,9 +271,7 @@ def test_an_id_that_is_none_goes_nowhere(checkpoint: Path, identity: str) -> Non
         go_on(checkpoint)
 
 
-def test_a_file_that_the_system_refuses_to_read_is_named(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_the_system_refuses_to_read_is_named(checkpoint: Path) -> None:
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
 

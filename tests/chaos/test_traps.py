@@ -89,9 +89,7 @@ def test_a_task_that_writes_after_the_winner_committed_changes_nothing(
     assert difference(world) is None
 
 
-def test_what_a_late_task_of_the_run_before_leaves_goes_at_the_next_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_late_task_of_the_run_before_leaves_goes_at_the_next_start(tmp_path: Path) -> None:
     """The driver was killed, its executor was not: the task writes when the next run has swept already."""
     world = looping(tmp_path, sends=10, keep=5)
     world.live()

@@ -75,7 +75,6 @@ SCHEDULES = [
         for how in ({"workers": 1}, {"workers": 3, "seed": 2, "together": True}, {"workers": 8})
     ),
 ]
-INFINITY = pc.scalar(inf)
 
 
 def distances(nodes: ts.Collection, edges: ts.Collection) -> ts.Collection:

@@ -233,9 +233,7 @@ def test_with_available_now_what_comes_later_is_not_read(polls: Any, tmp_path: P
     assert polls(end)[1]["epoch"] == 4
 
 
-def test_a_listing_that_misses_an_epoch_ends_before_it(
-    polls: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_listing_that_misses_an_epoch_ends_before_it(polls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = Folder.files
     missed = ["epoch-00000000000000000001.arrow"]
 
