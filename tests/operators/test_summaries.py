@@ -314,3 +314,24 @@ def test_random_chains_give_what_the_paths_say_under_all_schedules_and_crashes(
         wanted = [(e + delay, n) for e, source, n in sent for delay in delays.get((source, output), ())]
         found = sim.captured[name].rows()
         assert Counter((epoch, n) for epoch, rows in found.items() for (n,) in rows) == Counter(wanted)
+
+
+def test_a_flow_rests_while_a_notification_waits_for_an_input_that_does_not_reach_what_it_keeps_open() -> (
+    None
+):
+    """Input a holds the first step's notification back; its capability, due to b, holds back the check."""
+    crossed = {(0, 0): None, (1, 1): 0, (0, 1): 1, (1, 0): 1}, True, False, False
+    sim = Simulation(chain([crossed, ({(1, 1): None, (0, 1): 0, (1, 0): 2}, False, False, False)])[0])
+    for epoch, name, n in ((0, "b", 8), (1, "b", 4)):
+        sim.advance_to(name, epoch)
+        sim.send(name, [n])
+    sim.advance_to("a", 1)
+    sim.advance_to("b", 2)
+
+    sim.run(limit=20)
+
+    assert sim.idle
+    for name in "ab":
+        sim.close(name)
+    sim.run()
+    assert sim.result.complete

@@ -110,6 +110,8 @@ class Coordinator:
     def _index(self) -> None:
         #: `Tracker.arrivals` of the vertices that need them
         self.arrivals = Runs(node.index for node in self.plan.nodes if node.needs_arrivals)
+        #: the locations of capabilities that are due to one input
+        self._port_holds = {held for node in self.plan.nodes for _, held in node.ports}
         self.end_nodes = [node for node in self.plan.nodes if node.stage.kind.is_end]
         #: pairs of a worker and a vertex with a deliverable notification, as of these positions of the inputs
         self._deliverable: set[tuple[int, int]] = set()
@@ -330,7 +332,10 @@ class Coordinator:
         positions = {s.name: input_frontier(s, self.inputs[s.name], self.batch + 1) for s in self.plan.inputs}
         clocked = any(s.epochs == "clock" and self.inputs[s.name] is not None for s in self.plan.inputs)
         begun = self.last_epoch if clocked else None
-        if self._positions == (now := (positions, header.late, begun)):
+        # a capability due to one input may wait for another input, which does not reach what it keeps open
+        active = self.tracker.active if self._port_holds else ()
+        held = [(at, time) for at, time in active if at in self._port_holds]
+        if self._positions == (now := (positions, header.late, begun)) and not self._port_holds:
             pairs = {(w, index) for index in self._arrived for w, p in enumerate(self.pending) if index in p}
             pairs |= self._requested
             self._deliverable -= pairs
@@ -348,10 +353,17 @@ class Coordinator:
             if waiting and any(
                 not (begun is not None and guarantee.epoch > begun)
                 and not any(time.less_equal(guarantee) for time in blockers[index])
+                and not self._is_held(index, guarantee, held)
                 for guarantee in waiting.least
             ):
                 self._deliverable.add((worker, index))
         return {worker for worker, _ in self._deliverable}
+
+    def _is_held(self, index: int, guarantee: Any, held: Iterable[tuple[int, Any]]) -> bool:
+        """Whether a capability that is due to one input could result in what a notification completes."""
+        to = self.plan.reach.summaries(self.plan.nodes[index].arrives) if held else {}
+        ends = (path.results_in(time) for at, time in held for path in to.get(at, ()))
+        return any(time is not None and time.less_equal(guarantee) for time in ends)
 
     def _update_pending(self, worker: int, changes: list[tuple[int, Any, int]]) -> None:
         """Enter the notifications that a worker's vertices requested (+1) and received (-1)."""
