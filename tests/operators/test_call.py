@@ -85,6 +85,29 @@ def test_calls_are_open_at_a_time_up_to_the_bound(kind: str) -> None:
     assert (outputs, most) == ({0: [(n, 2 * n) for n in range(8)]}, 4)
 
 
+def test_when_a_round_ends_no_call_is_open_and_its_epoch_is_complete_when_it_is_answered() -> None:
+    log: list[Any] = []
+
+    async def ask(batch: pa.Table) -> pa.Table:
+        log.append(("asked", batch["n"].to_pylist(), sim.captured["out"].rows()))
+        await asyncio.sleep(0.002)
+        log.append("answered")
+        return doubled(batch)
+
+    made = ts.Dataflow("asks")
+    x = made.input("x", "n long", epochs="manual")
+    x.call(ask, "n long, twice long").capture("out")
+    sim = Simulation(made)
+    sim.on_step = lambda *_: log.append("the round ends")
+    for epoch in range(2):
+        sim.send("x", [epoch], epoch=epoch)
+    sim.advance_to("x", 2)
+    sim.run()
+    # the question of epoch 1 waits for the answer of epoch 0, and the round for both
+    assert log == [("asked", [0], {}), "answered", ("asked", [1], {}), "answered", "the round ends"]
+    assert sim.captured["out"].rows() == {0: [(0, 0)], 1: [(1, 2)]}
+
+
 def test_a_call_is_repeated_and_then_fails_with_the_step_and_the_line() -> None:
     tries = itertools.count(1)
 

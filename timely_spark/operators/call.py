@@ -169,8 +169,9 @@ def call(
 
     An epoch (and an iteration of a loop) is complete when all its calls are answered. A worker waits for the
     answers within its round, so a slow service delays later epochs: the page "Naiad's mechanisms" has the
-    reason, and how questions and answers go by files, which delays none. A call that fails or takes too long
-    is repeated, after 0.1 s, 0.2 s and so on; after the last attempt the query fails: the epoch stays open.
+    reason, and "Sharing between flows" how questions and answers go by files, which delays none. A call that
+    fails or takes too long is repeated, after 0.1 s, 0.2 s and so on; after the last attempt the query fails:
+    the epoch stays open.
 
     **At least once:** a micro-batch that runs again, after a failure or a restart, asks again. With `record`
     each answer is recorded as it arrives; a repeated micro-batch reads the recorded answers and asks only for
