@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from timely_spark import __version__
 from timely_spark.demo import flow as demo
-from timely_spark.errors import TimelyError
+from timely_spark.errors import TimelyError, with_hint
 from timely_spark.runtime import ui
 from timely_spark.runtime.handle.inspection import inspect
 from timely_spark.runtime.handle.status import Status
@@ -106,11 +106,16 @@ def _demonstrated(given: argparse.Namespace) -> int:
     try:
         demo.main(given)
     except TimelyError as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        print(_told(error), file=sys.stderr)  # noqa: T201
         return 1
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _told(error: TimelyError) -> str:
+    """An error for a command line, where no line of a program leads to it."""
+    return error.message if error.hint is None else with_hint(error.message, error.hint)
 
 
 def _seconds(text: str) -> float:
@@ -152,7 +157,7 @@ def _shown(given: argparse.Namespace, text: Callable[[argparse.Namespace], str])
     try:
         found = text(given)
     except TimelyError as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        print(_told(error), file=sys.stderr)  # noqa: T201
         return 1
     except Exception as error:  # noqa: BLE001 - whatever half a file leads to: a command shows no traceback
         print(f"{given.checkpoint} is damaged: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201

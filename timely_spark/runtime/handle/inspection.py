@@ -14,7 +14,8 @@ import pandas as pd
 import pyarrow as pa
 
 from timely_spark.compiler.summary import PlanSummary
-from timely_spark.graph import find, locate_errors, whole
+from timely_spark.errors import UnknownName
+from timely_spark.graph import caller, find, locate_errors, whole
 from timely_spark.graph.schema import RESERVED
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.handle.changing import Changing
@@ -102,9 +103,9 @@ class Inspection:
         number = kept[-1] if round is None else whole("round", round, least=FIRST)
         found = self._log.read_whole(number) if number in kept else None
         if found is None:
-            known = {f"{kept[0]} to {kept[-1]}": None}
-            find(known, number, kind="retained round", flow=self.flow)  # raises
-        assert found is not None
+            msg = f"flow {self.flow!r} has no retained round {number}"
+            hint = f"there are {kept[0]} to {kept[-1]}; start(keep=...) keeps more."
+            raise UnknownName(msg, where=caller(), hint=hint)
         return Round(self.flow, self._log, *found)
 
     def rounds(self, last: int | None = None) -> pa.Table:
