@@ -426,7 +426,9 @@ class _Watched(CallContext):
         self._way = way
 
     def send(self, edge: int, time: Any, batch: pa.Table) -> None:
-        if any(held in self._way.ahead for held, _ in self.node.departs(edge)):
+        plan, out = self.round.plan, self.node.out
+        onwards = out[edge] if edge in range(len(out)) else ()
+        if any(plan.lands(plan.channels[index]) in self._way.ahead for index in onwards):
             self._way.sent(self.node.stage, time, batch)
         super().send(edge, time, batch)
 
