@@ -48,9 +48,9 @@ def test_nothing_arrives_before_the_promised_epoch(
         ahead.append(since - self.since())
         return since
 
-    def checked(self: CallContext, node: Any, vertex: Any, called: Any, capability: Any) -> None:
+    def checked(self: CallContext, node: Any, vertex: Any, called: Any, *others: Any) -> None:
         assert called.time.epoch >= promised.get((self.worker, node.index), 0)
-        call(self, node, vertex, called, capability)
+        call(self, node, vertex, called, *others)
 
     monkeypatch.setattr(CallContext, "since_here", since_here)
     monkeypatch.setattr(CallContext, "call", checked)
