@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
+from timely_spark.errors import BadArgument
 from timely_spark.runtime import start
 from timely_spark.runtime.errors import CheckpointInUse, InputsInUse, NameTaken, QueryEnded, QueryFailed
 from timely_spark.runtime.handle import query as handle
@@ -178,6 +179,17 @@ def test_a_name_or_a_checkpoint_in_use_is_another_flows_too(session: Session, tm
     again = started(small()[0], session, tmp_path / "a", replace=True)  # the cell builds its flow anew
 
     assert (first.is_active, other.is_active, again.is_active) == (False, True, True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+def test_a_checkpoint_that_cannot_be_made_is_named(session: Session) -> None:
+    flow = ts.Dataflow("nowhere")
+    flow.input("x", "n long").capture("out")
+
+    with pytest.raises(
+        BadArgument, match=r"(?s)checkpoint='/proc/none/below': .*test_start\.py:\d+\)\nHint: "
+    ):
+        flow.start(session, checkpoint="/proc/none/below")
 
 
 def test_a_query_that_has_ended_frees_the_handles(session: Session, tmp_path: Path) -> None:

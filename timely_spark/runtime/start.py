@@ -23,7 +23,7 @@ import pyarrow as pa
 from timely_spark.compiler import Plan
 from timely_spark.compiler.summary import plan_summary
 from timely_spark.coordinator import Bound, Coordinator
-from timely_spark.errors import TimelyError
+from timely_spark.errors import BadArgument, TimelyError
 from timely_spark.graph import caller, frame_schema, seconds, whole
 from timely_spark.runtime.errors import (
     CheckpointInUse,
@@ -211,7 +211,13 @@ def _locked(checkpoint: str, undo: ExitStack) -> tuple[RoundLog, Lock]:
     log = RoundLog(checkpoint)
     lock = Lock(log.files)
     undo.callback(lock.release)  # first, because an interrupt may follow `acquire`
-    if not lock.acquire():
+    try:
+        acquired = lock.acquire()
+    except OSError as error:
+        msg = f"checkpoint={checkpoint!r}: {error}"
+        hint = "give a folder that this process may make, and write to."
+        raise BadArgument(msg, where=caller(), hint=hint) from error
+    if not acquired:
         raise CheckpointInUse.by(log.checkpoint, log.owner())
     if not log.files.exclusive:
         _log.info("two starts on %s at the same instant may both win", log.files.root)
