@@ -174,3 +174,22 @@ def test_streams_and_captured_inputs() -> None:
 def test_mistakes(output: str, row: Any, inputs: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         explain_row(orders(), inputs, output, row)
+
+
+def test_of_a_step_with_several_outputs_only_what_goes_that_way_is_shown() -> None:
+    class Split(ts.Vertex):
+        def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+            self.send_by(edge, time, batch)
+
+    for summaries in (None, {(0, 1): None, (1, 0): None}):
+        flow = ts.Dataflow("split")
+        inputs = [flow.input(name, "n long") for name in "ab"]
+        for name, out in zip(
+            "xy", flow.vertex(Split(), inputs, ["n long"] * 2, summaries=summaries), strict=True
+        ):
+            out.capture(name)
+        given = {"a": [[3]], "b": [[2, 3]]}
+        assert explain_row(flow, given, "x", {"n": 3}).inputs["a"].num_rows == 1
+        missing = explain_row(flow, {"a": [[3]], "b": [[2]]}, "y", {"n": 3})
+        assert not missing.here
+        assert [step for step in missing.steps if step.records.num_rows] == []
