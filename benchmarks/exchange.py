@@ -7,10 +7,12 @@ the first is not counted: it finds a side that has idled. An epoch costs what Sp
 trigger, from the listing of files to the commit. What is delivered is checked against numpy.
 
 - ours: `source -> group_by("key").count()`, its changed keys with their new counts given to `subscribe`: an
-  Arrow table in the driver's Python process.
+  Arrow table in the driver's Python process. Spark reads the files, as for the others.
+- by columns: the same, from `flow.files`, which reads the files as columns.
 - native: `groupBy("key").count()` in update mode, its changed keys written to the noop sink in foreachBatch.
   They leave neither the executors nor the JVM: no other way to take them costs less.
-- native to Arrow: the same, but foreachBatch takes them by `toArrow()`, which is where ours delivers them.
+- RocksDB: native, with Spark's other state store.
+- native to Arrow: native, but foreachBatch takes them by `toArrow()`, which is where ours delivers them.
 - per key: `groupBy("key").applyInPandasWithState(...)`, to the noop sink: how keyed state of one's own is
   written in Python, a function call per key.
 
@@ -23,7 +25,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,12 +82,21 @@ class Side:
 
 def ours(spark: SparkSession, side: Side) -> None:
     """The flow."""
+    flow = ts.Dataflow("counts")
+    _count(spark, side, flow, flow.source("keys", _read(spark, side)))
 
+
+def by_columns(spark: SparkSession, side: Side) -> None:
+    """The flow, whose own source reads the files."""
+    flow = ts.Dataflow("counts by columns")
+    _count(spark, side, flow, flow.files("keys", side.folder, schema="key long", files_per_epoch=CORES))
+
+
+def _count(spark: SparkSession, side: Side, flow: ts.Dataflow, keys: ts.Stream) -> None:
     def take(_: int, table: pa.Table) -> None:
         side.last = table
 
-    flow = ts.Dataflow("counts")
-    flow.source("keys", _read(spark, side)).group_by("key").count().subscribe(take)
+    keys.group_by("key").count().subscribe(take)
     query = flow.start(spark, checkpoint=str(harness.folder()))
     side.stop, side.progress = query.stop, lambda: query._query.recentProgress  # noqa: SLF001
 
@@ -93,6 +104,16 @@ def ours(spark: SparkSession, side: Side) -> None:
 def native(spark: SparkSession, side: Side) -> None:
     """Spark's own aggregation."""
     _start(side, _read(spark, side).groupBy("key").count(), _noop)
+
+
+def rocks_db(spark: SparkSession, side: Side) -> None:
+    """Spark's own aggregation, its state in RocksDB."""
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    spark.conf.set(provider, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
+    try:
+        native(spark, side)  # a query keeps the confs of its start
+    finally:
+        spark.conf.unset(provider)
 
 
 def to_arrow(spark: SparkSession, side: Side) -> None:
@@ -194,29 +215,33 @@ def run(quick: bool) -> Report:
     confs = {"spark.sql.streaming.pollingDelay": "100ms", "spark.driver.memory": "8g"}
     spark = harness.spark("exchange", cores=CORES, confs=confs)
     rows = 200_000 if quick else 1_000_000
-    all_sides = {"ours": ours, "native": native, "native to Arrow": to_arrow, "per key": per_key}
+    all_sides = {
+        "ours": ours, "by columns": by_columns,
+        "native": native, "RocksDB": rocks_db, "native to Arrow": to_arrow, "per key": per_key,
+    }  # fmt: skip
     cases = [
-        ("10 thousand keys", 10_000, ["ours", "native", "per key"], ">=1x"),
-        ("1 million keys", 1_000_000, ["ours", "native", "native to Arrow"], ">=4x"),
-        ("10 million keys", 10_000_000, ["ours", "native"], ""),
+        ("10 thousand keys", 10_000, ["native", "per key"], ">=1x"),
+        ("1 million keys", 1_000_000, ["native", "native to Arrow"], ">=4x"),
+        ("10 million keys", 10_000_000, ["native", "RocksDB"], ">=4x"),
     ]
     if quick:
-        cases = [("200 thousand keys", 200_000, ["ours", "native"], "")]
+        cases = [("200 thousand keys", 200_000, ["native"], "")]
     for case, keys, names, aim in cases:
         epochs = 1 + TURN * (2 if quick else 3 if keys > 1_000_000 else 5)
-        took = measure(spark, {name: all_sides[name] for name in names}, draw(keys, rows, epochs))
-        for name in names[1:]:
-            mine, its = took["ours"], took[name]
+        sides = {name: all_sides[name] for name in ("ours", "by columns", *names)}
+        took = measure(spark, sides, draw(keys, rows, epochs))
+        for (mine, how), name in product(((took["ours"], ""), (took["by columns"], ", by columns")), names):
+            its = took[name]
             report.add(
-                f"{case}, {rows:,} rows an epoch",
+                f"{case}, {rows:,} rows an epoch{how}",
                 ours=median(mine),
                 baseline=median(its),
                 against=name,
-                aim=aim if name == "native" else "",
+                aim=aim if name in {"native", "RocksDB"} else "",
                 ours_min=min(mine),
                 baseline_min=min(its),
                 ours_p95=quantile(mine, 0.95),
             )
-    report.note("Spark's state store is the default one, in the JVM's heap, with a change log per epoch.")
+    report.note("Native's state store is the default one, in the JVM's heap, with a change log per epoch.")
     report.write()
     return report
