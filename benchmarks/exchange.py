@@ -11,8 +11,7 @@ trigger, from the listing of files to the commit. What is delivered is checked a
 - by columns: the same, from `flow.files`, which reads the files as columns.
 - native: `groupBy("key").count()` in update mode, its changed keys written to the noop sink in foreachBatch.
   They leave neither the executors nor the JVM: no other way to take them costs less.
-- RocksDB: native, with Spark's other state store.
-- native to Arrow: native, but foreachBatch takes them by `toArrow()`, which is where ours delivers them.
+- native to Arrow: the same, but foreachBatch takes them by `toArrow()`, which is where ours delivers them.
 - per key: `groupBy("key").applyInPandasWithState(...)`, to the noop sink: how keyed state of one's own is
   written in Python, a function call per key.
 
@@ -104,16 +103,6 @@ def _count(spark: SparkSession, side: Side, flow: ts.Dataflow, keys: ts.Stream) 
 def native(spark: SparkSession, side: Side) -> None:
     """Spark's own aggregation."""
     _start(side, _read(spark, side).groupBy("key").count(), _noop)
-
-
-def rocks_db(spark: SparkSession, side: Side) -> None:
-    """Spark's own aggregation, its state in RocksDB."""
-    provider = "spark.sql.streaming.stateStore.providerClass"
-    spark.conf.set(provider, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
-    try:
-        native(spark, side)  # a query keeps the confs of its start
-    finally:
-        spark.conf.unset(provider)
 
 
 def to_arrow(spark: SparkSession, side: Side) -> None:
@@ -217,12 +206,12 @@ def run(quick: bool) -> Report:
     rows = 200_000 if quick else 1_000_000
     all_sides = {
         "ours": ours, "by columns": by_columns,
-        "native": native, "RocksDB": rocks_db, "native to Arrow": to_arrow, "per key": per_key,
+        "native": native, "native to Arrow": to_arrow, "per key": per_key,
     }  # fmt: skip
     cases = [
         ("10 thousand keys", 10_000, ["native", "per key"], ">=1x"),
         ("1 million keys", 1_000_000, ["native", "native to Arrow"], ">=4x"),
-        ("10 million keys", 10_000_000, ["native", "RocksDB"], ">=4x"),
+        ("10 million keys", 10_000_000, ["native"], ">=4x"),
     ]
     if quick:
         cases = [("200 thousand keys", 200_000, ["native"], "")]
@@ -237,7 +226,7 @@ def run(quick: bool) -> Report:
                 ours=median(mine),
                 baseline=median(its),
                 against=name,
-                aim=aim if name in {"native", "RocksDB"} else "",
+                aim=aim if name == "native" else "",
                 ours_min=min(mine),
                 baseline_min=min(its),
                 ours_p95=quantile(mine, 0.95),
