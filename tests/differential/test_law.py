@@ -719,3 +719,23 @@ def test_so_it_is_with_what_goes_round(
         batch = Batch(Counter(), Counter(), [])
         batch.loops = [(0, [acc(changes["other"], time)]), (0, [acc(changes["variable"], time)])]
         assert acc(changes["out"], time) == batch(program), time
+
+
+def test_what_iterations_undo_does_not_leave() -> None:
+    flow = ts.Dataflow("path")
+    edges = flow.input("edges", "src long, dst long, diff long").collection(diff="diff")
+    links = edges.concat(edges.select(src="dst", dst="src"))
+    labels = links.select(node="src", label="src")
+
+    def least(found: ts.Collection) -> ts.Collection:
+        moved = found.join(links, left="node", right="src").select("label", node="dst")
+        return moved.select("node", "label").concat(labels).min("label", keys="node")
+
+    labels.iterate(least).stream.select("node", "label").capture("left")
+    path = [(node, node + 1, 1) for node in range(12)]  # its last node has twelve labels, one after the other
+    cut = [(5, 6, -1)]
+
+    left = ts.testing.run(flow, {"edges": [path, cut]}, workers=2)["left"].rows()
+
+    assert sorted(left[0]) == [(node, 0) for node in range(13)]
+    assert sorted(left[1]) == sorted((node, label) for node in range(6, 13) for label in (0, 6))

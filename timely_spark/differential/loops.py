@@ -76,8 +76,8 @@ def iterate(
         on_limit: what happens if changes are left then: "return" (the default), "warn" or "raise", as for
             `Stream.loop`, which explains warnings about endless loops.
         consolidate: consolidate the changes that are fed back, per iteration, so that a change and its
-            opposite do not circulate for ever. Switch it off only if `step` ends in a reduction and uses the
-            initial value nowhere else.
+            opposite do not circulate for ever, and those that leave, when all iterations of their time are
+            over. Switch it off only if `step` ends in a reduction and uses the initial value nowhere else.
         name: the loop's name.
 
     Returns:
@@ -118,4 +118,6 @@ def iterate(
         variable.set(result, consolidate=consolidate)
         if result.scope != scope:  # `step` did not use the variable
             result = result.enter(scope)
-        return result.leave()
+        left = result.leave()
+        # what iterations undo of each other goes no further: a join would match all of it
+        return left.consolidate() if consolidate else left
