@@ -255,8 +255,8 @@ class Inputs:
         **Columns:** out those of the newest version when the flow is built; with `changes` also diff long.
 
         Raises:
-            BadFile: there is no table, or no version since `from_time`; or at run time: a version removes
-                rows, or a file is gone.
+            BadFile: there is no table, or no version since `from_time`, or `from_version` is later than the
+                next one; or at run time: a version removes rows, or a file is gone.
             BadArgument: `from_time` is no time, or both it and `from_version` are given.
             TableUnsupported: the table needs Spark's reader, and there is no session; or, at run time, since
                 a version.
@@ -278,8 +278,7 @@ class Inputs:
         table = DeltaSource(folder, changes=bool(changes), versions_per_epoch=versions_per_epoch)
         try:
             schema = table.log.schema()
-            first = begin.version if begin.moment is None else table.log.since(begin.moment)
-            table = replace(table, from_version=first)
+            table = replace(table, from_version=table.log.first(begin))
         except TableUnsupported as error:
             if (frame := spark_frame(table, begin)) is None:
                 raise

@@ -129,6 +129,17 @@ def test_a_time_is_the_first_version_since_then(table: Table) -> None:
         log.since(at(200.002))
 
 
+def test_a_version_that_is_not_the_next_one_is_none_to_begin_with(table: Table) -> None:
+    table.commit(*BEGIN)
+    flow = ts.Dataflow("later")
+
+    flow.delta("next", table.folder, from_version=1)
+    with pytest.raises(
+        BadFile, match=r"(?s)no version 2: the newest is 0.*test_delta_log.py.*from_version=1"
+    ):
+        flow.delta("later", table.folder, from_version=2)
+
+
 def test_commits_may_say_their_times_themselves(table: Table) -> None:
     table.commit(*BEGIN)
     own = {"delta.enableInCommitTimestamps": "true", "delta.inCommitTimestampEnablementVersion": "1"}

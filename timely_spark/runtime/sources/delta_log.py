@@ -172,6 +172,19 @@ class DeltaLog:
         msg = f"{self.folder.path} has no version since {moment.isoformat()}: {newer}"
         raise self._error(msg, f"from_version={newest + 1} begins with the next one.")
 
+    def first(self, begin: Begin) -> int | None:
+        """The version with which a reader begins; None: with all rows of the newest one.
+
+        Raises:
+            BadFile: there is none since the time, or the version is later than the next one.
+        """
+        if begin.moment is not None:
+            return self.since(begin.moment)
+        if begin.version is not None and begin.version > (newest := self.newest()) + 1:
+            msg = f"{self.folder.path} has no version {begin.version}: the newest is {newest}"
+            raise self._error(msg, f"from_version={newest + 1} begins with the next one.")
+        return begin.version
+
     def snapshot(self, version: int) -> list[File]:
         """The files of the table at a version, the oldest first."""
         active, _ = self._state(version)
