@@ -61,6 +61,20 @@ def first_round(
     return simulation.coordinator, simulation.result, states
 
 
+def late_clicks() -> tuple[Coordinator, RoundResult, dict[int, bytes]]:
+    """A batch in which windows find late records, in its second round."""
+    flow = ts.Dataflow("windows")
+    clicks = flow.input("clicks", "at long, page long", epochs="manual")
+    clicks.window("at", ts.every(10)).closed.capture("closed")
+    simulation = Simulation(flow, workers=2)
+    for epoch, first in enumerate((100, 0)):
+        simulation.send("clicks", [(first + i, i) for i in range(20)], epoch=epoch)
+        simulation.advance_to("clicks", epoch + 1)
+    simulation.step()
+    states = {worker: state for worker, state in enumerate(simulation.states) if state is not None}
+    return simulation.coordinator, simulation.result, states
+
+
 class Mailboxes:
     """Processes of one program: threads that meet at a barrier."""
 
@@ -137,6 +151,17 @@ def test_parallel_rounds_equal_local_rounds(edges: Edges, workers: int, processe
     for name in ("rows", "outputs"):
         parts = [getattr(share[1], name) for share in shares]  # type: ignore[index]
         assert in_order(pa.concat_tables(parts)) == in_order(getattr(alone, name))
+
+
+def test_late_records_of_all_processes_are_counted() -> None:
+    bound = Bound.any_size(10)
+    coordinator, result, states = late_clicks()
+    shares = together(coordinator, result, states, 2, bound)
+    alone, _ = run_local_rounds(coordinator, result, states, bound)
+
+    assert list(alone.late.values()) == [20]
+    assert [share[1].late for share in shares] == [alone.late] * 2  # type: ignore[index]
+    assert whole([share[0].encode() for share in shares]) == coordinator.encode()  # type: ignore[index]
 
 
 @pytest.mark.parametrize("processes", [2, 3])

@@ -40,16 +40,19 @@ class Accumulated(Item):
     outputs: list[tuple[str, int]]
     #: by worker; the counts that do not tell workers apart are added up, and stand first
     loops: list[tuple[int, LoopCounts]]
+    late: dict[str, int]
     stats: dict[str, int]
 
     @classmethod
     def of(cls, rows: pa.Table) -> Self:
         """What the reports and outputs among the rows add up to."""
         reports = wire.read(rows, Report)
-        stats, reached, fed = Counter[str](), dict[str, int](), Convergence()
+        stats, late, reached, fed = Counter[str](), Counter[str](), dict[str, int](), Convergence()
         for _, report in reports:
-            assert not report.ticks, "the further rounds of a batch have no input"
+            read = report.ticks, report.advanced, report.seen, report.refused
+            assert not any(read), "the further rounds of a batch have no input"
             stats.update(report.stats)
+            late.update(report.late)
             fed.merge(Convergence.decode(report.loops.fed))
             for loop, counter in report.loops.reached.items():
                 reached[loop] = max(counter, reached.get(loop, 0))
@@ -64,6 +67,7 @@ class Accumulated(Item):
             left=sum(report.left > 0 for _, report in reports),
             outputs=sorted({(output.sink, output.epoch) for _, output in wire.read(rows, Output)}),
             loops=[(-1, LoopCounts(reached, [], [], fed.encode())), *notable],
+            late=late,
             stats=stats,
         )
 

@@ -165,9 +165,10 @@ class Coordinator:
             ticks.update(report.ticks)
             advanced |= report.advanced
             seen |= report.seen
-            late.update(report.late)
             for name, counts in report.refused.items():
                 refused[name].add(counts)
+        for part in (*(report for _, report in reports), *others):
+            late.update(part.late)
         stats = self._count(reports, others)
         self._begin_epochs(ticks)
         if ended:

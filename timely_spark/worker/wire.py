@@ -202,7 +202,7 @@ class Report(Item):
     advanced: dict[str, int | None]
     #: by source with an epoch column, the highest epoch in time
     seen: dict[str, int]
-    #: by source, late rows, and those among them whose epoch is invalid or jumps too far
+    #: late rows, by source, and by step that keeps windows; by source, those of no valid epoch
     late: dict[str, int]
     refused: dict[str, Refused]
     loops: LoopCounts
