@@ -76,8 +76,9 @@ def iterate(
         on_limit: what happens if changes are left then: "return" (the default), "warn" or "raise", as for
             `Stream.loop`, which explains warnings about endless loops.
         consolidate: consolidate the changes that are fed back, per iteration, so that a change and its
-            opposite do not circulate for ever, and those that leave, when all iterations of their time are
-            over. Switch it off only if `step` ends in a reduction and uses the initial value nowhere else.
+            opposite do not circulate for ever; and those that leave, when all iterations of their time are
+            over. Switch it off only if `step` ends in a reduction and uses the initial value nowhere else;
+            consolidate the result then, if it is joined.
         name: the loop's name.
 
     Returns:

@@ -354,7 +354,7 @@ def _run(job: _Job, coordinator: Coordinator, share: Share) -> tuple[RoundResult
     folder = context.record
     watch = None if folder is None else lambda recorded: recorded.write(folder)
     with live(context.log, job.batch, "rounds") as progress:
-        # all processes have the reports of all workers, so one of them writes the progress
+        # all processes know the progress of all workers, so one of them writes it
         report = progress.round if share.rank == 0 else (lambda _result, _worker: None)
         result, workers = run_local_rounds(
             coordinator, start, states, job.bound, share=share, blobs=blobs, watch=watch, report=report
