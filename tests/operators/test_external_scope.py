@@ -89,6 +89,18 @@ def test_a_program_keeps_the_protocol_of_scopes_and_goes_on_from_its_state() -> 
     one.close()
 
 
+def test_a_program_may_tell_a_time_for_each_message() -> None:
+    one = scope()
+    for _ in range(2):
+        one.recv(0, Time(2), ROWS)
+
+    held, sent = one.pull_internal_progress(), one.pull_internal_progress()
+    one.close()
+
+    assert (held.consumed, held.internal) == ([[(Time(2), 2)]], [[(Time(2), 2)]])
+    assert (sent.produced, sent.internal) == ([[(Time(3), 2)]], [[(Time(2), -2)]])
+
+
 @pytest.mark.parametrize(
     ("first", "match"),
     [

@@ -167,8 +167,8 @@ class Coordinator:
             seen |= report.seen
             for name, counts in report.refused.items():
                 refused[name].add(counts)
-        for part in (*(report for _, report in reports), *others):
-            late.update(part.late)
+        for counted in chain((report.late for _, report in reports), (other.late for other in others)):
+            late.update(counted)
         stats = self._count(reports, others)
         self._begin_epochs(ticks)
         if ended:

@@ -163,12 +163,19 @@ class ExternalScope:
         """Changes of counts by port; none are said where nothing has changed."""
         try:
             given = found.get(what) or [[] for _ in range(ports)]
-            changes = [[(self._times.decode(time), int(n)) for time, n in port] for port in given]
+            changes = [self._added_up(port) for port in given]
         except (TypeError, ValueError) as error:
             self._broken(found, error)
         if len(changes) != ports:
             self._broken(found, f"{what} of {len(changes)} ports, there are {ports}")
         return changes
+
+    def _added_up(self, port: Sequence[tuple[Any, int]]) -> list[tuple[Any, int]]:
+        """The changes at each time in one, since a program may tell a time more than once."""
+        sums: Counter[Any] = Counter()
+        for time, n in port:
+            sums[self._times.decode(time)] += int(n)
+        return [(time, n) for time, n in sums.items() if n]
 
     def _path(self, data: Sequence[Sequence[int]]) -> Any:
         return self._times.summary(*map(tuple, data))
