@@ -33,15 +33,15 @@ LINES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
     ),
     *(
         (
-            f"`groupBy().count()`: an epoch of a million rows, {keys} keys",
+            f"counts of Parquet files: an epoch of a million rows, {keys} keys",
             "exchange",
-            f"{keys} keys, 1,000,000 rows an epoch",
+            f"{keys} keys, 1,000,000 rows an epoch, by columns",
             {"native": "Spark's own"},
         )
         for keys in ("10 million", "1 million", "10 thousand")
     ),
     (
-        "the same: an epoch of a thousand changes, 10 million keys",
+        "counts: an epoch of a thousand changes, 10 million keys",
         "state",
         "1,000 changes of 10,000,000 keys",
         {"of 100,000 keys": "with 100 thousand keys"},
