@@ -118,7 +118,6 @@ class Notificator:
         self._numbers: dict[Pending, int] = {}
         #: by vertex and loop counters, the epochs of a series in order
         self._series: dict[_Series, list[int]] = {}
-        self._has_series = [only_epochs(node.stage.scope.times) for node in plan.nodes]
         #: a heap in (time, topological) order of the notifications that may be next, and of delivered ones
         self._order: list[_Entry] = []
         #: notifications that wait until a capability, (location, time), is dropped; not in `_order`
@@ -193,7 +192,8 @@ class Notificator:
             yield pending, later
 
     def _series_of(self, pending: Pending) -> _Series | None:
-        if not self._has_series[pending.node] or pending.capability != pending.guarantee:
+        times = self.plan.nodes[pending.node].stage.scope.times
+        if not only_epochs(times) or pending.capability != pending.guarantee:
             return None
         return pending.node, pending.input, tuple(pending.guarantee.encode()[1:])
 
