@@ -105,7 +105,11 @@ LINES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
         "a Python function per key, 10 thousand keys, an epoch of 200 k rows",
         "alternatives",
         "10 thousand keys, 200,000 rows an epoch: stateful_map",
-        {"transformWithStateInPandas": "`transformWithStateInPandas`"},
+        {
+            "transformWithState": "`transformWithState`",
+            "transformWithStateInPandas": "in pandas",
+            "applyInPandasWithState": "`applyInPandasWithState`",
+        },
     ),
     (
         "counts: an epoch of a thousand changes, 1 million keys",
