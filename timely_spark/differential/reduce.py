@@ -64,8 +64,9 @@ class Reduce(BufferingVertex):
         if self.shared or self._work is None or self._work.context != time.encode()[:-1]:
             self._leave_context()
         (arrived,) = batches
-        if arrived and self.logic.settles and len(time.encode()) == 1:  # all records are of earlier times
-            arrived = self._unsettled(time, pa.concat_tables(arrived))
+        # outside of loops all records are of earlier times
+        if arrived and self.logic.finds_irrelevant and len(time.encode()) == 1:
+            arrived = self._relevant(time, pa.concat_tables(arrived))
         keys = [table.select(list(self.logic.keys)) for table in arrived] + self.interesting.pop(time, [])
         added = pa.concat_tables(arrived) if arrived and not self.shared else None
         try:
@@ -93,8 +94,8 @@ class Reduce(BufferingVertex):
             self.notify_at(self._context.times.decode([*work.context, iteration]))
         return changed
 
-    def _unsettled(self, time: Any, arrived: pa.Table) -> list[pa.Table]:
-        """The changes without those of keys with many records whose results cannot change.
+    def _relevant(self, time: Any, arrived: pa.Table) -> list[pa.Table]:
+        """The changes without those of keys with many records whose results cannot change: these are stored.
 
         So a change of such a key costs no look at its records, unless it concerns the results.
         """
@@ -114,8 +115,8 @@ class Reduce(BufferingVertex):
         changes = arrived.take(pa.array(rows))
         changes = self.logic.partial(changes) if self.shared else changes
         changes = changes.drop_columns(keys).add_column(0, GROUP, pa.array(of))
-        unsettled = np.bincount(of, ~self.logic.settled(consolidate(results), changes)) > 0
-        rest = rows[~unsettled[of]]
+        relevant = np.bincount(of, ~self.logic.irrelevant(consolidate(results), changes)) > 0
+        rest = rows[~relevant[of]]
         if not self.shared:
             trace = stamped(arrived.take(pa.array(rest)), time)
             self.input.insert(narrowed(trace), compact=consolidation(self._since))

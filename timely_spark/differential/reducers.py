@@ -44,11 +44,11 @@ class Logic:
         raise NotImplementedError
 
     @property
-    def settles(self) -> bool:
-        """Whether there is `settled`."""
-        return type(self).settled is not Logic.settled
+    def finds_irrelevant(self) -> bool:
+        """Whether there is `irrelevant`."""
+        return type(self).irrelevant is not Logic.irrelevant
 
-    def settled(self, results: pa.Table, changes: pa.Table) -> Mask:
+    def irrelevant(self, results: pa.Table, changes: pa.Table) -> Mask:
         """The changes that change no result, whatever the other records of their keys.
 
         **Columns:** `results`: `GROUP`, the present results, `DIFF`, consolidated. `changes`: `GROUP`, then
@@ -226,7 +226,7 @@ class Extreme(Logic):
         groups = inputs.column(GROUP).take(starts)
         return pa.table({GROUP: groups, self.value: best, DIFF: _ones(len(starts))})
 
-    def settled(self, results: pa.Table, changes: pa.Table) -> Mask:
+    def irrelevant(self, results: pa.Table, changes: pa.Table) -> Mask:
         """Of keys with a result: worse values, and more of the same value."""
         beyond, equal = _beyond(results, changes, self.value, descending=self.greatest)
         return _true(beyond) | (_true(equal) & (numbers(changes, DIFF) > 0))
@@ -250,7 +250,7 @@ class TopK(Logic):
     value: str
     descending: bool
 
-    def settled(self, results: pa.Table, changes: pa.Table) -> Mask:
+    def irrelevant(self, results: pa.Table, changes: pa.Table) -> Mask:
         """Of keys with all of their `k` results: values worse than the last of these."""
         if not results.num_rows:
             return np.zeros(changes.num_rows, np.bool_)
