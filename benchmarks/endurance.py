@@ -1,15 +1,17 @@
-"""Ten thousand epochs of one query, and what grows meanwhile: memory, files, bytes on disk, latency.
+"""Ten thousand epochs of one query, and what grows meanwhile: memory, files, disk, processor time, latency.
 
 A sliding window of edges keeps its size: each epoch adds some and withdraws as many of the oldest ones. The
 flow keeps the window's connected components and, of a second input, running counts of a fixed number of keys.
 What must not grow is looked at every second; slopes are of all epochs after the first 500, in percent of the
-level there per 1,000 epochs, so that growth which would matter after a week shows in an hour. Interrupted, it
-reports the epochs there were.
+level there per 1,000 epochs, so that growth which would matter after a week shows in an hour. What the JVM
+holds goes up and down with its collections: the heap in use just after one, every 250 epochs, must be flat.
+Interrupted, it reports the epochs there were.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,12 +23,12 @@ import pyarrow as pa
 import timely_spark as ts
 from benchmarks import harness
 from benchmarks.harness import Report, quantile, slope
-from benchmarks.resources import Resources, files, size
+from benchmarks.resources import Resources, files, processor, size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EPOCHS, WARM = 10_000, 500
+EPOCHS, WARM, COLLECTED = 10_000, 500, 250
 NODES, WINDOW, STEP = 2_000, 4_000, 20
 KEYS, CHANGES = 1_000, 50
 #: What is kept for a rollback reaches its steady number within this many batches.
@@ -95,6 +97,8 @@ def run(quick: bool) -> Report:
     checkpoint = harness.folder() / "checkpoint"
     running = Run(session, checkpoint)
     seconds: list[float] = []
+    heap: list[tuple[float, float]] = []
+    processors: list[tuple[float, float]] = []
     counts: dict[str, Callable[[], float]] = {
         "epochs": lambda: len(seconds),
         "files": lambda: files(checkpoint),
@@ -103,11 +107,20 @@ def run(quick: bool) -> Report:
     with Resources(counts) as resources, contextlib.suppress(KeyboardInterrupt):
         for number in range(epochs):
             seconds.append(running.epoch())
+            if number % (10 if quick else COLLECTED) == 0:
+                heap.append((number, _heap(session)))
+                processors.append((number, processor()))
             if number % 500 == 499:
                 print(f"  {number + 1} epochs", flush=True)
     running.query.stop()
     report = Report("endurance", f"{len(seconds):,} epochs of one query: what grows", quick=quick)
     _report(report, resources, seconds, warm)
+    _growth(report, "JVM's heap", [point for point in heap if point[0] >= warm], "MB")
+    taken = [
+        (later, 1000 * (end - begin) / (later - number))
+        for (number, begin), (later, end) in itertools.pairwise(processors)
+    ]
+    _growth(report, "processor time", [point for point in taken if point[0] >= warm], "ms an epoch")
     report.plot("growth", lambda axes: _draw(axes, resources, seconds), size=(7, 8))
     report.write()
     session.stop()
@@ -130,6 +143,13 @@ def _report(report: Report, resources: Resources, seconds: list[float], warm: in
     )
 
 
+def _heap(session: SparkSession) -> float:
+    """MB of the JVM's heap in use, just after a collection."""
+    java = session._jvm.java.lang  # noqa: SLF001 - a benchmark may look inside
+    java.System.gc()
+    return java.management.ManagementFactory.getMemoryMXBean().getHeapMemoryUsage().getUsed() / 2**20
+
+
 def _growth(report: Report, name: str, points: list[tuple[float, float]], unit: str) -> None:
     level = sum(value for _, value in points) / max(1, len(points))
     growth = 1000 * slope(points)
@@ -137,7 +157,7 @@ def _growth(report: Report, name: str, points: list[tuple[float, float]], unit: 
         f"growth of {name}",
         ours=100 * growth / level if level else 0.0,
         unit="% per 1,000 epochs",
-        aim="" if report.quick else "<=1",
+        aim="" if report.quick or name == "JVM" else "<=1",
         note=f"{growth:+.2f} {unit} per 1,000 epochs at {level:,.0f} {unit}",
     )
 
