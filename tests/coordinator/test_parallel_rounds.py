@@ -164,6 +164,18 @@ def test_late_records_of_all_processes_are_counted() -> None:
     assert whole([share[0].encode() for share in shares]) == coordinator.encode()  # type: ignore[index]
 
 
+def test_hot_keys_of_all_processes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("worker", "coordinator"):
+        monkeypatch.setattr(f"timely_spark.{module}.hot_keys.MANY", 10)
+    bound = Bound.any_size(10)
+    coordinator, result, states = first_round([(1, i) for i in range(100)], 4)
+    shares = together(coordinator, result, states, 2, bound)
+    run_local_rounds(coordinator, result, states, bound)
+
+    assert coordinator.hot_keys
+    assert [share[0].hot_keys for share in shares] == [coordinator.hot_keys] * 2  # type: ignore[index]
+
+
 @pytest.mark.parametrize("processes", [2, 3])
 def test_all_processes_raise_the_error_of_a_vertex(processes: int) -> None:
     coordinator, result, states = first_round([(i, i + 1) for i in range(30)], 3, fail_at=30)

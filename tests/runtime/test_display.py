@@ -32,7 +32,7 @@ RUNNING = BatchProgress(
 OVERVIEW = Overview(
     name=HOSTILE, state=f"failed: {HOSTILE}\nHint", batch=5, rounds=9, rate=1.5, epochs=range(20),
     held_back_by=[HOSTILE], running=RUNNING, steps=[(HOSTILE, "(5, 0)", None), ("b", "complete", 10)],
-    recent=[],
+    hot_keys=[HOSTILE], recent=[],
 )  # fmt: skip
 
 

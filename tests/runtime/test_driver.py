@@ -14,6 +14,7 @@ from stepper import Begin, Stepper
 import timely_spark as ts
 from timely_spark.errors import VertexError
 from timely_spark.runtime.errors import LostOwnership, OtherFlow
+from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.handle.watch import Watch
 from timely_spark.runtime.storage import blobs
 from timely_spark.runtime.storage.log import RoundLog
@@ -127,6 +128,31 @@ def test_a_driver_goes_on_from_memory_with_the_very_next_batch_only(
     process.commit()
     assert not restored()
     process.commit()
+
+
+def test_a_hot_key_is_logged_once_and_stays_in_the_status(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for module in ("worker", "coordinator"):
+        monkeypatch.setattr(f"timely_spark.{module}.hot_keys.MANY", 10)
+
+    def exchanged() -> ts.Dataflow:
+        flow = ts.Dataflow("hot")
+        flow.input("x", "k long, v long").exchange("k", name="by key").probe("seen")
+        return flow
+
+    for _ in range(2):
+        process = begin(exchanged())
+        for _ in range(2):
+            process.handles["x"].send([(7, i) for i in range(200)])
+            process.batches()
+
+    (logged,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert logged.startswith("hot: step 'by key' (")
+    assert "hot key k = 7: of 2 workers one got 200 records, at least 1.9 times its share" in logged
+    checkpoint = process.context.log.checkpoint
+    assert logged.removeprefix("hot: ") in str(Status.of(checkpoint))
+    assert "by key" in Status.of(checkpoint).json()
 
 
 def test_after_a_restart_the_flow_goes_on_in_the_middle_of_a_loop(begin: Begin) -> None:

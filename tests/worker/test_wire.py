@@ -8,6 +8,7 @@ import pytest
 from timely_spark.errors import VertexError
 from timely_spark.worker import ROWS, wire
 from timely_spark.worker.columns import Refused
+from timely_spark.worker.hot_keys import Load
 from timely_spark.worker.loops import LoopCounts
 from timely_spark.worker.wire import (
     Advance,
@@ -41,6 +42,7 @@ REPORT = Report(
     late={"s": 2},
     refused={"s": Refused(without=1, far=1, least=90, above=8)},
     loops=LoopCounts({"loop": 4}, [], []),
+    loads=[Load(2, 0, 40_000, "7", 0.5)],
     stats={"steps": 5},
 )
 ITEMS: list[Item] = [

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from timely_spark.worker import wire
 from timely_spark.worker.convergence import Convergence
+from timely_spark.worker.hot_keys import Load
 from timely_spark.worker.loops import LoopCounts
 from timely_spark.worker.wire import Item, Output, Report, RowKind
 
@@ -40,6 +41,7 @@ class Accumulated(Item):
     outputs: list[tuple[str, int]]
     #: by worker; the counts that do not tell workers apart are added up, and stand first
     loops: list[tuple[int, LoopCounts]]
+    loads: list[Load]
     late: dict[str, int]
     stats: dict[str, int]
 
@@ -67,6 +69,7 @@ class Accumulated(Item):
             left=sum(report.left > 0 for _, report in reports),
             outputs=sorted({(output.sink, output.epoch) for _, output in wire.read(rows, Output)}),
             loops=[(-1, LoopCounts(reached, [], [], fed.encode())), *notable],
+            loads=[load for _, report in reports for load in report.loads],
             late=late,
             stats=stats,
         )
@@ -74,7 +77,7 @@ class Accumulated(Item):
     @classmethod
     def _of(cls, values: dict[str, Any]) -> Self:
         loops = [(worker, LoopCounts(**counts)) for worker, counts in values["loops"]]
-        return cls(**values | {"loops": loops})
+        return cls(**values | {"loops": loops, "loads": [Load(**load) for load in values["loads"]]})
 
 
 def _added_up(parts: Iterable[list[Change]]) -> list[Change]:

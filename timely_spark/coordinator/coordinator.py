@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from timely_spark.compiler.plan import Node, Plan
 from timely_spark.coordinator.accumulated import Accumulated
+from timely_spark.coordinator.hot_keys import hot_keys
 from timely_spark.coordinator.loops import Loops, Notice
 from timely_spark.coordinator.round_result import OUTPUTS, RoundResult, as_outputs
 from timely_spark.coordinator.runs import Runs
@@ -87,6 +88,8 @@ class Coordinator:
         self.late_rows: Counter[str] = Counter()
         self.refused_rows: Counter[str] = Counter()
         self.loops = Loops.of(plan)
+        #: by step the warning of a hot key
+        self.hot_keys: dict[str, str] = {}
         for node in plan.nodes:
             for time in plan.initial(node):
                 self.tracker.update([(node.leaves, time, plan.workers)])
@@ -183,6 +186,8 @@ class Coordinator:
         of_loops = chain(((n, report.loops) for n, report in reports), *(other.loops for other in others))
         loops = [counts for _, counts in sorted(of_loops, key=itemgetter(0))]
         notices = self.loops.enter(loops)
+        loads = chain(*(report.loads for _, report in reports), *(other.loads for other in others))
+        self.hot_keys = hot_keys(self.plan, loads) | self.hot_keys
         for epoch in cancel:
             owners = self.plan.owners
             active = ((owners[at].stage.scope.path[1:], time) for at, time in self.tracker.active)
@@ -453,6 +458,7 @@ class Coordinator:
             "late": dict(self.late_rows),
             "loops": self.loops.encode(),
             "refused": dict(self.refused_rows),
+            "hot_keys": self.hot_keys,
         }
 
     @classmethod
@@ -477,6 +483,7 @@ class Coordinator:
         self.late_rows, self.refused_rows = Counter(snapshot["late"]), Counter(snapshot["refused"])
         self.loops = Loops.of(plan)
         self.loops.restore(snapshot["loops"])
+        self.hot_keys = snapshot.get("hot_keys", {})
         return self
 
 

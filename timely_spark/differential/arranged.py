@@ -35,6 +35,7 @@ class Arrange(Vertex):
     """
 
     needs_frontier = True
+    takes_skew = True
 
     def __init__(self, keys: Sequence[str]) -> None:
         self.state = Arrangement(keys)

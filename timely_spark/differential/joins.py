@@ -43,6 +43,7 @@ class JoinChanges(Join):
 
     reads_time = True
     needs_frontier = True
+    takes_skew = True
 
     def __init__(
         self,

@@ -44,6 +44,11 @@ class Reduce(BufferingVertex):
         self._since = 0
 
     @property
+    def takes_skew(self) -> bool:
+        """Whether results for parts of a key's records suffice: of `min`, `max` and `top_k`."""
+        return self.logic.finds_irrelevant
+
+    @property
     def before_exchange(self) -> Callable[[int, pa.Table], pa.Table] | None:  # type: ignore[override]
         """Partial sums before the exchange; readers of a shared index need all columns."""
         return None if self.shared else self._partial

@@ -28,6 +28,7 @@ from timely_spark.state.codec import BlobRef, Blobs, Chunk, Codec, pack_parts, u
 from timely_spark.state.keys import data_bytes, from_bytes, to_bytes
 from timely_spark.worker import wire
 from timely_spark.worker.context import CallContext, ReplayContext, errors_of
+from timely_spark.worker.hot_keys import Loads
 from timely_spark.worker.loops import Iterations
 from timely_spark.worker.notify import Blockers, Notificator, Pending
 from timely_spark.worker.received import Received
@@ -104,7 +105,7 @@ class Worker:
 
     def __init__(self, plan: Plan, state: Any | None, worker: int, blobs: Blobs | None = None) -> None:
         self.plan, self.worker, self.workers = plan, worker, plan.workers
-        self.codec, self.iterations = Codec(plan.times, blobs), Iterations(plan)
+        self.codec, self.iterations, self.loads = Codec(plan.times, blobs), Iterations(plan), Loads(plan)
         #: batches that wait for delivery, by (node, input, time); `order` is a heap of the same keys
         self.queue: dict[tuple[int, int, Any], list[pa.Table]] = defaultdict(list)
         self.order: list[tuple[Any, int, int, int, Any]] = []
@@ -222,6 +223,7 @@ class Worker:
                 batch = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
                 self.stats["bytes"] += data_bytes(batch)
                 self.stats["records"] += batch.num_rows
+                self.loads.add(index, input_, batch)
                 self._call(node, Invocation(time, self.header.oldest, input_, batch), time, (input_,))
             else:
                 return
@@ -312,6 +314,7 @@ class Worker:
             late=received.late,
             refused=received.refused,
             loops=self.iterations.counts(),
+            loads=self.loads.take(),
             stats={**self.stats, "records_in": received.records},
         )
         return wire.table([*items, (self.worker, report)])

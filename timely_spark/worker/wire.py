@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import VertexError
 from timely_spark.worker.columns import Refused, Span
+from timely_spark.worker.hot_keys import Load
 from timely_spark.worker.loops import LoopCounts
 
 if TYPE_CHECKING:
@@ -206,13 +207,15 @@ class Report(Item):
     late: dict[str, int]
     refused: dict[str, Refused]
     loops: LoopCounts
+    loads: list[Load]
     #: counts of calls, records, bytes, ...
     stats: dict[str, int]
 
     @classmethod
     def _of(cls, values: dict[str, Any]) -> Self:
         refused = {source: Refused(**counts) for source, counts in values["refused"].items()}
-        return cls(**values | {"refused": refused, "loops": LoopCounts(**values["loops"])})
+        loads = [Load(**load) for load in values["loads"]]
+        return cls(**values | {"refused": refused, "loops": LoopCounts(**values["loops"]), "loads": loads})
 
 
 @dataclass(frozen=True, slots=True)

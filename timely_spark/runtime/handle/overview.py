@@ -48,6 +48,8 @@ class Overview:
     running: BatchProgress | None
     #: by step its frontier, and the bytes of its state
     steps: Sequence[tuple[str, str, int | None]]
+    #: the warnings of hot keys
+    hot_keys: Sequence[str]
     recent: Sequence[Progress]
 
     @classmethod
@@ -74,6 +76,7 @@ class Overview:
                 (node.name, _times(coordinator.tracker.frontier(node.arrives)), sizes.get(node.name))
                 for node in plan.nodes
             ],
+            hot_keys=list(coordinator.hot_keys.values()),
             recent=recent,
         )
 
@@ -90,6 +93,7 @@ class Overview:
         ...     held_back_by=[],
         ...     running=None,
         ...     steps=[],
+        ...     hot_keys=[],
         ...     recent=[],
         ... ).line()
         'hello: ended, batch 3, 9 rounds, 1,234 records/s, epochs in flight: 4'
@@ -115,6 +119,7 @@ class Overview:
         open_ = [["epochs in flight", _listed(self.epochs) or "none"]]
         if self.epochs and self.held_back_by:
             open_.append(["held back by", ", ".join(self.held_back_by)])
+        open_ += [["hot key", text] for text in self.hot_keys]
         yield Table(["", ""], open_)
         if self.running is not None:
             yield Table(

@@ -54,6 +54,8 @@ class Status:
     #: workers whose last round ended with its budget
     left: list[int]
     late: Mapping[str, int]
+    #: by step the warning of a hot key
+    hot_keys: Mapping[str, str]
     state_bytes: Mapping[str, int]
     #: what keeps the oldest epoch open; None: no epoch is in flight
     why: Why | None
@@ -91,6 +93,7 @@ class Status:
             notifications=manifest.notifications,
             left=snapshot["left"],
             late=manifest.late,
+            hot_keys=snapshot.get("hot_keys", {}),
             state_bytes=manifest.stats.get("state_bytes", {}),
             why=Why.of(log, manifest, rows, summary, epochs[0]) if epochs else None,
             drawing=flow.get("drawing", ""),
@@ -117,6 +120,7 @@ class Status:
         yield f"inputs  {_listed(f'{n}: {_at(at)} ({where})' for n, (at, where) in self.inputs.items())}"
         if self.late:
             yield f"late rows  {_listed(f'{name}: {n}' for name, n in self.late.items())}"
+        yield from self.hot_keys.values()
         yield f"epochs in flight  {_listed(map(str, self.epochs))}"
         left = f", work left over on workers {self.left}" if self.left else ""
         messages = f"{counted(self.messages, 'message')} ({counted(self.message_bytes, 'byte')})"

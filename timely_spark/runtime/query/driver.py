@@ -94,6 +94,9 @@ class Driver:
         if self.system_log is not None:
             self.system_log.write(manifest, states)
         log.check_owner()  # Spark commits the batch when this returns
+        for step, text in coordinator.hot_keys.items():
+            if step not in before.coordinator.get("hot_keys", ()):
+                _log.warning("%s: %s", self.context.name, text)
         self._log_batch(manifest, result, time.perf_counter() - started)
         return _BatchState(manifest, coordinator, States(states.by_worker), sent)
 

@@ -1,0 +1,45 @@
+"""Hot keys: a warning where one worker gets much more than its share of an exchange, because of one key."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from timely_spark.compiler.plan import Plan
+from timely_spark.errors import with_hint
+from timely_spark.worker.hot_keys import MANY, Load, exchange_by_key
+
+#: A worker has much more than its share from this factor on; of two workers one can have no more than 2.
+_FACTOR = 1.5
+
+
+def hot_keys(plan: Plan, loads: Iterable[Load]) -> dict[str, str]:
+    """By step a warning; `loads`: those of all workers in one round.
+
+    A worker that reports no load of an input has fewer than `MANY` records there, so the share of each worker
+    is at most what is computed here.
+    """
+    by_input: dict[tuple[int, int], list[Load]] = defaultdict(list)
+    for load in loads:
+        by_input[load.vertex, load.input].append(load)
+    found: dict[str, str] = {}
+    for (vertex, input_), of in by_input.items():
+        exchange = exchange_by_key(plan, vertex, input_)
+        assert exchange is not None
+        stage, by = exchange
+        workers = plan.workers if by.workers is None else len(by.workers)
+        most = max(of, key=lambda load: (load.records, load.share, load.key))
+        share = (sum(load.records for load in of) + (workers - len(of)) * MANY) / workers
+        if most.records < _FACTOR * share or most.share < 0.5:
+            continue
+        text = (
+            f"step {stage.name!r} ({stage.where}): hot key {', '.join(by.columns)} = {most.key}: of "
+            f"{workers} workers one got {most.records:,} records, at least {most.records / share:.1f} times "
+            f"its share, and {most.share:.0%} of them have this key"
+        )
+        if getattr(stage.vertex, "takes_skew", False):
+            text = with_hint(
+                text, f"name such keys, with a new checkpoint: {stage.operator}(..., skew=[{most.key}])"
+            )
+        found.setdefault(stage.name, text)
+    return found
