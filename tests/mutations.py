@@ -399,12 +399,12 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ["tests/operators/test_join.py", "tests/operators/test_expire.py", _DEFINED],
         [
             (
-                "times.joins(time, self.pairs(edge, mine, probe, found))",
-                "[(time, self.pairs(edge, mine, probe, found))]",
+                "times.joins(time, self.pairs(edge, mine, found))",
+                "[(time, self.pairs(edge, mine, found))]",
             ),
             (
-                "np.abs(epochs_of(found) - time.epoch) <= self.expire",
-                "np.abs(epochs_of(found) - time.epoch) < self.expire",
+                "np.abs(found.times(1)[:, 0] - time.epoch) <= self.expire",
+                "np.abs(found.times(1)[:, 0] - time.epoch) < self.expire",
             ),
             ("each.expire(self._context.since() - self.expire)", "each.expire(self._context.since())"),
             ("if batch.column(key).null_count:", "if False:"),
@@ -523,8 +523,8 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ],
         [
             (
-                "unmet = numbers(found, SEQUENCE) < numbers(mine, SEQUENCE)",
-                "unmet = numbers(found, SEQUENCE) <= numbers(mine, SEQUENCE)",
+                "unmet = found.numbers(SEQUENCE) < numbers(mine, SEQUENCE)",
+                "unmet = found.numbers(SEQUENCE) <= numbers(mine, SEQUENCE)",
             ),
             ("for sides in stored[1:]:", "for sides in stored:"),
             ("if hot is None or spread == 0 else None", ""),

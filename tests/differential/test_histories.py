@@ -36,19 +36,19 @@ class Looked:
 
 @pytest.fixture
 def looked(monkeypatch: pytest.MonkeyPatch) -> Looked:
-    counts, matches = Looked(), Arrangement.matches
+    counts, find = Looked(), Arrangement.find
 
     def counted(self: Arrangement, *args: Any, **how: Any) -> Any:
-        probe, rows = matches(self, *args, **how)
-        counts.rows += rows.num_rows
+        found = find(self, *args, **how)
+        counts.rows += len(found)
         counts.times += 1
-        if self.keys == (counts.key,) and not set(rows.schema.names) <= {"__timely_number"}:
-            counts.of[self] = counts.of.get(self, 0) + rows.num_rows
+        if self.keys == (counts.key,):
+            counts.of[self] = counts.of.get(self, 0) + len(found)
         counts.held = max(counts.held, len(self))
         counts.batches = max(counts.batches, len(self.parts))
-        return probe, rows
+        return found
 
-    monkeypatch.setattr(Arrangement, "matches", counted)
+    monkeypatch.setattr(Arrangement, "find", counted)
     return counts
 
 

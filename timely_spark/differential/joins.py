@@ -25,9 +25,9 @@ from timely_spark.graph import (
 )
 from timely_spark.operators.join import How, Join, Keys, check_how, keys_text, matching_keys, other_columns
 from timely_spark.operators.rows import computed
-from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.history import by_join, times_of
-from timely_spark.state.keys import Indices, hashes, is_hot
+from timely_spark.state.arrangement import Arrangement, Found
+from timely_spark.state.history import by_join
+from timely_spark.state.keys import hashes, is_hot
 from timely_spark.state.partitioning import repartition
 
 Columns = str | Sequence[str] | None
@@ -105,15 +105,14 @@ class JoinChanges(Join):
                 sides[self.copied] = Arrangement(keys, cold)
         return repartition(self, [{"sides": sides} for sides in stored], workers, partition)
 
-    def send_pairs(self, edge: int, time: Any, mine: pa.Table, probe: Indices, found: pa.Table) -> None:
+    def send_pairs(self, edge: int, time: Any, mine: pa.Table, found: Found) -> None:
         """Send the products of the changes."""
         if edge == self.shared:  # the others were matched when they arrived at this join
-            unmet = numbers(found, SEQUENCE) < numbers(mine, SEQUENCE)[probe]
-            probe, found = probe[unmet], found.filter(pa.array(unmet))
-        times, found = times_of(found, len(time.encode()))
-        diffs = numbers(mine, DIFF)[probe] * numbers(found, DIFF)
-        pairs = self.pairs(edge, mine, probe, found).append_column(DIFF, pa.array(diffs))
-        for moment, part in by_join(pairs, times, time):
+            unmet = found.numbers(SEQUENCE) < numbers(mine, SEQUENCE)[found.probe]
+            found = found.kept(unmet)
+        diffs = numbers(mine, DIFF)[found.probe] * found.numbers(DIFF)
+        pairs = self.pairs(edge, mine, found).append_column(DIFF, pa.array(diffs))
+        for moment, part in by_join(pairs, found.times(len(time.encode())), time):
             self.send_by(0, self._context.times.decode(moment), part)
 
 

@@ -14,7 +14,7 @@ from timely_spark.differential.trace import check_since, consolidate, consolidat
 from timely_spark.differential.working import HasNulls, Side, Values, WorkingSet
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
-from timely_spark.state.history import stamped, times_of
+from timely_spark.state.history import stamped, stamped_each, times_of
 from timely_spark.state.keys import FEW, group
 
 #: keys with more records than these are looked at before their records are read
@@ -90,10 +90,10 @@ class Reduce(BufferingVertex):
             self._work = WorkingSet(self.logic, time, records, results, indexed=self.shared)
         work = self._work
         if added is not None:
-            work.records.fresh.append(stamped(added, time))
+            work.records.fresh.append((time, added))
         changed, interesting = work.changes(time, keys, added)
         if changed is not None:
-            work.results.fresh.append(stamped(changed, time))
+            work.results.fresh.append((time, changed))
         self._add_interesting(interesting)
         for iteration in work.requests():
             self.notify_at(self._context.times.decode([*work.context, iteration]))
@@ -148,10 +148,10 @@ class Reduce(BufferingVertex):
             self.interesting.setdefault(self._context.times.decode(moment), []).append(keys)
         for trace, side in ((self.input, work.records), (self.output, work.results)):
             if side.fresh:
-                few = [one for one in side.fresh if one.num_rows < FEW]  # see `_partial`
-                many = [one for one in side.fresh if one.num_rows >= FEW]
-                rows = pa.concat_tables([*many, *([consolidate(pa.concat_tables(few))] if few else [])])
-                trace.insert(narrowed(rows), compact=consolidation(self._since))
+                few = [one for one in side.fresh if one[1].num_rows < FEW]  # see `_partial`
+                rows = [stamped(table, time) for time, table in side.fresh if table.num_rows >= FEW]
+                rows += [consolidate(stamped_each(few))] if few else []
+                trace.insert(narrowed(pa.concat_tables(rows)), compact=consolidation(self._since))
 
     def checkpoint(self) -> Mapping[str, Any]:
         """The traces, the buffered changes and the interesting times."""

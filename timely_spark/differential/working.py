@@ -14,14 +14,15 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from timely_spark.differential.reducers import GROUP, Logic, Rows
-from timely_spark.differential.trace import DIFF, labels_of, numbers, weights_of
-from timely_spark.state.arrangement import Arrangement
+from timely_spark.differential.trace import DIFF, numbers
+from timely_spark.state.arrangement import Arrangement, Found
 from timely_spark.state.codes import runs
-from timely_spark.state.history import Coordinates, by_join, times_of
-from timely_spark.state.keys import Hashes, Indices, exact, group, hashes, same
+from timely_spark.state.history import TIME, Coordinates, by_join
+from timely_spark.state.keys import FEW, Hashes, Indices, exact, group, hashes, same
 
 
 class HasNulls(Exception):
@@ -37,40 +38,42 @@ class Numbering:
         self.table: pa.Table | None = None
         #: ascending hashes of rows and the rows' numbers; each run is at least twice as long as the next
         self._runs: list[tuple[Hashes, Indices]] = []
+        #: whether equal hashes were of equal rows in all tables so far
+        self._sure = True
 
     def of(self, table: pa.Table) -> tuple[Indices, pa.Table, Hashes, Indices]:
         """The number of each row; and the rows that were not numbered before, their hashes and numbers."""
         table = table.select(self.columns)
         hashed = hashes(table, self.columns)
         groups = group(table, self.columns, hashed)
-        each, hashed = table.take(pa.array(groups.firsts)), hashed[groups.firsts]
-        made = self._known(each, hashed)
+        firsts = groups.firsts
+        hashed, self._sure = hashed[firsts], self._sure and exact(table, self.columns)
+        made = self._known(hashed, None if self._sure else table.take(pa.array(firsts)))
         (new,) = (made < 0).nonzero()
         used = 0 if self.table is None else self.table.num_rows
-        made[new] = np.arange(used, used + len(new))
-        fresh, hashed = (each, hashed) if len(new) == len(made) else (each.take(pa.array(new)), hashed[new])
+        numbered = made[new] = np.arange(used, used + len(new))
+        fresh, hashed = table.take(pa.array(firsts[new])), hashed[new]
         if len(new):
             both = fresh if self.table is None else pa.concat_tables([self.table, fresh])
             self.table = both.combine_chunks()
-            self._add(hashed, made[new])
-        return made[groups.of], fresh, hashed, made[new]
+            self._add(hashed, numbered)
+        return made[groups.of], fresh, hashed, numbered
 
-    def _known(self, rows: pa.Table, hashed: Hashes) -> Indices:
-        """The numbers of rows; -1 of those without."""
+    def _known(self, hashed: Hashes, rows: pa.Table | None) -> Indices:
+        """The numbers of rows; -1 of those without. Without `rows` equal hashes are of equal rows."""
         found = np.full(len(hashed), -1, np.int64)
-        sure = self.table is not None and all(exact(each, self.columns) for each in (rows, self.table))
         for known, numbered in self._runs:
-            who, at = np.arange(len(hashed)), known.searchsorted(hashed)
-            while len(who):
-                equal = known.take(at, mode="clip") == hashed[who]
-                equal &= at < len(known)
-                who, at = who[equal], at[equal]
-                if sure or not len(who):
-                    found[who] = numbered[at]
-                    break
+            at = known.searchsorted(hashed)
+            (who,) = (known.take(at, mode="clip") == hashed).nonzero()
+            at = at[who]
+            while rows is not None and len(who):
                 right = same(self.rows(numbered[at]), rows.take(pa.array(who)), self.columns, self.columns)
                 found[who[right]] = numbered[at[right]]
                 who, at = who[~right], at[~right] + 1  # other rows with this hash
+                equal = known.take(at, mode="clip") == hashed[who]
+                equal &= at < len(known)
+                who, at = who[equal], at[equal]
+            found[who] = numbered[at]
         return found
 
     def _add(self, hashed: Hashes, numbered: Indices) -> None:
@@ -103,33 +106,34 @@ class RowsByKey:
         self._used = 0
 
     def of(self, keys: Indices) -> Rows:
-        """The rows of some keys; the first column is the position of the key in `keys`."""
+        """The rows of some keys, ascending; the first column is the position of the key in `keys`."""
         if not self._columns or not len(keys):
             return []
-        self._grow(int(keys.max()) + 1)
+        self._grow(int(keys[-1]) + 1)
         sizes = self._size[keys]
-        which = np.repeat(np.arange(len(keys)), sizes)
-        shift = self._start[keys] - (np.cumsum(sizes) - sizes)
-        at = shift[which] + np.arange(len(which))
+        which = np.arange(len(keys)).repeat(sizes)
+        at = (self._start[keys] - (sizes.cumsum() - sizes)).repeat(sizes)
+        at += np.arange(len(which))
         return [which, *(column[at] for column in self._columns)]
 
     def replace(self, keys: Indices, rows: Rows) -> None:
         """Replace the rows of some keys; the first column is the position of the key in `keys`, ascending."""
         if not len(keys):
             return
-        self._grow(int(keys.max()) + 1)
+        self._grow(int(keys[-1]) + 1)
         if not rows:
             self._size[keys] = 0
             return
         which, *columns = rows
         sizes = np.bincount(which, minlength=len(keys))
         used, n = self._used, len(which)
-        self._start[keys], self._size[keys] = used + np.cumsum(sizes) - sizes, sizes
+        starts = sizes.cumsum() - sizes
+        self._start[keys], self._size[keys] = used + starts, sizes
         if not self._columns:
             self._columns = [np.zeros(0, np.int64) for _ in columns]
         if used + n > len(self._columns[0]):
             used = self._make_room(n)
-            self._start[keys] = used + np.cumsum(sizes) - sizes
+            self._start[keys] = used + starts
         for stored, new in zip(self._columns, columns, strict=True):
             stored[used : used + n] = new
         self._used = used + n
@@ -144,13 +148,13 @@ class RowsByKey:
         kept = self._start + self._size <= self._used  # rows that are being replaced have a start behind
         keys = np.flatnonzero(kept & (self._size > 0))
         sizes = self._size[keys]
-        which = np.repeat(np.arange(len(keys)), sizes)
-        ends = np.cumsum(sizes)
-        at = (self._start[keys] - (ends - sizes))[which] + np.arange(len(which))
-        room = np.zeros(len(which) + 2 * n, np.int64)  # amortises the copies
+        starts = sizes.cumsum() - sizes
+        at = (self._start[keys] - starts).repeat(sizes)
+        at += np.arange(len(at))
+        room = np.zeros(max(len(at) + 2 * n, FEW), np.int64)  # amortises the copies
         self._columns = [np.concatenate([column[at], room]) for column in self._columns]
-        self._start[keys] = ends - sizes
-        return len(which)
+        self._start[keys] = starts
+        return len(at)
 
 
 class Values:
@@ -162,18 +166,20 @@ class Values:
         self.fields: list[pa.Field] = []
         self._numbering: Numbering | None = None
 
-    def numbers(self, table: pa.Table, columns: Sequence[str]) -> Indices:
+    def numbers(self, rows: pa.Table | Found, columns: Sequence[str]) -> Indices:
         """The number of each row."""
-        self.fields = [table.schema.field(column) for column in columns]
+        assert rows.schema is not None
+        self.fields = [rows.schema.field(column) for column in columns]
         if not columns:
-            return np.zeros(table.num_rows, np.int64)
+            return np.zeros(len(rows), np.int64)
         if self._is_plain():
-            if table.column(columns[0]).null_count:
+            values = _whole(rows, columns[0])
+            if values is None:
                 raise HasNulls
-            return numbers(table, columns[0]).astype(np.int64, copy=False)
+            return values.astype(np.int64, copy=False)
         if self._numbering is None:
             self._numbering = Numbering(columns)
-        return self._numbering.of(table)[0]
+        return self._numbering.of(rows.table(columns) if isinstance(rows, Found) else rows)[0]
 
     def columns(self, which: Indices) -> dict[str, Any]:
         """The values with these numbers, by column."""
@@ -191,6 +197,13 @@ class Values:
         return not fields or (self.plain and [pa.types.is_signed_integer(f.type) for f in fields] == [True])
 
 
+def _whole(rows: pa.Table | Found, column: str) -> npt.NDArray[Any] | None:
+    """A column of whole numbers; None: it has nulls."""
+    if isinstance(rows, Found):
+        return rows.whole(column)
+    return None if rows.column(column).null_count else numbers(rows, column)
+
+
 @dataclass
 class Side:
     """A working set's part of one trace: the input trace, or the output trace."""
@@ -202,21 +215,23 @@ class Side:
     #: rows of the trace that count from a later iteration on, by that iteration
     later: dict[int, list[Rows]] = field(default_factory=dict)
     #: the changes of this context with their times; they are added to the trace when the context is left
-    fresh: list[pa.Table] = field(default_factory=list)
+    fresh: list[tuple[Any, pa.Table]] = field(default_factory=list)
     weights: list[str] = field(default_factory=list)
 
-    def coded(self, which: Indices, table: pa.Table, keys: Sequence[str]) -> Rows:
-        """The rows of a table whose keys have the numbers `which`."""
-        labels = [column for column in labels_of(table) if column not in keys]
-        self.weights = weights_of(table)
-        weights = (numbers(table, column) for column in self.weights)
-        return [which, self.values.numbers(table, labels), *weights]
+    def coded(self, which: Indices, rows: pa.Table | Found, keys: Sequence[str]) -> Rows:
+        """Rows whose keys have the numbers `which`."""
+        assert rows.schema is not None
+        names = rows.schema.names
+        labels = [column for column in names if column not in keys and not column.startswith((DIFF, TIME))]
+        self.weights = [column for column in names if column.startswith(DIFF)]
+        weights = (
+            rows.numbers(one) if isinstance(rows, Found) else numbers(rows, one) for one in self.weights
+        )
+        return [which, self.values.numbers(rows, labels), *weights]
 
-    def table(self, rows: Rows) -> pa.Table:
-        """Rows as a table, with the number of the key in the column `GROUP`."""
-        values = self.values.columns(rows[1])
-        columns = [pa.array(rows[0]), *values.values(), *map(pa.array, rows[2:])]
-        return pa.Table.from_arrays(columns, [GROUP, *values, *self.weights])
+    def columns(self, rows: Rows) -> dict[str, Any]:
+        """The values and weights of rows, by column."""
+        return self.values.columns(rows[1]) | dict(zip(self.weights, map(pa.array, rows[2:]), strict=True))
 
     def put_off(self, iterations: Indices, rows: Rows) -> None:
         """Store rows that count from a later iteration on."""
@@ -234,17 +249,24 @@ class Side:
         for at in [at for at in self.later if at <= iteration]:
             del self.later[at]
 
-    def parts(self, keys: Indices, added: Sequence[Rows]) -> list[Rows]:
+    def parts(self, keys: Indices, added: Rows) -> list[Rows]:
         """Accumulated and added rows of ascending `keys`; the first column is the position in `keys`."""
-        parts = [self.accumulated.of(keys), *([keys.searchsorted(rows[0]), *rows[1:]] for rows in added)]
+        parts = [self.accumulated.of(keys), [keys.searchsorted(added[0]), *added[1:]] if added else []]
         return [part for part in parts if part and len(part[0])]
+
+
+def _together(parts: Sequence[Rows]) -> Rows:
+    """The rows of all parts."""
+    if len(parts) > 1:
+        return [np.concatenate(each) for each in zip(*parts, strict=True)]
+    return parts[0] if parts else []
 
 
 def consolidated(parts: Sequence[Rows], labels: int = 2) -> Rows:
     """The rows of all parts, sorted by their labels; weights of equal labels are added up, zeros dropped."""
     if not parts:
         return []
-    columns = [np.concatenate(each) for each in zip(*parts, strict=True)] if len(parts) > 1 else parts[0]
+    columns = _together(parts)
     found = runs(columns[:labels], len(columns[0]))
     firsts, totals = found.nonzero(columns[labels:])
     return [*(column[firsts] for column in columns[:labels]), *totals]
@@ -292,39 +314,41 @@ class WorkingSet:
             if len(which):
                 arrived += self._read(self.records, new, hashed, which, at)
                 old += self._read(self.results, new, hashed, which, at)
-        arrived += self.records.due(at)
-        old += self.results.due(at)
-        if not len(affected := self.keys.among(active, *(rows[0] for rows in (*arrived, *old)))):
+        new_records = _together([*arrived, *self.records.due(at)])
+        new_results = _together([*old, *self.results.due(at)])
+        affected = self.keys.among(active, *(rows[0] for rows in (new_records, new_results) if rows))
+        if not len(affected):
             return None, []
-        named = self.keys.rows(affected)
-        changed = self._changed(affected, named, arrived, old)
+        changed = self._changed(affected, new_records, new_results)
         self.records.forget_due(at)
         self.results.forget_due(at)
         beside = self._beside.of(affected)
         if not beside:
             return changed, []
-        interesting = by_join(
-            named.take(pa.array(beside[0])), np.stack([*beside[2:], beside[1]], axis=1), time
-        )
-        return changed, list(interesting)
+        times = np.stack([*beside[2:], beside[1]], axis=1)
+        return changed, list(by_join(self.keys.rows(affected[beside[0]]), times, time))
 
     def _read(self, side: Side, keys: pa.Table, hashed: Hashes, which: Indices, at: int) -> list[Rows]:
         """A trace's rows of newly active keys up to an iteration; later ones are put in `Side.later`."""
-        probe, rows = side.trace.matches(keys, self.logic.keys, hashed)
-        if not len(probe):
+        found = side.trace.find(keys, self.logic.keys, hashed)
+        if not len(found):
             return []
-        times, rows = times_of(rows, len(self.context) + 1)
+        times = found.times(len(self.context) + 1)
+        rows: pa.Table | Found = found
         if self.indexed and side is self.records:
-            rows = self.logic.partial(rows)
-        coded = side.coded(which[probe], rows, self.logic.keys)
-        inside = (times[:, :-1] <= np.array(self.context, np.int64)).all(axis=1)
+            rows = self.logic.partial(found.table([c for c in found.columns() if not c.startswith(TIME)]))
+        coded = side.coded(which[found.probe], rows, self.logic.keys)
         later = times[:, -1] > at
-        if (put_off := inside & later).any():
-            side.put_off(times[put_off, -1], [column[put_off] for column in coded])
-        if side is self.records and not inside.all():
-            self._meet(coded[0][~inside], times[~inside])
-        now = inside & ~later
-        return [[column[now] for column in coded]]
+        inside = (times[:, :-1] <= np.array(self.context, np.int64)).all(axis=1)
+        if not inside.all():
+            if side is self.records:
+                self._meet(coded[0][~inside], times[~inside])
+            later, times = later[inside], times[inside]
+            coded = [column[inside] for column in coded]
+        if not later.any():
+            return [coded]
+        side.put_off(times[later, -1], [column[later] for column in coded])
+        return [[column[~later] for column in coded]]
 
     def _meet(self, which: Indices, times: Coordinates) -> None:
         """Store the joins of this context with those of other times, and their first iterations."""
@@ -335,29 +359,26 @@ class WorkingSet:
         of = np.searchsorted(keys, which[first])
         self._beside.replace(keys, [of, times[first, -1], *joined[first].T])
 
-    def _changed(
-        self, affected: Indices, named: pa.Table, arrived: list[Rows], old: list[Rows]
-    ) -> pa.Table | None:
+    def _changed(self, affected: Indices, arrived: Rows, old: Rows) -> pa.Table | None:
         """The changes of the results of keys, after more records have been accumulated."""
         rows = consolidated(self.records.parts(affected, arrived))
         self.records.accumulated.replace(affected, rows)
-        made = [self._results(named, rows)] if rows and len(rows[0]) else []
+        made = [self._results(affected, rows)] if rows and len(rows[0]) else []
         before = self.results.parts(affected, old)
         self.results.accumulated.replace(affected, made[0] if made else [])
         changed = consolidated([*made, *([*rows[:2], -rows[2]] for rows in before)])
         if not changed or not len(changed[0]):
             return None
-        keys, results = named.take(pa.array(changed[0])), self.results.table(changed)
-        return pa.Table.from_arrays(
-            [*keys.columns, *results.columns[1:]], [*keys.schema.names, *results.schema.names[1:]]
-        )
+        columns = dict(zip(self.keys.columns, self.keys.rows(affected[changed[0]]).columns, strict=True))
+        return pa.table(columns | self.results.columns(changed))
 
-    def _results(self, named: pa.Table, rows: Rows) -> Rows:
+    def _results(self, affected: Indices, rows: Rows) -> Rows:
         """The results of accumulated records."""
         records, results = self.records.values, self.results.values
         made = self.logic.numbered(rows, records.fields) if records.are_numbers(records.fields) else None
         if made is None or not results.are_numbers(made[1]):
-            table = self.logic.results(named, self.records.table(rows))
+            given = pa.table({GROUP: rows[0]} | self.records.columns(rows))
+            table = self.logic.results(self.keys.rows(affected), given)
             return self.results.coded(numbers(table, GROUP), table, [GROUP])
         rows, results.fields = made
         self.results.weights = [DIFF]

@@ -23,9 +23,9 @@ from timely_spark.graph import (
     operator,
 )
 from timely_spark.operators.expire import check_expire, check_per, latest, options_text
-from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.arrangement import Arrangement, Found
 from timely_spark.state.buffering import BufferingVertex, per_input
-from timely_spark.state.history import EPOCH, RowTimes, compaction, epochs_of, stamped
+from timely_spark.state.history import EPOCH, TIME, RowTimes, compaction, epochs_of, stamped
 from timely_spark.state.keys import Indices, Mask, flat, group
 from timely_spark.state.partitioning import repartition
 from timely_spark.streams import Stream
@@ -62,24 +62,26 @@ class Join(Vertex):
         batch = with_keys(batch, self.on[edge])
         if not batch.num_rows:
             return
-        probe, found = self.stored(1 - edge, time).matches(batch, self.on[edge])
-        if len(probe):
-            self.send_pairs(edge, time, batch, probe, found)
+        found = self.stored(1 - edge, time).find(batch, self.on[edge])
+        if len(found):
+            self.send_pairs(edge, time, batch, found)
         self.store(edge, time, batch)
 
     def stored(self, side: int, time: Any) -> Arrangement:
         """The rows of a side, with their times."""
         return self.sides[side]
 
-    def send_pairs(self, edge: int, time: Any, mine: pa.Table, probe: Indices, found: pa.Table) -> None:
-        """Send the pairs of rows `probe` of the batch with the rows that were found."""
-        times, found = RowTimes.of(found, self._context.times)
-        for at, part in times.joins(time, self.pairs(edge, mine, probe, found)):
+    def send_pairs(self, edge: int, time: Any, mine: pa.Table, found: Found) -> None:
+        """Send the pairs of rows of the batch with the rows that were found."""
+        times, _ = RowTimes.of(found.table(found.columns(TIME)), self._context.times)
+        for at, part in times.joins(time, self.pairs(edge, mine, found)):
             self.send_by(0, at, part)
 
-    def pairs(self, edge: int, mine: pa.Table, probe: Indices, found: pa.Table) -> pa.Table:
+    def pairs(self, edge: int, mine: pa.Table, found: Found) -> pa.Table:
         """The pairs in one table."""
-        return paired(self.columns, edge, mine, probe, found)
+        there = found.columns()
+        theirs = [c for c in self.columns if (c in there if edge else c not in mine.schema.names)]
+        return paired(self.columns, edge, mine, found.probe, found.table(theirs))
 
     def store(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Store the batch."""
@@ -100,10 +102,10 @@ class JoinExpiring(Join):
             each.expire(self._context.since() - self.expire)
         return self.sides[side]
 
-    def send_pairs(self, edge: int, time: Any, mine: pa.Table, probe: Indices, found: pa.Table) -> None:
+    def send_pairs(self, edge: int, time: Any, mine: pa.Table, found: Found) -> None:
         """Send the pairs of close epochs."""
-        close = np.abs(epochs_of(found) - time.epoch) <= self.expire
-        super().send_pairs(edge, time, mine, probe[close], found.filter(pa.array(close)))
+        close = np.abs(found.times(1)[:, 0] - time.epoch) <= self.expire
+        super().send_pairs(edge, time, mine, found.kept(close))
 
     def store(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Store the batch with its own epoch."""
@@ -126,9 +128,9 @@ class JoinPerTime(Join):
             self.notify_at(time, capability=None)  # only cleans up, so it delays no other notification
         return self.by_time[time][side]
 
-    def send_pairs(self, edge: int, time: Any, mine: pa.Table, probe: Indices, found: pa.Table) -> None:
+    def send_pairs(self, edge: int, time: Any, mine: pa.Table, found: Found) -> None:
         """Send the pairs, which are all of one time."""
-        self.send_by(0, time, self.pairs(edge, mine, probe, found))
+        self.send_by(0, time, self.pairs(edge, mine, found))
 
     def store(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Store the batch until the time is complete."""

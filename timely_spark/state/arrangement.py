@@ -12,13 +12,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.state.history import EPOCH, Compact
-from timely_spark.state.keys import FEW, Hashes, Indices, exact, flat, hashes, in_order, same
+from timely_spark.state.history import EPOCH, TIME, Compact, Coordinates
+from timely_spark.state.keys import FEW, Hashes, Indices, Mask, exact, flat, hashes, in_order, same
 
 _HASH = "__timely_hash"
 LIMIT = 1 << 21
@@ -61,6 +63,32 @@ class Batch:
         return cls(hashed, table.drop_columns([_HASH]), distinct)
 
     @cached_property
+    def _numbers(self) -> dict[str, npt.NDArray[Any] | None]:
+        return {}
+
+    @cached_property
+    def _exact(self) -> dict[tuple[str, ...], bool]:
+        return {}
+
+    def whole(self, column: str) -> npt.NDArray[Any] | None:
+        """A column of whole numbers without nulls as an array, which shares its memory; None: it is another.
+
+        >>> Batch.of(np.zeros(2, np.uint64), pa.table({"n": [7, 8]})).whole("n").tolist()
+        [7, 8]
+        """
+        if column not in self._numbers:
+            values = flat(self.table.column(column))
+            whole = pa.types.is_integer(values.type) and not values.null_count
+            self._numbers[column] = values.to_numpy() if whole else None
+        return self._numbers[column]
+
+    def exact(self, columns: tuple[str, ...]) -> bool:
+        """Whether rows of different values in these columns have different hashes (see `exact`)."""
+        if columns not in self._exact:
+            self._exact[columns] = exact(self.table, columns)
+        return self._exact[columns]
+
+    @cached_property
     def half_past(self) -> int:
         """The median epoch: if it has expired, so have half of the rows."""
         epochs = flat(self.table.column(EPOCH)).to_numpy()
@@ -71,6 +99,68 @@ class Batch:
     def earliest(self) -> int:
         """The least epoch."""
         return int(flat(self.table.column(EPOCH)).to_numpy().min())
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Found:
+    """The rows that a look-up has found, in an arbitrary order; nothing of them is read yet.
+
+    Rows of one key are in the order of insertion.
+    """
+
+    #: for each row the index of the probe row that has its key
+    probe: Indices
+    #: batches, and the positions of the rows there
+    parts: Sequence[tuple[Batch, Indices]]
+    #: of a batch of the arrangement without rows; None: there is no batch
+    schema: pa.Schema | None
+
+    def __len__(self) -> int:
+        return len(self.probe)
+
+    def columns(self, beginning: str = "") -> list[str]:
+        """The names of the columns that begin so."""
+        return [c for c in self.schema.names if c.startswith(beginning)] if self.schema is not None else []
+
+    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows, or some of their columns."""
+        if not self.parts:
+            return pa.table({}) if self.schema is None else _chosen(self.schema.empty_table(), columns)
+        tables = [_chosen(part.table, columns).take(pa.array(at)) for part, at in self.parts]
+        return tables[0] if len(tables) == 1 else _concat(tables)
+
+    def whole(self, column: str) -> npt.NDArray[Any] | None:
+        """A column of whole numbers without nulls; None: it is another."""
+        taken = []
+        for part, at in self.parts:
+            if (known := part.whole(column)) is None:
+                return None
+            taken.append(known[at])
+        if len(taken) == 1:
+            return taken[0]
+        return np.concatenate(taken) if taken else np.zeros(0, np.int64)
+
+    def numbers(self, column: str) -> npt.NDArray[Any]:
+        """A column that has whole numbers and no nulls."""
+        found = self.whole(column)
+        assert found is not None, column
+        return found
+
+    def times(self, depth: int) -> Coordinates:
+        """The times of the rows, as `times_of`."""
+        times = np.zeros((len(self), depth), np.int64, order="F")
+        for i, column in enumerate(self.columns(TIME)):
+            times[:, i] = self.numbers(column)
+        return times
+
+    def kept(self, some: Mask) -> Found:
+        """The rows for which `some` is true."""
+        if some.all():
+            return self
+        ends = np.cumsum([len(at) for _, at in self.parts])[:-1]
+        masks = np.split(some, ends) if self.parts else ()
+        parts = [(part, at[mask]) for (part, at), mask in zip(self.parts, masks, strict=True)]
+        return Found(self.probe[some], parts, self.schema)
 
 
 class Arrangement:
@@ -248,6 +338,19 @@ class Arrangement:
             before: batches without rows before this epoch are not read; rows of others may be later.
             most: for each probe row, read only so many rows of each batch.
         """
+        found = self.find(probe, on, hashed, before=before, most=most)
+        return found.probe, found.table(columns)
+
+    def find(
+        self,
+        probe: pa.Table,
+        on: Sequence[str],
+        hashed: Hashes | None = None,
+        *,
+        before: int | None = None,
+        most: int | None = None,
+    ) -> Found:
+        """As `matches`, before any column is read."""
         keys = (*self.keys, *self.within)[: len(on)]
         rest = self._rest(on)
         h = (self._hashes(probe, on) if hashed is None else hashed) & ~rest
@@ -255,25 +358,22 @@ class Arrangement:
         lanes = len(self.lanes) > 1
         by_hash = in_order(h, exactly=lanes) if len(h) >= FEW or lanes else None
         ordered = h if by_hash is None else h[by_hash]
-        found: list[tuple[Indices, pa.Table]] = []
+        rows: list[Indices] = []
+        found: list[tuple[Batch, Indices]] = []
         parts, sure = self._parts(before), not self.within and exact(probe, on)
         for part in parts:
             low, at = _runs(part, ordered, by_hash, rest, among=lanes, most=most)
             if not len(low):
                 continue
-            rows = _chosen(part.table, columns).take(pa.array(low))
-            if not (sure and exact(part.table, keys)):
+            if not (sure and part.exact(keys)):
                 known = part.table.select(list(dict.fromkeys(keys))).take(pa.array(low))
                 equal = same(known, probe.select(list(dict.fromkeys(on))).take(pa.array(at)), keys, on)
                 if not equal.all():
-                    rows, at = rows.filter(pa.array(equal)), at[equal]
-            found.append((at, rows))
-        if not found:
-            empty = _chosen(parts[-1].table.slice(0, 0), columns) if parts else pa.table({})
-            return np.zeros(0, np.int64), empty
-        if len(found) == 1:
-            return found[0]
-        return np.concatenate([at for at, _ in found]), _concat(rows for _, rows in found)
+                    low, at = low[equal], at[equal]
+            rows.append(at)
+            found.append((part, low))
+        at = rows[0] if len(rows) == 1 else np.concatenate(rows) if rows else np.zeros(0, np.int64)
+        return Found(at, found, parts[-1].table.schema if parts else None)
 
     def _parts(self, before: int | None) -> list[Batch]:
         return [part for part in self.parts if before is None or part.earliest < before]

@@ -49,6 +49,21 @@ def stamped(table: pa.Table, time: Any) -> pa.Table:
     return table
 
 
+def stamped_each(tables: Sequence[tuple[Time, pa.Table]]) -> pa.Table:
+    """The rows of tables of one schema, each with the time columns of its table's time.
+
+    Example:
+        >>> a, b = pa.table({"k": ["a", "b"]}), pa.table({"k": ["c"]})
+        >>> stamped_each([(Time(7), a), (Time(8), b)]).to_pydict()
+        {'k': ['a', 'b', 'c'], '__timely_time0': [7, 7, 8]}
+    """
+    rows = pa.concat_tables([table for _, table in tables])
+    sizes = [table.num_rows for _, table in tables]
+    for i, values in enumerate(zip(*(time for time, _ in tables), strict=True)):
+        rows = rows.append_column(f"{TIME}{i}", pa.array(np.repeat(np.array(values, np.int64), sizes)))
+    return rows
+
+
 def time_columns(table: pa.Table) -> list[str]:
     """The names of the time columns."""
     return [column for column in table.schema.names if column.startswith(TIME)]
