@@ -288,8 +288,8 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ["tests/state/test_arrangement.py", "timely_spark/state/arrangement.py"],
         [
             (
-                'counts = part.hashes.searchsorted(asked[some] | rest, "right") - low',
-                'counts = part.hashes.searchsorted(asked[some], "right") - low',
+                'else part.hashes.searchsorted(asked[some] | rest, "right")',
+                'else part.hashes.searchsorted(asked[some], "right")',
             ),
             (
                 'order = np.argsort(h, kind="stable")  # a few sorted runs: linear',
@@ -301,6 +301,16 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
                 "if low + 1 < high:\n                lane.append",
             ),
             ("return keys & ~_REST | within >> _HALF", "return keys & ~_REST | within & _REST"),
+        ],
+    ),
+    (
+        "state/batch.py",
+        ["tests/state/test_batch.py"],
+        [
+            ("self._exact[keys] = keys[0] == self.key", "self._exact[keys] = True"),
+            ("starts = starts[low : high + 1] - starts[low]", "starts = starts[low : high + 1]"),
+            ("and (unmix(hashed) == _values(column)).all()", ""),
+            ("distinct = int(starts[-1]) == len(hashed)", "distinct = False"),
         ],
     ),
     (
@@ -500,7 +510,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             "tests/differential/test_law.py",
         ],
         [
-            ("table = compaction(since + 1, PRODUCT", "table = compaction(since + 2, PRODUCT"),
+            ("return compaction(since + 1, PRODUCT", "return compaction(since + 2, PRODUCT"),
         ],
     ),
     (

@@ -30,7 +30,8 @@ from hypothesis import strategies as st
 import timely_spark as ts
 from timely_spark.differential import trace
 from timely_spark.state import history
-from timely_spark.state.arrangement import Arrangement, Batch
+from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.batch import Batch
 from timely_spark.times import only_epochs
 
 LAW = runpy.run_path(str(Path(__file__).parents[1] / "differential" / "test_law.py"))
@@ -267,9 +268,9 @@ def adversary(draw: random.Random, beyond: int = 0) -> Iterator[Counter[str]]:
         insert(self, table, hashed, compact, merge=merge)
         for parts in [self.recent, *self.lanes] if compact is not None else ():
             for at in range(len(parts)) if draw.random() < 0.5 else ():
-                made, rows = compact(parts[at].hashes, parts[at].table)
+                made, rows = compact(parts[at].row_hashes, parts[at].table)
                 parts[at] = Batch.of(made, rows.combine_chunks())
-            parts[:] = [part for part in parts if len(part.hashes)]
+            parts[:] = [part for part in parts if len(part)]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(history, "advanced", advanced)

@@ -20,7 +20,6 @@ from timely_spark.differential.trace import (
     check_since,
     consolidate,
     consolidation,
-    narrowed,
     numbers,
     replaced,
 )
@@ -84,7 +83,7 @@ class Index(Vertex):
         rows = batch.drop_columns([AT])
         within = self.state.within
         hashed = paired(_hashed(batch), hashes(rows, within)) if within else _hashed(batch)
-        self.state.insert(narrowed(stamped(rows, time)), hashed, consolidation(since - 1))
+        self.state.insert(stamped(rows, time), hashed, consolidation(since - 1))
         self.send_by(0, time, batch)
 
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from timely_spark.differential.arranged import index_of
 from timely_spark.differential.reducers import GROUP, Logic
-from timely_spark.differential.trace import check_since, consolidate, consolidation, narrowed
+from timely_spark.differential.trace import check_since, consolidate, consolidation
 from timely_spark.differential.working import HasNulls, Side, Values, WorkingSet
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
@@ -124,7 +124,7 @@ class Reduce(BufferingVertex):
         rest = rows[~relevant[of]]
         if not self.shared:
             trace = stamped(arrived.take(pa.array(rest)), time)
-            self.input.insert(narrowed(trace), compact=consolidation(self._since))
+            self.input.insert(trace, compact=consolidation(self._since))
         left = np.ones(arrived.num_rows, np.bool_)
         left[rest] = False
         return [arrived.filter(pa.array(left))] if left.any() else []
@@ -151,7 +151,7 @@ class Reduce(BufferingVertex):
                 few = [one for one in side.fresh if one[1].num_rows < FEW]  # see `_partial`
                 rows = [stamped(table, time) for time, table in side.fresh if table.num_rows >= FEW]
                 rows += [consolidate(stamped_each(few))] if few else []
-                trace.insert(narrowed(pa.concat_tables(rows)), compact=consolidation(self._since))
+                trace.insert(pa.concat_tables(rows), compact=consolidation(self._since))
 
     def checkpoint(self) -> Mapping[str, Any]:
         """The traces, the buffered changes and the interesting times."""

@@ -15,8 +15,8 @@ import pyarrow as pa
 from timely_spark.errors import StateError
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.codes import numbers_of, runs
-from timely_spark.state.history import TIME, Compact, compaction, stamped, time_columns
-from timely_spark.state.keys import FEW, Groups, Hashes, Indices, flat, narrowest
+from timely_spark.state.history import Compact, compaction, stamped, time_columns
+from timely_spark.state.keys import Groups, Hashes, Indices, flat
 from timely_spark.times import PRODUCT
 
 DIFF = "__timely_diff"
@@ -74,16 +74,7 @@ def insert(
         merge: as in `Arrangement.insert`.
     """
     check_since(time, since)
-    state.insert(narrowed(stamped(changes, time)), compact=consolidation(since, received), merge=merge)
-
-
-def narrowed(changes: pa.Table) -> pa.Table:
-    """Changes with times and sequence numbers as narrow integers; few changes stay as they are."""
-    for place, field in enumerate(changes.schema if changes.num_rows >= FEW else ()):
-        if field.name == SEQUENCE or field.name.startswith(TIME):
-            kind = narrowest(changes.column(place))
-            changes = changes.set_column(place, field.with_type(kind), changes.column(place).cast(kind))
-    return changes
+    state.insert(stamped(changes, time), compact=consolidation(since, received), merge=merge)
 
 
 def check_since(time: Any, since: int) -> None:
@@ -108,8 +99,7 @@ def consolidation(since: int, received: int = 0) -> Compact:
         times = time_columns(table)
         labels = [column for column in labels_of(table) if column not in times]
         # nothing that is still to come distinguishes a change at `since` itself from earlier ones
-        hashed, table = compaction(since + 1, PRODUCT, labels, added_up)(hashed, table)
-        return hashed, narrowed(table)
+        return compaction(since + 1, PRODUCT, labels, added_up)(hashed, table)
 
     return compact
 

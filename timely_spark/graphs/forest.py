@@ -378,7 +378,7 @@ class _SpanningForest(_Forest):
         """The forest edges and self-loops that a worker has sent in total."""
         if not nodes.parts:
             return []
-        h = np.concatenate([part.hashes for part in nodes.parts])
+        h = np.concatenate([part.row_hashes for part in nodes.parts])
         order = np.argsort(h, kind="stable")
         _, rows = _latest(h[order], pa.concat_tables(nodes.batches()).take(order))
         child = ~same(rows, rows, ["node"], ["parent"])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any
 
@@ -19,10 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.state.batch import Batch
 from timely_spark.state.history import EPOCH, TIME, Compact, Coordinates
-from timely_spark.state.keys import FEW, Hashes, Indices, Mask, exact, flat, hashes, in_order, same
+from timely_spark.state.keys import FEW, Hashes, Indices, Mask, exact, hashes, in_order, same
 
-_HASH = "__timely_hash"
 LIMIT = 1 << 21
 """Rows of the largest batch; an insertion merges at most twice as many, and its own a few times."""
 _LARGE = LIMIT >> 4
@@ -32,73 +31,6 @@ _MANY = 32
 _U = np.uint64
 _HALF = _U(32)
 _REST = _U((1 << 32) - 1)
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Rows sorted by H, at least one; they are never changed, so they are written only once."""
-
-    hashes: Hashes
-    table: pa.Table
-    #: whether all hashes differ
-    distinct: bool
-
-    @classmethod
-    def of(cls, hashed: Hashes, table: pa.Table) -> Batch:
-        """A batch of rows that are sorted."""
-        return cls(hashed, table, bool((hashed[1:] != hashed[:-1]).all()))
-
-    def stored(self) -> pa.Table:
-        """The rows with a column of their hashes, so that a reader need not compute them."""
-        return self.table.append_column(_HASH, pa.array(self.hashes))
-
-    def between(self, low: int, high: int) -> Batch:
-        """The rows from position `low` to below `high`."""
-        return self.of(self.hashes[low:high], self.table.slice(low, high - low))
-
-    @classmethod
-    def restored(cls, table: pa.Table, *, distinct: bool) -> Batch:
-        """The batch of a table that `stored` made."""
-        hashed = flat(table.column(_HASH)).to_numpy()
-        return cls(hashed, table.drop_columns([_HASH]), distinct)
-
-    @cached_property
-    def _numbers(self) -> dict[str, npt.NDArray[Any] | None]:
-        return {}
-
-    @cached_property
-    def _exact(self) -> dict[tuple[str, ...], bool]:
-        return {}
-
-    def whole(self, column: str) -> npt.NDArray[Any] | None:
-        """A column of whole numbers without nulls as an array, which shares its memory; None: it is another.
-
-        >>> Batch.of(np.zeros(2, np.uint64), pa.table({"n": [7, 8]})).whole("n").tolist()
-        [7, 8]
-        """
-        if column not in self._numbers:
-            values = flat(self.table.column(column))
-            whole = pa.types.is_integer(values.type) and not values.null_count
-            self._numbers[column] = values.to_numpy() if whole else None
-        return self._numbers[column]
-
-    def exact(self, columns: tuple[str, ...]) -> bool:
-        """Whether rows of different values in these columns have different hashes (see `exact`)."""
-        if columns not in self._exact:
-            self._exact[columns] = exact(self.table, columns)
-        return self._exact[columns]
-
-    @cached_property
-    def half_past(self) -> int:
-        """The median epoch: if it has expired, so have half of the rows."""
-        epochs = flat(self.table.column(EPOCH)).to_numpy()
-        middle = (len(epochs) - 1) // 2
-        return int(np.partition(epochs, middle)[middle])
-
-    @cached_property
-    def earliest(self) -> int:
-        """The least epoch."""
-        return int(flat(self.table.column(EPOCH)).to_numpy().min())
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -114,6 +46,8 @@ class Found:
     parts: Sequence[tuple[Batch, Indices]]
     #: of a batch of the arrangement without rows; None: there is no batch
     schema: pa.Schema | None
+    #: of each probe row
+    hashed: Hashes
 
     def __len__(self) -> int:
         return len(self.probe)
@@ -126,19 +60,26 @@ class Found:
         """The rows, or some of their columns."""
         if not self.parts:
             return pa.table({}) if self.schema is None else _chosen(self.schema.empty_table(), columns)
-        tables = [_chosen(part.table, columns).take(pa.array(at)) for part, at in self.parts]
+        tables = [part.take(at, columns, hashed) for part, at, hashed in self._with_hashes()]
         return tables[0] if len(tables) == 1 else _concat(tables)
 
     def whole(self, column: str) -> npt.NDArray[Any] | None:
         """A column of whole numbers without nulls; None: it is another."""
         taken = []
-        for part, at in self.parts:
-            if (known := part.whole(column)) is None:
+        for part, at, hashed in self._with_hashes():
+            if (known := part.whole(column, at, hashed)) is None:
                 return None
-            taken.append(known[at])
+            taken.append(known)
         if len(taken) == 1:
             return taken[0]
         return np.concatenate(taken) if taken else np.zeros(0, np.int64)
+
+    def _with_hashes(self) -> Iterator[tuple[Batch, Indices, Hashes | None]]:
+        """The parts, with the hashes of the rows where their keys are not stored."""
+        end = 0
+        for part, at in self.parts:
+            begin, end = end, end + len(at)
+            yield part, at, self.hashed[self.probe[begin:end]] if part.key else None
 
     def numbers(self, column: str) -> npt.NDArray[Any]:
         """A column that has whole numbers and no nulls."""
@@ -160,7 +101,7 @@ class Found:
         ends = np.cumsum([len(at) for _, at in self.parts])[:-1]
         masks = np.split(some, ends) if self.parts else ()
         parts = [(part, at[mask]) for (part, at), mask in zip(self.parts, masks, strict=True)]
-        return Found(self.probe[some], parts, self.schema)
+        return Found(self.probe[some], parts, self.schema, self.hashed)
 
 
 class Arrangement:
@@ -186,8 +127,10 @@ class Arrangement:
         self, keys: Sequence[str], tables: Sequence[pa.Table] = (), *, within: Sequence[str] = ()
     ) -> None:
         self.keys, self.within = tuple(keys), tuple(within)
+        #: the column whose H is that of the rows, if there is one
+        self._key = self.keys[0] if len(self.keys) == 1 and not within else ""
         #: recent rows; each batch more than twice as large as the next
-        self.recent = [Batch.of(self.hashes(table), table) for table in tables if table.num_rows]
+        self.recent = [Batch.of(self.hashes(table), table, self._key) for table in tables if table.num_rows]
         #: older rows: in each lane those with hashes from one of the cuts (or 0) to below the next
         self.lanes: list[list[Batch]] = [[]]
         self.cuts: list[int] = []
@@ -199,7 +142,7 @@ class Arrangement:
 
     def __len__(self) -> int:
         """The number of rows."""
-        return sum(part.table.num_rows for part in self.parts)
+        return sum(map(len, self.parts))
 
     def batches(self) -> list[pa.Table]:
         """The rows, as sorted batches."""
@@ -235,7 +178,7 @@ class Arrangement:
         if (h[1:] < h[:-1]).any():
             order = in_order(h)
             h, table = h[order], table.take(pa.array(order))
-        self.recent.append(Batch.of(h, table.combine_chunks()))
+        self.recent.append(Batch.of(h, table.combine_chunks(), self._key))
         if merge or len(self.recent) > _MANY:
             self.merge(compact)
 
@@ -246,11 +189,11 @@ class Arrangement:
         """
         if not self.recent:
             return
-        left = _merged(self.recent, compact, 2 * LIMIT + _LEVELS * len(self.recent[-1].hashes))
-        while self.recent and len(self.recent[0].hashes) >= _LARGE:
+        left = _merged(self.recent, compact, 2 * LIMIT + _LEVELS * len(self.recent[-1]), self._key)
+        while self.recent and len(self.recent[0]) >= _LARGE:
             self._split(self.recent.pop(0))
         for lane in self.lanes:
-            left = _merged(lane, compact, left)
+            left = _merged(lane, compact, left, self._key)
         self._cut()
 
     def _split(self, batch: Batch) -> None:
@@ -267,12 +210,12 @@ class Arrangement:
         at = 0
         while at < len(self.lanes):
             lane = self.lanes[at]
-            largest = max((part.hashes for part in lane), key=len, default=np.zeros(0, np.uint64))
-            if len(largest) <= LIMIT or largest[0] == largest[-1]:
+            largest = max(lane, key=len, default=None)
+            if largest is None or len(largest) <= LIMIT or largest.hashes[0] == largest.hashes[-1]:
                 at += 1
                 continue
-            middle = largest[len(largest) // 2]
-            cut = middle if middle > largest[0] else largest[np.searchsorted(largest, middle, "right")]
+            middle, first = largest.hash_at(len(largest) // 2), largest.hashes[0]
+            cut = middle if middle > first else largest.hashes[largest.hashes.searchsorted(middle, "right")]
             self.cuts.insert(at, int(cut))
             self.lanes[at : at + 1] = [[], []]
             for part in lane:
@@ -287,8 +230,8 @@ class Arrangement:
         So at most half of the stored rows have expired, and dropping a row costs as much as inserting it
         (amortised), however large the state is.
         """
-        self.recent = list(_unexpired(self.recent, before))
-        self.lanes = [list(_unexpired(lane, before)) for lane in self.lanes]
+        self.recent = list(_unexpired(self.recent, before, self._key))
+        self.lanes = [list(_unexpired(lane, before, self._key)) for lane in self.lanes]
 
     def take(self, epochs: Sequence[int]) -> pa.Table:
         """Remove the rows of the least epochs, whose key is `EPOCH`, and return them without that column.
@@ -366,14 +309,14 @@ class Arrangement:
             if not len(low):
                 continue
             if not (sure and part.exact(keys)):
-                known = part.table.select(list(dict.fromkeys(keys))).take(pa.array(low))
+                known = part.take(low, list(dict.fromkeys(keys)), h[at])
                 equal = same(known, probe.select(list(dict.fromkeys(on))).take(pa.array(at)), keys, on)
                 if not equal.all():
                     low, at = low[equal], at[equal]
             rows.append(at)
             found.append((part, low))
         at = rows[0] if len(rows) == 1 else np.concatenate(rows) if rows else np.zeros(0, np.int64)
-        return Found(at, found, parts[-1].table.schema if parts else None)
+        return Found(at, found, parts[-1].schema if parts else None, h)
 
     def _parts(self, before: int | None) -> list[Batch]:
         return [part for part in self.parts if before is None or part.earliest < before]
@@ -389,8 +332,8 @@ class Arrangement:
         h = (self._hashes(probe, on) if hashed is None else hashed) & ~rest
         found = np.zeros(probe.num_rows, np.int64)
         for part in self._parts(before):
-            found += np.searchsorted(part.hashes, h | rest, "right")
-            found -= np.searchsorted(part.hashes, h, "left")
+            found += part.positions(np.searchsorted(part.hashes, h | rest, "right"))
+            found -= part.positions(np.searchsorted(part.hashes, h, "left"))
         return found
 
     def _rest(self, on: Sequence[str]) -> np.uint64:
@@ -426,7 +369,10 @@ def _runs(
     low, who = low[some], some if by_hash is None else by_hash[some]
     if (part.distinct and not rest) or not len(some):
         return low, who
-    counts = part.hashes.searchsorted(asked[some] | rest, "right") - low
+    once = part.starts is not None and not rest
+    end = low + 1 if once else part.hashes.searchsorted(asked[some] | rest, "right")
+    low = part.positions(low)
+    counts = part.positions(end) - low
     if most is not None:
         np.minimum(counts, most, out=counts)
     ends = counts.cumsum()
@@ -444,7 +390,7 @@ def paired(keys: Hashes, within: Hashes) -> Hashes:
     return keys & ~_REST | within >> _HALF
 
 
-def _merged(parts: list[Batch], compact: Compact | None, rows: int) -> int:
+def _merged(parts: list[Batch], compact: Compact | None, rows: int, key: str) -> int:
     """Merge neighbours until each batch is more than twice as large as the next; at most `rows` rows.
 
     Returns:
@@ -453,17 +399,17 @@ def _merged(parts: list[Batch], compact: Compact | None, rows: int) -> int:
     end = len(parts)
     # all of them: a batch from which rows were dropped, or that was too large, may be anywhere
     while end > 0:
-        first, size = end - 1, len(parts[end - 1].hashes)
-        while first and (more := len(parts[first - 1].hashes)) < 2 * size and size + more <= rows:
+        first, size = end - 1, len(parts[end - 1])
+        while first and (more := len(parts[first - 1])) < 2 * size and size + more <= rows:
             first, size = first - 1, size + more
         if end - first > 1:
             rows -= size
-            h = np.concatenate([part.hashes for part in parts[first:end]])
+            h = np.concatenate([part.row_hashes for part in parts[first:end]])
             order = np.argsort(h, kind="stable")  # a few sorted runs: linear
             h, table = h[order], _concat([part.table for part in parts[first:end]]).take(order)
             if compact is not None:
                 h, table = compact(h, table)
-            parts[first:end] = [Batch.of(h, table.combine_chunks())] if len(h) else []
+            parts[first:end] = [Batch.of(h, table.combine_chunks(), key)] if len(h) else []
         end = first
     return rows
 
@@ -473,12 +419,12 @@ def _concat(tables: Iterable[pa.Table]) -> pa.Table:
     return pa.concat_tables(tables, promote_options="permissive")
 
 
-def _unexpired(parts: Sequence[Batch], before: int) -> Iterator[Batch]:
+def _unexpired(parts: Sequence[Batch], before: int, key: str) -> Iterator[Batch]:
     """The batches; from those of which half or more has expired, only the other rows."""
     for part in parts:
         if part.half_past >= before:
             yield part
             continue
-        keep = flat(part.table.column(EPOCH)).to_numpy() >= before
+        keep = part.epochs >= before
         if keep.any():
-            yield Batch.of(part.hashes[keep], part.table.filter(pa.array(keep)).combine_chunks())
+            yield Batch.of(part.row_hashes[keep], part.table.filter(pa.array(keep)).combine_chunks(), key)

@@ -21,7 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.errors import LogDamaged, StateError
-from timely_spark.state.arrangement import Arrangement, Batch
+from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.batch import Batch
 from timely_spark.state.frozen import fields_of, is_frozen, qualified, reachable, restored
 from timely_spark.state.keys import from_bytes, to_bytes
 from timely_spark.times import Times
@@ -268,17 +269,21 @@ class Codec:
         return pickle.loads(data)
 
     def _part(self, part: Batch, blobs: list[bytes]) -> Any:
-        if self.blobs is None or self.whole or part.table.nbytes < BLOB_BYTES:
-            return {"table": self._blob(to_bytes(part.table), blobs)}
+        if self.blobs is None or self.whole or part.nbytes < BLOB_BYTES:
+            if not part.packed:  # its hashes take longer to write than to compute
+                return {"table": self._blob(to_bytes(part.table), blobs)}
+            return {"packed": self._blob(to_bytes(part.stored()), blobs), "distinct": part.distinct}
         if (blob := self._references.get(part)) is None:
             blob = self._references[part] = self._put(self.blobs, to_bytes(part.stored()))
         self.kept[blob.reference] = blob.size
         return {"kept": blob.encode(), "distinct": part.distinct}
 
     def _read_part(self, of: Arrangement, value: Any, blobs: list[memoryview]) -> Batch:
-        if "kept" not in value:
+        if "table" in value:
             table = self._decode(value, blobs)
             return Batch.of(of.hashes(table), table)
+        if "packed" in value:
+            return Batch.restored(from_bytes(blobs[value["packed"]]), distinct=value["distinct"])
         blob = BlobRef.decode(value["kept"])
         try:
             table = from_bytes(self.get(blob), validate=blob.reference not in _validated)

@@ -42,6 +42,18 @@ def mix(x: Hashes) -> Hashes:
     return x ^ (x >> _U(31))
 
 
+def unmix(x: Hashes) -> Indices:
+    """The integers of which `mix` gives these: of a key of one integer, from H.
+
+    >>> unmix(mix(np.array([-7], np.int64).view(np.uint64))).tolist()
+    [-7]
+    """
+    x = (x ^ (x >> _U(31)) ^ (x >> _U(62))) * _U(0x3196_42B2_D24D_8EC3)
+    x = (x ^ (x >> _U(27)) ^ (x >> _U(54))) * _U(0x96DE_1B17_3F11_9089)
+    x = (x ^ (x >> _U(30)) ^ (x >> _U(60))) - _U(0x9E37_79B9_7F4A_7C15)
+    return x.view(np.int64)
+
+
 def hashes(table: pa.Table, columns: Sequence[str]) -> Hashes:
     """H: a 64-bit hash for each row of `table`, of its values in `columns` in that order.
 
@@ -477,7 +489,11 @@ def narrowest(column: pa.ChunkedArray) -> pa.DataType:
     DataType(int16)
     """
     bounds = pc.min_max(column)
-    low, high = bounds["min"].as_py() or 0, bounds["max"].as_py() or 0
+    return holding(bounds["min"].as_py() or 0, bounds["max"].as_py() or 0)
+
+
+def holding(low: int, high: int) -> pa.DataType:
+    """The narrowest type of integers that holds two integers, and those between them."""
     for kind in (pa.int8(), pa.int16(), pa.int32()):
         limit = 1 << (kind.bit_width - 1)
         if -limit <= low and high < limit:

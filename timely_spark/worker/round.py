@@ -42,7 +42,7 @@ from timely_spark.worker.vertex_snapshot import (
 )
 from timely_spark.worker.wire import Header, Item, Message, Output, Report
 
-FORMAT = 8
+FORMAT = 9
 """The version of a worker's encoded state."""
 
 
