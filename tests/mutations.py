@@ -514,6 +514,14 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ],
     ),
     (
+        "differential/trace.py",
+        ["tests/differential/test_errors.py"],
+        [
+            ("_most(ours) * _most(theirs) >= MOST", "_most(ours) >= MOST"),
+            ("_most(counts) * len(counts) < MOST", "_most(counts) < MOST"),
+        ],
+    ),
+    (
         "state/history.py",
         ["tests/state/test_history.py"],
         [

@@ -179,3 +179,44 @@ def test_an_endless_loop_is_an_error() -> None:
 
     with pytest.raises(ts.TimelyError, match=r"(?s)'endless' still runs.*Hint: let each loop"):
         simulation.run(limit=20)
+
+
+def doubled(x: ts.Collection) -> ts.Collection:
+    return x.iterate(lambda records: records.concat(records))
+
+
+def squared(x: ts.Collection) -> ts.Collection:
+    return x.join(x.select("a", b="a"), on="a")
+
+
+def counted(x: ts.Collection) -> ts.Collection:
+    return x.count(keys="a")
+
+
+@pytest.mark.parametrize(
+    ("build", "epochs"),
+    [
+        (doubled, [[(1, 1)]]),
+        (doubled, [[(1, -3), (2, 1)]]),
+        (squared, [[(1, 2**32)]]),
+        (squared, [[(1, 2**31), (2, 5)]]),
+        (counted, [[(1, 2**61)], [(1, 2**61)]]),
+        (counted, [[(1, 2**60)] * 16]),
+    ],
+)
+def test_a_multiplicity_that_would_wrap_around_is_an_error(build: Any, epochs: Any) -> None:
+    flow = ts.Dataflow("large")
+    build(flow.input("x", "a long, d long").collection(diff="d")).changes().capture("out")
+
+    with pytest.raises(VertexError, match=r"occurs 2 \*\* 62 times or more(?s:.*)Hint: in a loop"):
+        ts.testing.run(flow, {"x": epochs})
+
+
+def test_large_multiplicities_that_cancel_out_are_none() -> None:
+    flow = ts.Dataflow("large")
+    x = flow.input("x", "a long, d long").collection(diff="d")
+    x.count(keys="a").changes().capture("out")
+
+    found = ts.testing.run(flow, {"x": [[(1, 2**61), (1, 1 - 2**61), (1, 2**60)]]})["out"].rows()
+
+    assert found == {0: [(1, 2**60 + 1, 1)]}

@@ -69,3 +69,18 @@ def test_a_mean_is_of_numbers() -> None:
         SchemaError, match=r"(?s)mean: column 'v' is string.*\nHint: give a column of numbers"
     ):
         x.mean("v", keys="k")
+
+
+def test_the_sum_behind_a_mean_may_be_larger_than_a_long() -> None:
+    flow = ts.Dataflow("mean")
+    x = flow.input("x", "k long, v long, d long").collection(diff="d")
+    x.mean("v", keys="k").changes().capture("out")
+    epochs = [
+        [(1, 2**63 - 1, 1), (1, 2**63 - 1, 2), (2, -(2**63), 1), (2, -1, 1), (2, -(2**63), 1)],
+        [(1, 2**63 - 1, -2), (1, 5, 1), (1, None, 4)],
+    ]
+
+    assert ts.testing.run(flow, {"x": epochs}, workers=2)["out"].rows() == {
+        0: [(1, 2.0**63, 1), (2, -(2.0**65) / 6, 1)],
+        1: [(1, 2.0**62, 1), (1, 2.0**63, -1)],
+    }

@@ -11,7 +11,15 @@ import pyarrow.compute as pc
 from timely_spark.differential.arranged import index_of, numbered
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.skew import hot_keys
-from timely_spark.differential.trace import DIFF, SEQUENCE, consolidate, consolidation, insert, numbers
+from timely_spark.differential.trace import (
+    DIFF,
+    SEQUENCE,
+    consolidate,
+    consolidation,
+    insert,
+    numbers,
+    products,
+)
 from timely_spark.errors import GraphError
 from timely_spark.graph import (
     Partition,
@@ -110,7 +118,7 @@ class JoinChanges(Join):
         if edge == self.shared:  # the others were matched when they arrived at this join
             unmet = found.numbers(SEQUENCE) < numbers(mine, SEQUENCE)[found.probe]
             found = found.kept(unmet)
-        diffs = numbers(mine, DIFF)[found.probe] * found.numbers(DIFF)
+        diffs = products(numbers(mine, DIFF)[found.probe], found.numbers(DIFF))
         pairs = self.pairs(edge, mine, found).append_column(DIFF, pa.array(diffs))
         for moment, part in by_join(pairs, found.times(len(time.encode())), time):
             self.send_by(0, self._context.times.decode(moment), part)

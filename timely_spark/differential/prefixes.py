@@ -21,6 +21,7 @@ from timely_spark.differential.trace import (
     consolidate,
     consolidation,
     numbers,
+    products,
     replaced,
 )
 from timely_spark.graph import Partitioner, Stateless, States, Vertex
@@ -230,7 +231,7 @@ class Match(_Lookup):
         taken = rows.drop_columns([AT]).take(pa.array(which))
         parts = {name: taken.column(name) for name in taken.schema.names}
         parts |= {to: matches.column(to) for to in new}
-        parts[DIFF] = pa.array(numbers(taken, DIFF) * numbers(matches, DIFF))
+        parts[DIFF] = pa.array(products(numbers(taken, DIFF), numbers(matches, DIFF)))
         # what only the other indexes of this step have is not known yet
         absent = {f.name: pa.nulls(len(which), f.type) for f in self.schema if f.name not in {*parts, AT}}
         return pa.table({name: (absent | parts)[name] for name in self.schema.names if name != AT})

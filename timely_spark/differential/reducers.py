@@ -174,25 +174,42 @@ class SumOfFractions(Logic):
 
 @dataclass(frozen=True, slots=True)
 class Mean(Logic):
-    """The mean of the valid values, as double: their sum divided by their number."""
+    """The mean of the valid values, as double: their sum divided by their number.
+
+    Longs are added as high and low halves, so that no sum of them wraps around.
+    """
 
     total: Sum | SumOfFractions
 
     def partial(self, changes: pa.Table) -> pa.Table:
-        """What the sum needs."""
-        return self.total.partial(changes)
+        """The number of valid longs, and the sums of their halves; of other values what their sum needs."""
+        if not isinstance(self.total, Sum):
+            return self.total.partial(changes)
+        column = changes.column(self.total.value).cast(pa.int64())
+        values, diffs = pc.fill_null(column, 0), changes.column(DIFF)
+        kept = changes.select([*self.keys, DIFF])
+        for name, part in (
+            ("valid", pc.is_valid(column).cast(pa.int64())),
+            ("high", pc.shift_right(values, 32)),
+            ("low", pc.bit_wise_and(values, (1 << 32) - 1)),
+        ):
+            kept = kept.append_column(f"{DIFF}_{name}", pc.multiply(part, diffs))
+        return kept
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The means; null without valid values."""
-        totals, inputs = self.total.results(keys, inputs), _positive(inputs)
+        inputs = _positive(inputs)
         if isinstance(self.total, Sum):
-            counts = numbers(inputs, f"{DIFF}_valid")
+            groups, counts = inputs[GROUP], numbers(inputs, f"{DIFF}_valid")
+            high, low = (numbers(inputs, f"{DIFF}_{half}").astype(np.float64) for half in ("high", "low"))
+            sums = pa.array(high * 2.0**32 + low, mask=counts <= 0)
         else:
             valid = flat(pc.is_valid(inputs.column(self.total.value))).to_numpy(zero_copy_only=False)
             counts = np.add.reduceat(numbers(inputs, DIFF) * valid, _starts(inputs)) if len(valid) else valid
-        sums = totals.column(self.total.value).cast(pa.float64(), safe=False)  # large longs are rounded
+            totals = self.total.results(keys, inputs)
+            groups, sums = totals[GROUP], totals[self.total.value].cast(pa.float64(), safe=False)
         means = pc.divide(sums, pa.array(counts, pa.float64()))
-        return pa.table({GROUP: totals[GROUP], self.total.value: means, DIFF: totals[DIFF]})
+        return pa.table({GROUP: groups, self.total.value: means, DIFF: _ones(len(means))})
 
 
 @dataclass(frozen=True, slots=True)

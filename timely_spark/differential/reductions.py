@@ -215,8 +215,8 @@ def _total(
 def mean(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
     """The mean of a column per key, as double. Nulls are ignored.
 
-    It is the `sum` divided by the number of valid values, so it does not depend on past changes or on the
-    number of workers, and a sum of longs that is too large wraps around.
+    It is the sum divided by the number of valid values, so it does not depend on past changes or on the
+    number of workers. The sum of longs may be larger than a long.
 
     **Columns:** out: `keys` (as for `count`), then `value` double; null where all values are.
 

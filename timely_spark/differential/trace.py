@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timely_spark.errors import StateError
+from timely_spark.errors import SchemaError, StateError
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.codes import numbers_of, runs
 from timely_spark.state.history import Compact, compaction, stamped, time_columns
@@ -24,6 +24,10 @@ DIFF = "__timely_diff"
 
 SEQUENCE = "__timely_sequence"
 """The column of sequence numbers: the order of changes in an index, or the last one that a join has read."""
+
+
+MOST = 1 << 62
+"""A multiplicity that is too large: with what is below it, a sum of two does not wrap around."""
 
 
 def consolidate(table: pa.Table) -> pa.Table:
@@ -43,11 +47,42 @@ def added_up(table: pa.Table, of: Groups) -> tuple[Indices, pa.Table]:
     weights = weights_of(table)
     if not table.num_rows:
         return of.order, table
-    firsts, totals = of.nonzero([numbers(table, one) for one in weights])
+    columns = [numbers(table, one) for one in weights]
+    if DIFF in weights:
+        check_sums(of, columns[weights.index(DIFF)])
+    firsts, totals = of.nonzero(columns)
     rows = table.drop_columns(weights).take(pa.array(firsts))
     for column, total in zip(weights, totals, strict=True):
         rows = rows.append_column(column, pa.array(total))
     return firsts, rows.select(table.schema.names)
+
+
+def check_sums(of: Groups, counts: Indices) -> None:
+    """Check that the sums of each group's multiplicities are not too large."""
+    if len(of.starts) == len(counts) or _most(counts) * len(counts) < MOST:
+        return  # nothing is added, or no sum reaches the bound
+    if (np.abs(np.add.reduceat(counts[of.order].astype(np.float64), of.starts)) >= MOST).any():
+        raise _too_large()
+
+
+def products(ours: Indices, theirs: Indices) -> Indices:
+    """The products of multiplicities, which must not be too large."""
+    if _most(ours) * _most(theirs) >= MOST and (np.abs(ours * theirs.astype(np.float64)) >= MOST).any():
+        raise _too_large()
+    return ours * theirs
+
+
+def _most(counts: Indices) -> int:
+    """The greatest absolute value."""
+    return max(int(counts.max(initial=0)), -int(counts.min(initial=0)))
+
+
+def _too_large() -> SchemaError:
+    msg = "a record occurs 2 ** 62 times or more, which no multiplicity can hold"
+    hint = (
+        "in a loop whose records add up from iteration to iteration, add distinct(), or give max_iterations."
+    )
+    return SchemaError(msg, hint=hint)
 
 
 def replaced(table: pa.Table, column: str, values: npt.NDArray[Any]) -> pa.Table:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from timely_spark.differential.reducers import GROUP, Logic, Rows
-from timely_spark.differential.trace import DIFF, numbers
+from timely_spark.differential.trace import DIFF, check_sums, numbers
 from timely_spark.state.arrangement import Arrangement, Found
 from timely_spark.state.codes import runs
 from timely_spark.state.history import TIME, Coordinates, by_join
@@ -268,6 +268,7 @@ def consolidated(parts: Sequence[Rows], labels: int = 2) -> Rows:
         return []
     columns = _together(parts)
     found = runs(columns[:labels], len(columns[0]))
+    check_sums(found, columns[labels])
     firsts, totals = found.nonzero(columns[labels:])
     return [*(column[firsts] for column in columns[:labels]), *totals]
 
