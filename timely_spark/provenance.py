@@ -161,10 +161,10 @@ def explain_row(
     items = [(name, i) for name, table in given.items() for i in range(table.num_rows)]
     if here:
         found = _only(given, smallest(items, lambda some: asked.has(_only(given, some), wanted)))
-        steps = asked.sent(found)
+        steps = asked.steps(found)
     else:
         found = _only(given, _blockers(items, lambda rest: asked.has(_only(given, rest), wanted)))
-        steps = asked.agreeing(given, wanted)
+        steps = asked.steps(given, wanted)
     return Explanation(output=output, row=wanted, at=at, here=here, inputs=found, steps=steps)
 
 
@@ -314,28 +314,20 @@ class _Asked:
         names = [DIFF if name == self.diff else name for name in found.schema.names]
         return bool(pc.any(pc.greater(consolidate(found.rename_columns(names))[DIFF], 0)).as_py())
 
-    def sent(self, given: Mapping[str, pa.Table]) -> list[StepRecords]:
-        """What the steps on the way to the output send."""
-        seen: _Seen = {}
-        self._run([given], seen)
-        shown = [(stage, _shown(parts)) for stage, parts in self._in_order(seen)]
-        return [StepRecords(step=s.name, where=str(s.where), records=r) for s, r in shown if r.num_rows]
-
-    def agreeing(self, given: Mapping[str, pa.Table], wanted: Mapping[str, Any]) -> list[StepRecords]:
-        """What the steps on the way to the output send that agrees with the row in the columns of both."""
+    def steps(
+        self, given: Mapping[str, pa.Table], agreeing: Mapping[str, Any] | None = None
+    ) -> list[StepRecords]:
+        """What the steps on the way to the output send; or what agrees with a row in the columns of both."""
         seen: _Seen = {}
         self._run([given], seen)
         found = []
-        for stage, parts in self._in_order(seen):
-            table = _shown(parts)
-            some = {name: value for name, value in wanted.items() if name in table.schema.names}
-            if some:
-                records = _agreeing(table, some)
+        for stage in sorted(seen, key=self.plan.stages.index):
+            records = _shown(seen[stage])
+            both = {name: of for name, of in (agreeing or {}).items() if name in records.schema.names}
+            if both or (agreeing is None and records.num_rows):
+                records = _agreeing(records, both)
                 found.append(StepRecords(step=stage.name, where=str(stage.where), records=records))
         return found
-
-    def _in_order(self, seen: _Seen) -> list[tuple[Stage, Any]]:
-        return sorted(seen.items(), key=lambda pair: self.plan.stages.index(pair[0]))
 
     def _run(self, epochs: Sequence[Mapping[str, pa.Table]], seen: _Seen | None = None) -> pa.Table:
         """The output's records of all epochs, if records come so."""

@@ -10,9 +10,9 @@ from pyspark.sql.types import LongType, NullType, StructField, StructType
 
 import timely_spark as ts
 from timely_spark.errors import BadArgument, SchemaError, UnknownName
+from timely_spark.runtime.arguments import trigger_of
 from timely_spark.runtime.errors import Unpicklable
 from timely_spark.runtime.query.run_context import packed
-from timely_spark.runtime.trigger import trigger_of
 
 
 def flow() -> ts.Dataflow:

@@ -1,13 +1,22 @@
-"""The differences between a plan and the description of the plan that wrote a checkpoint."""
+"""The differences between a plan and the description of the plan that wrote a checkpoint.
+
+Lower loop bounds are no difference: with a lower bound fewer times can arrive, so no complete epoch opens
+again and no state changes its meaning. Records beyond the bound finish their iteration and leave the loop, or
+are dropped and counted at the feedback like records at any limit. A larger bound is a change of the flow,
+because the old bound has dropped records.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from timely_spark.compiler.plan import Plan
-from timely_spark.coordinator.bounds import with_bounds
+from timely_spark.graph import Kind
+
+_LIMITS = re.compile(r"limits=\([^()]*\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,3 +74,43 @@ def _logical(described: Mapping[str, Any]) -> dict[str, Any]:
     """A description without the number of workers and the exchanges, which depend on it."""
     channels = [channel[:4] for channel in described["channels"]]
     return {**described, "workers": None, "channels": channels}
+
+
+def lowered_bounds(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[int | None, int]]:
+    """The old and the new bound of each loop that has a lower bound than before."""
+    changed: dict[str, tuple[int | None, int]] = {}
+    raised: set[str] = set()
+    for name, stage in now["stages"].items():
+        old_stage = before["stages"].get(name)
+        if old_stage is None or not stage["kind"] == old_stage["kind"] == Kind.FEEDBACK.value:
+            continue
+        loop = stage["loops"][-1]
+        old, new = (each["parameters"].get("max_iterations") for each in (old_stage, stage))
+        if old != new:
+            changed[loop] = (old, new)
+            if new is None or (old is not None and new > old):
+                raised.add(loop)
+    return {loop: bounds for loop, bounds in changed.items() if loop not in raised}
+
+
+def with_bounds(before: Mapping[str, Any], now: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The old plan's description with the lowered bounds of the new plan."""
+    loops = lowered_bounds(before, now)
+    if not loops:
+        return before
+    stages = dict(before["stages"])
+    for name, stage in now["stages"].items():
+        if not loops.keys() & set(stage["loops"]) or name not in stages:
+            continue
+        old_stage = stages[name] = dict(stages[name])
+        if old_stage["kind"] == Kind.FEEDBACK.value and stage["loops"][-1] in loops:
+            old_stage["parameters"] = stage["parameters"]
+        # iterations matter in a loop with a bound; the old state counts as iteration 0
+        ignored = "iterations that do not matter"
+        if set(stage[ignored]) <= set(old_stage[ignored]):
+            old_stage[ignored] = stage[ignored]
+    summaries = {(*channel[:3], _LIMITS.sub("", channel[3])): channel[3] for channel in now["channels"]}
+    channels = [
+        [*c[:3], summaries.get((*c[:3], _LIMITS.sub("", c[3])), c[3]), *c[4:]] for c in before["channels"]
+    ]
+    return {**before, "stages": stages, "channels": channels}

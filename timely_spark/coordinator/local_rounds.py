@@ -111,14 +111,13 @@ class Share:
 def run_workers(rows: pa.Table, run: Callable[[int, pa.Table], pa.Table]) -> pa.Table:
     """Run a round of each worker that has rows; returns the rows that the workers write, in their order.
 
-    Args:
-        run: runs a worker's round with the worker's rows; its `VertexError` becomes a `Failure`.
+    A worker's `VertexError` becomes a `Failure`, and the other workers run.
     """
     column, written = rows.column("worker"), [ROWS.empty_table()]
     for worker in sorted(set(column.to_pylist())):
         try:
             written.append(run(worker, rows.filter(pc.equal(column, worker))))
-        except VertexError as error:  # noqa: PERF203 - the other workers run
+        except VertexError as error:  # noqa: PERF203 - see above
             written.append(wire.table([(worker, Failure.of(error))]))
     return pa.concat_tables(written)
 

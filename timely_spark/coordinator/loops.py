@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from timely_spark.compiler.plan import Plan
@@ -15,11 +15,11 @@ from timely_spark.worker.loops import LoopCounts
 NoticeKind = Literal["iterations", "limit", "canceled"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Notice:
     """A warning about a loop.
 
-    >>> print(Notice(kind="iterations", loop="hops", where="job.py:3", epoch=7, iteration=10000, rows="[1]"))
+    >>> print(Notice("iterations", "hops", "job.py:3", epoch=7, iteration=10000, rows="[1]"))
     loop 'hops' (job.py:3) has reached iteration 10000 in epoch 7; records: [1]
     Hint: let the loop drop repeated records, as distinct or min do; or bound it with max_iterations, \
 or with cancel(7); query.changing('hops') shows what still changes
@@ -33,37 +33,31 @@ or with cancel(7); query.changing('hops') shows what still changes
     where: str
     epoch: int
     iteration: int
-    #: how many records the limit dropped
-    records: int = 0
     #: some of the records, as text
     rows: str
+    #: how many records the limit dropped
+    records: int = 0
 
     def __str__(self) -> str:
-        place = f"loop {self.loop!r} ({self.where})"
-        if self.kind == "iterations":
-            text = (
-                f"{place} has reached iteration {self.iteration} in epoch {self.epoch}; records: {self.rows}"
-            )
-            hint = (
-                "let the loop drop repeated records, as distinct or min do; or bound it with max_iterations, "
-                f"or with cancel({self.epoch}); query.changing({self.loop!r}) shows what still changes"
-            )
-            return with_hint(text, hint)
-        if self.kind == "limit":
-            cause = "at its limit"
-            hint = "raise max_iterations, or say on_limit='return' if the loop is meant to end there"
-        else:
-            cause = "by cancel"
-            hint = "the bound stays, for later epochs and restarts, until the loop gets another name"
-        text = (
-            f"{place} ended {cause} after {self.iteration} iterations of epoch {self.epoch}: "
-            f"{self.records} records were dropped, among them {self.rows}"
+        ended = (
+            f" after {self.iteration} iterations of epoch {self.epoch}: {self.records} records were dropped, "
+            f"among them {self.rows}"
         )
-        return with_hint(text, hint)
-
-    def encode(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return asdict(self)
+        match self.kind:
+            case "iterations":
+                text = f"has reached iteration {self.iteration} in epoch {self.epoch}; records: {self.rows}"
+                hint = (
+                    "let the loop drop repeated records, as distinct or min do; or bound it with "
+                    f"max_iterations, or with cancel({self.epoch}); query.changing({self.loop!r}) shows what "
+                    "still changes"
+                )
+            case "limit":
+                text = f"ended at its limit{ended}"
+                hint = "raise max_iterations, or say on_limit='return' if the loop is meant to end there"
+            case "canceled":
+                text = f"ended by cancel{ended}"
+                hint = "the bound stays, for later epochs and restarts, until the loop gets another name"
+        return with_hint(f"loop {self.loop!r} ({self.where}) {text}", hint)
 
 
 class Loops:
@@ -105,36 +99,23 @@ class Loops:
                 mark = counter // self.every if self.every else 0
                 if mark > self.noticed.get(("iterations", loop, epoch), 0):
                     self.noticed["iterations", loop, epoch] = mark
-                    notices.append(self._notice("iterations", loop, epoch, counter, rows=rows))
+                    notices.append(Notice("iterations", loop, self.loops[loop][0], epoch, counter, rows))
             for loop, epoch, iteration, records, rows in counts.dropped:
                 self.dropped[loop] += records
                 dropped.setdefault((loop, epoch), [iteration, 0, rows])[1] += records
         for (loop, epoch), (iteration, records, rows) in dropped.items():
-            warns = self.loops[loop][1] == "warn" or loop in self.bounds
+            where, on_limit = self.loops[loop]
+            warns = on_limit == "warn" or loop in self.bounds
             if warns and ("limit", loop, epoch) not in self.noticed:
                 self.noticed["limit", loop, epoch] = 1
                 kind: NoticeKind = "canceled" if loop in self.bounds else "limit"
-                notices.append(self._notice(kind, loop, epoch, iteration, rows=rows, records=records))
+                notices.append(Notice(kind, loop, where, epoch, iteration, rows, records))
         return notices
-
-    def _notice(
-        self, kind: NoticeKind, loop: str, epoch: int, iteration: int, *, rows: str, records: int = 0
-    ) -> Notice:
-        return Notice(
-            kind=kind,
-            loop=loop,
-            where=self.loops[loop][0],
-            epoch=epoch,
-            iteration=iteration,
-            records=records,
-            rows=rows,
-        )
 
     def cancel(self, epoch: int, pointstamps: Iterable[tuple[tuple[Scope, ...], Any]]) -> None:
         """Bound the loops in which an epoch is active by the highest counter that any time has had.
 
-        Args:
-            pointstamps: all active times, each with the loops around its location.
+        The active times come with the loops around their locations.
         """
         running: set[str] = set()
         for loops, time in pointstamps:

@@ -22,9 +22,8 @@ import pyarrow as pa
 
 from timely_spark.compiler.partitioning import ANYWHERE, BROADCAST
 from timely_spark.compiler.plan import Channel, Node, Plan
-from timely_spark.coordinator.bounds import lowered_bounds, with_bounds
 from timely_spark.coordinator.coordinator import Coordinator
-from timely_spark.coordinator.differences import compare
+from timely_spark.coordinator.differences import compare, lowered_bounds, with_bounds
 from timely_spark.coordinator.round_result import RoundResult
 from timely_spark.errors import TimelyError
 from timely_spark.graph import Kind, Partition, Stage, Vertex

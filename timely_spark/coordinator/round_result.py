@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -88,7 +88,7 @@ class RoundResult:
             "complete": self.complete,
             "late": self.late,
             "cut_off": self.cut_off,
-            "notices": [notice.encode() for notice in self.notices],
+            "notices": [asdict(notice) for notice in self.notices],
             "stats": self.stats,
             "convergence": self.convergence.encode(),
         }

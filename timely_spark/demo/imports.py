@@ -18,13 +18,7 @@ def module_name(folder: Path, file: Path) -> str:
 
 
 def parsed(source: bytes, file: str) -> ast.Module:
-    """The tree of a file; its name is for the error.
-
-    Raises:
-        SyntaxError: it is none of this version of Python, or not decodable.
-        ValueError: it has null bytes.
-        RecursionError: it is nested too deeply; MemoryError, likewise.
-    """
+    """The tree of a file; its name is for the error."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(source, file)

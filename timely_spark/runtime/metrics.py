@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from timely_spark.errors import TimelyError
 from timely_spark.graph import caller, refuse
-from timely_spark.runtime.handle.query import Query, known, living
-from timely_spark.runtime.handle.watch import Progress
-from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.runtime.handle.query import known, living
+from timely_spark.runtime.handle.watch import Progress, Watch
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -22,48 +21,33 @@ _HINT = "pip install 'timely-spark[metrics]'."
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """A query as of its newest manifest."""
-
-    name: str
-    manifest: Manifest
-    progress: Progress
-    #: by output or probe the least epoch that may still appear; without those that are complete
-    frontier: Mapping[str, int]
-    #: of the last micro-batch of which Spark has the duration
-    milliseconds: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class _Metric:
     """What is measured: by the value of `label`, or under the empty text if it has none, a number."""
 
     name: str
     label: str | None
     help: str
-    numbers: Callable[[_Seen], Mapping[str, float]]
+    numbers: Callable[[Watch, Progress], Mapping[str, float]]
     #: whether it only grows
     counter: bool = False
 
 
 _METRICS = (
-    _Metric("micro_batch", None, "The newest micro-batch that is done.", lambda s: {"": s.manifest.batch}),
+    _Metric("micro_batch", None, "The newest micro-batch that is done.", lambda _, p: {"": p.epoch}),
     _Metric(
         "micro_batch_seconds",
         None,
         "The duration of the newest micro-batch.",
-        lambda s: {} if s.milliseconds is None else {"": s.milliseconds / 1000},
+        lambda _, p: {} if p.duration_ms is None else {"": p.duration_ms / 1000},
     ),
-    _Metric("micro_batch_records", None, "Records that it delivered.", lambda s: {"": s.progress.records}),
-    _Metric("rounds", None, "Rounds since the flow began.", lambda s: {"": s.manifest.rounds}, counter=True),
-    _Metric("epochs_in_flight", None, "Begun, not complete.", lambda s: {"": len(s.manifest.open_epochs)}),
-    _Metric(
-        "rows_in_flight", None, "Messages for the next round.", lambda s: {"": s.progress.rows_in_flight}
-    ),
-    _Metric("frontier", "output", "The least epoch that may still appear.", lambda s: s.frontier),
-    _Metric("state_bytes", "step", "Bytes of state of all workers.", lambda s: s.progress.state_bytes),
-    _Metric("late_rows", "input", "Late rows since the flow began.", lambda s: s.progress.late, counter=True),
-    _Metric("cut_off", "loop", "Records that limits dropped.", lambda s: s.progress.cut_off, counter=True),
+    _Metric("micro_batch_records", None, "Records that it delivered.", lambda _, p: {"": p.records}),
+    _Metric("rounds", None, "Rounds since the flow began.", lambda _, p: {"": p.rounds}, counter=True),
+    _Metric("epochs_in_flight", None, "Begun, not complete.", lambda w, _: {"": len(w.newest().open_epochs)}),
+    _Metric("rows_in_flight", None, "Messages for the next round.", lambda _, p: {"": p.rows_in_flight}),
+    _Metric("frontier", "output", "The least epoch that may still appear.", lambda w, _: w.least_epochs()),
+    _Metric("state_bytes", "step", "Bytes of state of all workers.", lambda _, p: p.state_bytes),
+    _Metric("late_rows", "input", "Late rows since the flow began.", lambda _, p: p.late, counter=True),
+    _Metric("cut_off", "loop", "Records that limits dropped.", lambda _, p: p.cut_off, counter=True),
 )
 
 
@@ -169,9 +153,9 @@ def _families(gauge: Any, counter: Any) -> Iterator[Any]:
     for metric in _METRICS:
         labels = _labels(metric)
         family = (counter if metric.counter else gauge)(f"timely_{metric.name}", metric.help, labels=labels)
-        for query in seen:
-            for value, number in metric.numbers(query).items():
-                family.add_metric([query.name, value][: len(labels)], number)
+        for name, watch, progress in seen:
+            for value, number in metric.numbers(watch, progress).items():
+                family.add_metric([name, value][: len(labels)], number)
         yield family
 
 
@@ -204,9 +188,9 @@ def opentelemetry_metrics(provider: MeterProvider | None = None) -> None:
     for metric in _METRICS:
 
         def observe(_: metrics.CallbackOptions, metric: _Metric = metric) -> Iterable[metrics.Observation]:
-            for query in _seen():
-                for value, number in metric.numbers(query).items():
-                    labels = dict(zip(_labels(metric), (query.name, value), strict=False))
+            for name, watch, progress in _seen():
+                for value, number in metric.numbers(watch, progress).items():
+                    labels = dict(zip(_labels(metric), (name, value), strict=False))
                     yield metrics.Observation(number, labels)
 
         create = meter.create_observable_counter if metric.counter else meter.create_observable_gauge
@@ -217,26 +201,17 @@ def _labels(metric: _Metric) -> list[str]:
     return ["query"] if metric.label is None else ["query", metric.label]
 
 
-def _seen() -> list[_Seen]:
-    """The running queries; without those whose checkpoint cannot be read now."""
+def _seen() -> list[tuple[str, Watch, Progress]]:
+    """The running queries, by name, and their last progress; without those that cannot be read now.
+
+    The duration is that of the last micro-batch of which Spark has it.
+    """
     found = []
     for query in living():
         with suppress(Exception):  # it ends at this moment
-            found.append(_see(query))
+            watch = query._watch  # noqa: SLF001 - reads the newest manifest alone, unlike `recent_progress`
+            last = query._query.lastProgress  # noqa: SLF001
+            duration = None if last is None else last["durationMs"].get("triggerExecution")
+            if (progress := watch.progress(watch.newest().batch, duration)) is not None:
+                found.append((query.name or watch.context.name, watch, progress))
     return found
-
-
-def _see(query: Query) -> _Seen:
-    watch = query._watch  # noqa: SLF001 - reads the newest manifest alone, unlike `recent_progress`
-    last = query._query.lastProgress  # noqa: SLF001
-    manifest = watch.newest()
-    progress = watch.progress(manifest.batch, None)
-    assert progress is not None
-    frontiers = {name: [at.epoch for at in watch.frontier(name)] for name in manifest.frontier}
-    return _Seen(
-        name=query.name or watch.context.name,
-        manifest=manifest,
-        progress=progress,
-        frontier={name: min(epochs) for name, epochs in frontiers.items() if epochs},
-        milliseconds=None if last is None else last["durationMs"].get("triggerExecution"),
-    )

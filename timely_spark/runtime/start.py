@@ -25,6 +25,7 @@ from timely_spark.compiler.summary import plan_summary
 from timely_spark.coordinator import Bound, Coordinator
 from timely_spark.errors import BadArgument, TimelyError
 from timely_spark.graph import caller, frame_schema, seconds, whole
+from timely_spark.runtime.arguments import trigger_of
 from timely_spark.runtime.errors import (
     CheckpointInUse,
     InputsInUse,
@@ -60,7 +61,6 @@ from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.runtime.storage.manifest import FORMAT
 from timely_spark.runtime.storage.states import States
-from timely_spark.runtime.trigger import trigger_of
 from timely_spark.show.drawing import plan_svg
 from timely_spark.worker.columns import by_column
 

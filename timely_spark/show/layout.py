@@ -100,12 +100,7 @@ class Layout:
 
 
 def lay_out(stages: Sequence[Stage], edges: Sequence[Edge], width: Callable[[Part], float]) -> Layout:
-    """Lay out the steps of a flow.
-
-    Args:
-        stages: in topological order.
-        width: the least width of a step or of a frame's title.
-    """
+    """Lay out the steps of a flow, in topological order; `width` is the least one of a step or a title."""
     blocks: dict[Frame, _Block] = {}
     root = stages[0].scope.path[0]
     top = _Block(root, stages, edges, width, blocks)

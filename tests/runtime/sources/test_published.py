@@ -188,7 +188,7 @@ def test_a_query_begins_with_the_snapshot_and_holds_what_it_has_not_committed(tm
 
     def read(start: Any, end: Any) -> list[str]:
         found = ReplayReader(context, source).partitions(start, end)
-        return [Path(part.path).name for share in found for _, part in share.parts]  # type: ignore[attr-defined]
+        return [Path(part.path).name for share in found for part in share.parts]
 
     reader, end = poll()
     planned = read(reader.initialOffset(), end)

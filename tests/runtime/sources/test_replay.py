@@ -217,7 +217,7 @@ def test_a_batch_reads_some_bytes_but_one_epoch_at_least(
     assert (one["epoch"], one["epochs"], one["complete"]) == (0, 1, 0)
     again, two = polls(one)
     shares = again.partitions(one, two)
-    assert [part.path[-7:] for share in shares for _, part in share.parts] == ["1.arrow"]
+    assert [part.path[-7:] for share in shares for part in share.parts] == ["1.arrow"]
     assert [share.progress for share in shares] == [2]
 
     written(tmp_path, 0).complete()

@@ -109,28 +109,18 @@ class Asked:
     An index reads the captured changes once, at the first question with its keys, and from then on only what
     later epochs change. It is in the memory of the asking process. A question takes as long as its answer
     is large, however large the collection is.
-
-    Args:
-        schemas: the captured outputs.
-        complete: the newest epoch that is complete at all of some outputs; -1: none is. It does not fall.
-        released: reads the epochs of an output.
     """
 
+    #: The captured outputs.
     schemas: Mapping[str, pa.Schema]
+    #: The newest epoch that is complete at all of some outputs; -1: none is. It does not fall.
     complete: Callable[[Sequence[str]], int]
     released: Released
     _indexes: dict[tuple[str, tuple[str, ...], str], _Indexed] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def answer(self, names: Sequence[str], question: Any, keys: Sequence[str] | None, *, diff: str) -> Answer:
-        """The natural joins of a question with collections at the newest epoch, from left to right.
-
-        Args:
-            names: the collections.
-            question: see `Query.ask`.
-            keys: the columns of the question, if it is a list of values.
-            diff: the column of differences.
-        """
+        """The natural joins of a question with collections at the newest epoch, from left to right."""
         table = None if question is None else self._question(names[0], question, keys)
         with self._lock:  # no other question compacts an index beyond this one's epoch
             epoch, since = self.complete(names), self.complete(list(self.schemas))

@@ -9,16 +9,15 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from timely_spark.runtime.handle.interrupt import only_the_wait
 from timely_spark.runtime.handle.overview import Overview, Watched
 from timely_spark.runtime.handle.plot import plot
+from timely_spark.runtime.handle.watch import Watch, only_the_wait
 from timely_spark.runtime.query.live import BatchProgress, running_batch
 from timely_spark.show.table import escaped, printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from timely_spark.runtime.handle.watch import Watch
     from timely_spark.runtime.query.run_context import RunContext
 
 #: Seconds between two lines where lines are not replaced, as in a log.

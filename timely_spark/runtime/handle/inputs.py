@@ -149,27 +149,13 @@ class InputHandle:
         return query if query is not None and _is_running(query) else None
 
     def journal(self, log: RoundLog, epoch: int | None = 0) -> Journal:
-        """A journal of this input in a log, for `bind`; the handle does not change.
-
-        Args:
-            log: the flow's log.
-            epoch: the epoch of the input in the flow.
-
-        Raises:
-            EpochClosed: a buffered entry is for an epoch that is closed in the flow.
-        """
+        """A journal of this input, at `epoch` in the flow, for `bind`; the handle does not change."""
         self._recover()
         buffer = self._target if isinstance(self._target, Buffer) else Buffer()
         return Journal(self.name, log, epochs=self.epochs, epoch=epoch, buffer=buffer)
 
     def bind(self, journal: Journal, query: Running | None = None, *, forgotten: bool = False) -> None:
-        """Write to a journal from now on.
-
-        Args:
-            journal: the journal, which has the buffered entries.
-            query: the query that reads the journal.
-            forgotten: whether the checkpoint is deleted when the query ends.
-        """
+        """Write to a journal from now on; it is `forgotten` if its checkpoint is deleted with the query."""
         journal.query, journal.forgotten = query, forgotten
         self._target, self._seen = journal, None
 

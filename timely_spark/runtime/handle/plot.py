@@ -20,14 +20,7 @@ LINES = 8
 
 
 def plot(title: str, recent: Sequence[Progress], latencies: Mapping[int, int]) -> Figure:
-    """Draw recent micro-batches: a panel for each loop, one for the latencies of epochs, one for states.
-
-    Args:
-        latencies: by epoch, the milliseconds until it was complete at all outputs.
-
-    Raises:
-        TimelyError: matplotlib is not installed.
-    """
+    """Draw recent micro-batches: a panel for each loop, one for the latencies by epoch, one for states."""
     try:
         from matplotlib import figure
     except ImportError:

@@ -21,10 +21,9 @@ from timely_spark.errors import TimelyError, with_hint
 from timely_spark.graph import caller, find
 from timely_spark.runtime.errors import EpochClosed, LostOwnership, NotComplete, QueryEnded, QueryFailed
 from timely_spark.runtime.handle.ask import Answer, Asked, how_old
-from timely_spark.runtime.handle.interrupt import only_the_wait
 from timely_spark.runtime.handle.reasons import Reasons
 from timely_spark.runtime.handle.sent import Sent
-from timely_spark.runtime.handle.watch import BEAT, Completed, Progress, Watch
+from timely_spark.runtime.handle.watch import BEAT, Completed, Progress, Watch, only_the_wait
 from timely_spark.runtime.query.rest import at_rest
 from timely_spark.runtime.query.run_context import RunContext
 from timely_spark.runtime.storage.cancel import ask

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from threading import RLock
 from typing import Any
 
 import pyarrow as pa
@@ -74,6 +76,23 @@ class Completed:
     milliseconds: int | None
 
 
+@contextmanager
+def only_the_wait() -> Iterator[None]:
+    """While the body waits for a query, an interrupt (Ctrl-C) ends the wait and leaves the query running.
+
+    It is a `KeyboardInterrupt` and nothing more; only the main thread gets one. PySpark's own handler of
+    SIGINT first cancels all jobs of the session, which fails every running query.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @dataclass(frozen=True, slots=True)
 class _Last:
     """The contents of a log that may be deleted."""
@@ -92,7 +111,7 @@ class Watch:
         #: After `close`, the contents of the log.
         self._last: _Last | None = None
         #: Held while the log is read, so that the log is not deleted meanwhile.
-        self._reading = RLock()
+        self._reading = threading.RLock()
 
     def close(self) -> None:
         """Read everything that can be read; from then on the log may be deleted."""
@@ -139,6 +158,12 @@ class Watch:
         """The outputs and probes."""
         return sorted(self.newest().frontier)
 
+    def least_epochs(self) -> dict[str, int]:
+        """By output or probe the least epoch that may still appear; without those that are complete."""
+        return {
+            name: min(at.epoch for at in found) for name in self.names() if (found := self.frontier(name))
+        }
+
     def is_past(self, name: str, epoch: int) -> bool:
         """Whether an epoch and all earlier ones are complete at an output or probe."""
         return all(at.epoch > epoch for at in self.frontier(name))
@@ -146,12 +171,12 @@ class Watch:
     def held_back_by(self) -> list[str]:
         """The inputs and steps that keep the oldest open epoch open, by name."""
         plan, manifest = self.context.plan, self.newest()
-        coordinator = Coordinator.decode(plan, manifest.coordinator)
+        coordinator, least = Coordinator.decode(plan, manifest.coordinator), self.least_epochs()
         found: dict[str, None] = {}
         for node in plan.nodes:
-            epochs = [at.epoch for at in self.frontier(node.name)] if node.name in manifest.frontier else []
-            if epochs and not (plan.clocked and min(epochs) > manifest.batch):  # the next batch has not begun
-                found.update(dict.fromkeys(coordinator.holding(node, min(epochs))))
+            epoch = least.get(node.name)
+            if epoch is not None and not (plan.clocked and epoch > manifest.batch):  # that has not begun
+                found.update(dict.fromkeys(coordinator.holding(node, epoch)))
         return list(found)
 
     def progress(self, batch: int, duration_ms: int | None) -> Progress | None:

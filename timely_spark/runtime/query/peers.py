@@ -43,15 +43,8 @@ class PeerLost(ConnectionError):
 class Peers:
     """The connections of one task to the other tasks of its stage; one in each direction.
 
-    Used as a context manager, which closes them.
-
-    Args:
-        rank: the number of this task.
-        tasks: the number of tasks.
-        host: the address to listen on.
-        token: the secret that the tasks of the stage share.
-        schema: the schema of the tables.
-        silence: seconds without a sign of life after which a peer counts as lost.
+    Used as a context manager, which closes them. The task listens on `host`; the tasks share the secret
+    `token`. A peer that gives no sign of life for `silence` seconds counts as lost.
 
     >>> import secrets, threading
     >>> schema, token = pa.schema([("n", pa.int64())]), secrets.token_bytes(32)
@@ -90,15 +83,10 @@ class Peers:
     # -- connecting ------------------------------------------------------------------------------------------
 
     def connect(self, address_of: Callable[[int], Address | None], within: float = CONNECT) -> None:
-        """Connect to all peers, and wait until all of them have connected to each other.
+        """Connect to all peers, and wait until all of them have connected; else `PeersUnreachable`.
 
-        Args:
-            address_of: the address of a task; None: not known yet. Called until a connection succeeds,
-                because the address may be of an earlier attempt at the task.
-            within: seconds.
-
-        Raises:
-            PeersUnreachable: some tasks cannot reach each other.
+        The address of a task, None while it is unknown, is asked for until a connection succeeds, because it
+        may be of an earlier attempt at the task.
         """
         until = time.monotonic() + within
         threading.Thread(target=self._accept, daemon=True).start()
@@ -142,10 +130,8 @@ class Peers:
     def swap(self, parts: list[pa.Table], within: float | None = None) -> list[pa.Table]:
         """Send a table to each task, and receive one from each; by rank, this task's own among them.
 
-        A peer's table is in memory before the next `swap` of that peer, so at most two wait.
-
-        Args:
-            within: seconds to wait for each peer's table; None: for as long as the peer gives signs of life.
+        A peer's table is in memory before the next `swap` of that peer, so at most two wait. Without `within`
+        this waits for as long as the peers give signs of life.
 
         Raises:
             PeerLost: a peer has ended, or has been silent for too long.

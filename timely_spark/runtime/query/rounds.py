@@ -94,18 +94,7 @@ class Rounds:
     ) -> tuple[Coordinator, RoundResult]:
         """Run the further rounds of a micro-batch as far as `bound` allows; enters their states in `states`.
 
-        Args:
-            session: runs the tasks.
-            coordinator: the coordinator that gave `result`; not to be used again.
-            result: the result of the batch's rounds so far.
-            states: the state references after these rounds.
-            bound: the limits, from the manifest before the batch.
-
-        Returns:
-            The coordinator, and the result of all rounds of the batch.
-
-        Raises:
-            VertexError: a vertex failed.
+        Returns the coordinator, which may be another one, and the result of all rounds of the batch.
         """
         small, attempt = replace(SMALL, rounds=bound.rounds), 1
         while bound.allows(result) and (read := self._read(states)) <= bound.states:

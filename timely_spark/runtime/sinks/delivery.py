@@ -68,11 +68,7 @@ class Delivery:
         return not self.is_large and not self.table.num_rows
 
     def frame(self, session: SparkSession, *, order: str | None = None) -> DataFrame:
-        """The records as a DataFrame.
-
-        Args:
-            order: the name of a column to add, a long that ascends in each worker's order of records.
-        """
+        """The records as a DataFrame; with a column `order`, a long that ascends in each worker's order."""
         if not self.is_large:
             return to_frame(session, self.table if order is None else _numbered(self.table, order, 0))
         schema = self.vertex.schema
@@ -95,11 +91,7 @@ def to_frame(session: SparkSession, table: pa.Table) -> DataFrame:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """A stream's schema in Spark's types.
-
-    Raises:
-        OutputMismatch: Spark has no type for a column.
-    """
+    """A stream's schema in Spark's types."""
     from pyspark.sql.types import StructType
 
     return StructType([_spark_field(field) for field in schema])

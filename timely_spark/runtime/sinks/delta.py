@@ -43,16 +43,8 @@ class DeltaSink(Sink):
     a transaction that it already has. The application id has the checkpoint's id; the output's name, because
     two outputs may write the same epoch to one table; and the kind of release, because batches and epochs are
     numbered differently. The version is the epoch. With keys the last record of a key in an epoch counts;
-    with `diff` a key without a record is deleted, and a key with two records is an error.
-
-    Columns:
-        epoch long (with keys: the epoch of the last change), then the stream's own; `diff` without keys only
-
-    Args:
-        target: a path, a `file:` or cloud URI, or `catalog.schema.table`.
-        keys: the columns that identify a row of the current table.
-        diff: the column with the change (+ or -) of a record's multiplicity.
-        overwrite: replace a table that a flow with another checkpoint wrote.
+    with `diff` a key without a record is deleted, and a key with two records is an error. The fields are the
+    arguments of `Stream.to_delta`.
     """
 
     target: str

@@ -31,13 +31,10 @@ def local_folder(location: str) -> str | None:
 
 
 def appended(folder: str, records: pa.Table, app: str, version: int) -> bool:
-    """Append records to a Delta table as transaction `version` of `app`, unless the table has it already.
+    """Whether a Delta table has transaction `version` of `app`: it is written if it is not there.
 
     A table with properties of Delta's, constraints, partitions or newer features, or with other columns than
     the records, is left to Spark; and what fails, which Spark skips if it was committed all the same.
-
-    Returns:
-        Whether the table has the transaction; False: nothing is written, Spark has to.
     """
     if find_spec("deltalake") is None:
         return False

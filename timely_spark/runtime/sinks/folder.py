@@ -33,15 +33,8 @@ _GROUP = 1 << 20
 class FolderSink(Sink):
     """Writes each epoch to one file atomically; a repeated delivery writes the same file.
 
-    So readers of the folder see each epoch exactly once. One of Spark's tasks writes a large epoch.
-
-    Columns:
-        epoch long, then the stream's own
-
-    Args:
-        path: the folder, a path or URI (see `Files`), which driver and executors see.
-        format: parquet, arrow (an IPC file) or csv.
-        overwrite: remove the files that a flow with another checkpoint wrote there.
+    So readers of the folder see each epoch exactly once. One of Spark's tasks writes a large epoch. The
+    fields are the arguments of `Stream.to_files`; driver and executors see the path.
     """
 
     path: str

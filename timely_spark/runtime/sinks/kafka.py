@@ -22,14 +22,8 @@ class KafkaSink(Sink):
 
     A record's name is the same when its epoch is written again, in whatever order its records come then: a
     hash of key and value, and a number that tells the epoch's records with this hash apart. A record and its
-    repeats are in the same partition: its key decides, and without a key, its name.
-
-    Args:
-        topic: the topic.
-        servers: the addresses of brokers.
-        key: the column of the messages' keys.
-        value: from the struct of all columns to the message; None: JSON.
-        options: further options of Spark's Kafka writer.
+    repeats are in the same partition: its key decides, and without a key, its name. The fields are the
+    arguments of `Stream.to_kafka`.
     """
 
     topic: str

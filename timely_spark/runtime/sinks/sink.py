@@ -40,8 +40,7 @@ class Sink:
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Prepare the sink, in the user's process at the start, for example create a table.
 
-        Args:
-            identity: the checkpoint's id, which is the same after a restart.
+        The `identity` of the checkpoint is the same after a restart.
         """
 
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
@@ -138,13 +137,10 @@ class CaptureSink(Sink):
 
 @dataclass
 class MemorySink(CaptureSink):
-    """A temporary view of all deliveries so far.
+    """A temporary view of all deliveries so far: a column `epoch`, then the stream's own.
 
     The view lists the files at each read. So it is up to date, and works with the driver in another process
     and after the query has stopped. Meant for small results.
-
-    Columns:
-        epoch long, then the stream's own
     """
 
     view: str = ""

@@ -32,11 +32,7 @@ class Begin:
 
     @classmethod
     def of(cls, version: int | None, time: str | None) -> Begin:
-        """The beginning that `from_version` and `from_time` say.
-
-        Raises:
-            BadArgument: both are given, or one is wrong.
-        """
+        """The beginning that `from_version` and `from_time` say; only one of them may be given."""
         if version is not None:
             whole("from_version", version, least=0)
         if time is None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from itertools import accumulate
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -52,29 +53,25 @@ Action = dict[str, Any]
 
 @dataclass(frozen=True)
 class DeltaLog:
-    """The log of a table. With `changes`, its rows have their sign in the column `diff`."""
+    """The log of a table. With `changes`, its rows have their sign in the column `diff`.
+
+    Methods raise `BadFile` if a version is missing or does not fit the flow, and `TableUnsupported` if the
+    table needs Spark's reader.
+    """
 
     folder: Folder
     changes: bool
 
     # -- the log ---------------------------------------------------------------------------------------------
     def newest(self) -> int:
-        """The newest version.
-
-        Raises:
-            BadFile: there is no table.
-        """
+        """The newest version."""
         if versions := [int(found[1]) for name in self._names() if (found := _COMMIT.fullmatch(name))]:
             return max(versions)
         msg = f"{self.folder.path} is no Delta table"
         raise self._error(msg, "give the folder that has _delta_log.")
 
     def check_reachable(self, version: int) -> None:
-        """Check that a version comes, if the log does not have it: it may have been removed.
-
-        Raises:
-            BadFile: the log has later versions only.
-        """
+        """Check that a version comes, if the log does not have it: it may have been removed."""
         if not self.has(version) and self.newest() >= version:
             msg = f"version {version} of {self.folder.path} is no longer in its log"
             raise self._error(msg, "start from the newest version, with a new checkpoint.")
@@ -85,11 +82,7 @@ class DeltaLog:
         return bool(system.get_file_info(self._commit(version)).type == fs.FileType.File)
 
     def schema(self) -> pa.Schema:
-        """The columns of the newest version.
-
-        Raises:
-            TableUnsupported: the table needs Spark's reader.
-        """
+        """The columns of the newest version."""
         _, metadata = self._state(self.newest())
         schema = _columns(metadata)
         return schema.append(pa.field(DIFF, pa.int64())) if self.changes else schema
@@ -97,12 +90,7 @@ class DeltaLog:
     def files(self, version: int, expected: pa.Schema | None = None) -> list[File]:
         """The files of the rows that a version adds and, with `changes`, removes.
 
-        Args:
-            expected: the columns that are read, if the version must still have them.
-
-        Raises:
-            BadFile: the version is missing, or removes rows and `changes` is false; or it has other columns.
-            TableUnsupported: the table needs Spark's reader since this version.
+        The version must still have the columns of `expected`, which are read.
         """
         actions = list(self._actions(version))
         self._check(actions, version)
@@ -123,11 +111,7 @@ class DeltaLog:
         ]
 
     def _check_columns(self, found: pa.Schema, expected: pa.Schema, version: int) -> None:
-        """Check that columns that are read are neither dropped nor changed; others may be added.
-
-        Raises:
-            BadFile: one is.
-        """
+        """Check that columns that are read are neither dropped nor changed; others may be added."""
         fields = [field for field in expected if field.name != DIFF or not self.changes]
         kinds = {field.name: field.type for field in found}
         other = [field for field in fields if kinds.get(field.name) != field.type]
@@ -143,9 +127,6 @@ class DeltaLog:
 
         As Delta has it: a commit's time is its file's, or what it says itself where the table asks for that;
         and later than that of the version before.
-
-        Raises:
-            BadFile: all are older.
         """
         system, top = self.folder.place
         infos = system.get_file_info(fs.FileSelector(f"{top}/_delta_log", allow_not_found=True))
@@ -173,11 +154,7 @@ class DeltaLog:
         raise self._error(msg, f"from_version={newest + 1} begins with the next one.")
 
     def first(self, begin: Begin) -> int | None:
-        """The version with which a reader begins; None: with all rows of the newest one.
-
-        Raises:
-            BadFile: there is none since the time, or the version is later than the next one.
-        """
+        """The version with which a reader begins; None: with all rows of the newest one."""
         if begin.moment is not None:
             return self.since(begin.moment)
         if begin.version is not None and begin.version > (newest := self.newest()) + 1:
@@ -257,11 +234,7 @@ class DeltaLog:
         return File(action.get("modificationTime") or 0, path, size, values)
 
     def _check(self, actions: list[Action], version: int) -> None:
-        """Check that the files alone say what is in the table.
-
-        Raises:
-            TableUnsupported: they do not.
-        """
+        """Check that the files alone say what is in the table."""
         for action in actions:
             if "protocol" in action:
                 protocol = action["protocol"]
@@ -286,18 +259,9 @@ class DeltaLog:
 
 
 def _columns(metadata: Action) -> pa.Schema:
-    return as_schema(_Described(json.loads(metadata["schemaString"])))
-
-
-@dataclass(frozen=True)
-class _Described:
-    """A schema as Spark describes it in JSON."""
-
-    described: Any
-
-    def jsonValue(self) -> Any:  # noqa: N802 - Spark's name
-        """The description."""
-        return self.described
+    described: Any = json.loads(metadata["schemaString"])
+    as_in_spark: Any = SimpleNamespace(jsonValue=lambda: described)
+    return as_schema(as_in_spark)
 
 
 @dataclass(frozen=True)
@@ -315,11 +279,7 @@ class DeltaSource(FileSource):
     from_version: int | None = None
 
     def check_exists(self) -> None:
-        """Check that there is a table.
-
-        Raises:
-            BadFile: there is none.
-        """
+        """Check that there is a table."""
         self.log.newest()
 
     @property
@@ -335,11 +295,7 @@ class DeltaSource(FileSource):
 
 
 def spark_frame(source: DeltaSource, begin: Begin) -> Any:
-    """The table by Spark's own reader, with the columns of `DeltaLog`; None: there is no session.
-
-    Columns:
-        those of the table; with `changes` also diff long
-    """
+    """The table by Spark's own reader, with the columns of `DeltaLog`; None: there is no session."""
     try:
         from pyspark.sql import SparkSession
     except ImportError:
@@ -352,12 +308,6 @@ def spark_frame(source: DeltaSource, begin: Begin) -> Any:
 
 def table_frame(name: str, table: str, *, changes: bool, begin: Begin) -> Any:
     """A table of a catalog by Spark's own reader, as a stream.
-
-    Args:
-        name: the source's name.
-        table: the table's name.
-        changes: also read updates and deletions.
-        begin: where it starts.
 
     Columns:
         those of the table; with `changes` also diff long

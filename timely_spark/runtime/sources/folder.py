@@ -58,18 +58,12 @@ _DAMAGE = (pa.ArrowException, OSError, ValueError)
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of files of one format, which every process of the run can reach.
+    """A folder of files of one format, which every process of the run can reach."""
 
-    Args:
-        source: the source's name, for messages.
-        where: the user's line.
-        path: a path or URI; with `filesystem`, a path in it.
-        format: how the files are read.
-        filesystem: None: that of the path.
-    """
-
+    #: the source's name and the user's line, for messages
     source: str
     where: Where
+    #: a path or URI; with `filesystem`, a path in it
     path: str
     format: ds.FileFormat
     filesystem: fs.FileSystem | None = None
@@ -108,11 +102,7 @@ class Folder:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     def check_exists(self) -> None:
-        """Check that the folder exists.
-
-        Raises:
-            BadFile: it does not.
-        """
+        """Check that the folder exists."""
         system, top = self.place
         if system.get_file_info(top).type == fs.FileType.NotFound:
             msg = f"source {self.source!r}: {self.path} does not exist"
@@ -293,11 +283,7 @@ class FileSource:
         return {}
 
     def check_exists(self) -> None:
-        """Check that there is something to read.
-
-        Raises:
-            BadFile: there is not.
-        """
+        """Check that there is something to read."""
         self.folder.check_exists()
 
     def to_option(self) -> str:

@@ -38,10 +38,6 @@ class MergedBatches(NamedTuple):
 class FileJournal:
     """The journal of one source in a checkpoint. Reads the names in its folder when it is made.
 
-    Args:
-        files: the checkpoint's files.
-        source: the source's name.
-
     Raises:
         LogDamaged: a batch is missing.
     """
@@ -83,20 +79,12 @@ class FileJournal:
         ]
 
     def batch(self, number: int) -> list[File]:
-        """The files of a batch, in order.
-
-        Raises:
-            LogDamaged: the batch is missing or damaged.
-        """
+        """The files of a batch, in order."""
         rows = self._table(number).select(_SCHEMA.names).to_pylist()
         return [File(**row) for row in rows]
 
     def append(self, files: Sequence[File]) -> None:
-        """Write the next batch, durably.
-
-        Raises:
-            FileExistsError: another process has written it.
-        """
+        """Write the next batch, durably."""
         columns = list(zip(*((file.modified, file.path, file.size) for file in files), strict=True))
         table = pa.table(
             [pa.array(*pair) for pair in zip(columns, _SCHEMA.types, strict=True)], schema=_SCHEMA
@@ -122,9 +110,7 @@ class FileJournal:
             self._files.remove(self._name(name))
 
     def _table(self, name: str | int) -> pa.Table:
-        if (table := self._files.table(self._name(name))) is None:
-            raise LogDamaged.no_file(self._files.root, self._name(name))
-        return table
+        return self._files.found(self._name(name), self._files.table(self._name(name)))
 
     def _name(self, name: str | int) -> str:
         return f"{self._folder}/{name}.arrow"

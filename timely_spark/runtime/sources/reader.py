@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -40,18 +40,25 @@ Offset = dict[str, Any]
 
 #: Looking for new files takes at most one part in so many of the time.
 _IDLE = 10
+#: One batch replays at most so many bytes of files, but one epoch at least.
+_REPLAYED = 64 << 20
 
 
 class Share(InputPartition):
-    """What one task reads; `number` is the same when the batch is read again."""
+    """What one task reads; `value`, a number, is the same when the batch is read again."""
 
-    def __init__(self, number: int, parts: list[Part]) -> None:
-        super().__init__(number)
+    def __init__(self, value: int, parts: list[Part], progress: int | None = 0) -> None:
+        super().__init__(value)
         self.parts = parts
+        #: The epoch to which a replay advances the input; None: the input is closed; 0: another task tells.
+        self.progress = progress
 
 
 class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the files between two offsets in tasks; a kind of source says which files those are."""
+
+    #: The number in an offset by which the kinds of sources differ.
+    counts: ClassVar[str]
 
     def __init__(self, context: RunContext, source: Any) -> None:
         self.context, self.source = context, source
@@ -63,21 +70,30 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         name: str = self.source.folder.source
         return name
 
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read what is there now, and nothing later."""
+        with self.context.reporting():
+            self._end_here()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """The offset after the next batch; `start` if there is nothing new."""
+        with self.context.reporting():
+            if not isinstance(start.get(self.counts), int):
+                reads = f"source {self._name!r} reads {self.counts}"
+                msg = f"{reads}, but its position in the checkpoint is {start!r}"
+                hint = "it was of another kind there: keep its kind, or use a new checkpoint."
+                raise BadFile(msg, where=self.source.folder.where, hint=hint)
+            return self._next(start, limit)
+
+    def _end_here(self) -> None:
+        raise NotImplementedError
+
+    def _next(self, start: Offset, limit: ReadLimit) -> Offset:
+        raise NotImplementedError
+
     def _files(self, start: Offset, end: Offset) -> list[File]:
         """The files between two offsets, in order."""
         raise NotImplementedError
-
-    def _number(self, offset: Any, key: str) -> int:
-        """The number in an offset.
-
-        Raises:
-            BadFile: the offset is of a source of another kind.
-        """
-        if not isinstance(number := offset.get(key), int):
-            msg = f"source {self._name!r} reads {key}, but its position in the checkpoint is {offset!r}"
-            hint = "it was of another kind there: keep its kind, or use a new checkpoint."
-            raise BadFile(msg, where=self.source.folder.where, hint=hint)
-        return number
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
@@ -87,7 +103,7 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ended = time.monotonic()
         self._next_look = ended + (_IDLE - 1) * (ended - began)
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[Share]:
         """The shares of the tasks between two offsets."""
         with self.context.reporting():
             files = self._files(start, end)
@@ -108,6 +124,7 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class FilesReader(Reader):
     """Answers Spark's polls by listing a folder."""
 
+    counts = "files"
     _available_now = False
 
     @cached_property
@@ -118,10 +135,8 @@ class FilesReader(Reader):
     def _unread(self) -> Unread:
         return Unread(self._journal.paths())
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read what is there now, and nothing later."""
-        with self.context.reporting():
-            self._list()
+    def _end_here(self) -> None:
+        self._list()
         self._available_now = True
 
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -136,35 +151,27 @@ class FilesReader(Reader):
             return ReadMaxBytes(self.source.max_bytes_per_epoch)
         return ReadAllAvailable()
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """The offset after the next batch of files; `start` if there are no new files.
-
-        Raises:
-            BadFile: the position in the checkpoint is not of a file source.
-            LogDamaged: the journal is damaged.
-            LostOwnership: another run has claimed the checkpoint.
-        """
-        with self.context.reporting():
-            number = self._number(start, "files")
-            if number > self._journal.last:
-                self._journal.batch(number)  # which is missing
-            if number < self._journal.last:  # the batch was planned before a restart
-                return {"files": number + 1}
-            unlimited = isinstance(limit, ReadAllAvailable)
-            most_files = None if unlimited else self.source.files_per_epoch
-            most_bytes = None if unlimited else self.source.max_bytes_per_epoch
-            files = self._unread.next(most_files, most_bytes)
-            if not files and not self._available_now and time.monotonic() >= self._next_look:
-                self._list()
-                files = self._unread.next(most_files, most_bytes)
-            if not files:
-                return start
-            self.context.log.check_owner()
-            try:
-                self._journal.append(files)
-            except FileExistsError:  # written by a run that lost the checkpoint a moment ago
-                del self._journal, self._unread
+    def _next(self, start: Offset, limit: ReadLimit) -> Offset:
+        number = start["files"]
+        if number > self._journal.last:
+            self._journal.batch(number)  # which is missing
+        if number < self._journal.last:  # the batch was planned before a restart
             return {"files": number + 1}
+        unlimited = isinstance(limit, ReadAllAvailable)
+        most_files = None if unlimited else self.source.files_per_epoch
+        most_bytes = None if unlimited else self.source.max_bytes_per_epoch
+        files = self._unread.next(most_files, most_bytes)
+        if not files and not self._available_now and time.monotonic() >= self._next_look:
+            self._list()
+            files = self._unread.next(most_files, most_bytes)
+        if not files:
+            return start
+        self.context.log.check_owner()
+        try:
+            self._journal.append(files)
+        except FileExistsError:  # written by a run that lost the checkpoint a moment ago
+            del self._journal, self._unread
+        return {"files": number + 1}
 
     def _list(self) -> None:
         with self._looking():
@@ -181,11 +188,12 @@ class FilesReader(Reader):
 
 
 class DeltaReader(Reader):
-    """Answers Spark's polls by looking for the next version of a Delta table.
+    """Answers Spark's polls by looking for the next version of a Delta table that has rows.
 
     Its offset is `{"version": v}`: the versions up to v have been read. The table's own log is the journal.
     """
 
+    counts = "version"
     #: With availableNow, the newest version at the start.
     _target: int | None = None
     #: The newest version that was seen, after the offset, to have no rows.
@@ -193,41 +201,31 @@ class DeltaReader(Reader):
     #: The version after which none was missing.
     _checked: int | None = None
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read what is there now, and nothing later."""
-        with self.context.reporting():
-            self._target = self.source.log.newest()
+    def _end_here(self) -> None:
+        self._target = self.source.log.newest()
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """The offset before the first version."""
         return {"version": (self.source.from_version or 0) - 1}
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """The offset after the next versions with rows; `start` if there are none.
-
-        Raises:
-            BadFile: the position in the checkpoint is not of a Delta table, or a version removes rows.
-            TableUnsupported: the table needs Spark's reader since a version.
-        """
-        with self.context.reporting():
-            version = self._number(start, "version")
-            log = self.source.log
-            if self._is_first(start):
-                newest = log.newest() if self._target is None else self._target
-                return {"version": newest} if log.snapshot(newest) else start
-            if self._target is None and time.monotonic() < self._next_look:
-                return start
-            with self._looking():
-                end, found = max(version, self._empty), 0
-                while found < self.source.versions_per_epoch and end != self._target and log.has(end + 1):
-                    end += 1
-                    found += bool(log.files(end))
-                if not found:
-                    self._empty = end
-                    if end != self._checked:
-                        log.check_reachable(end + 1)
-                        self._checked = end
-            return {"version": end} if found else start
+    def _next(self, start: Offset, limit: ReadLimit) -> Offset:
+        log = self.source.log
+        if self._is_first(start):
+            newest = log.newest() if self._target is None else self._target
+            return {"version": newest} if log.snapshot(newest) else start
+        if self._target is None and time.monotonic() < self._next_look:
+            return start
+        with self._looking():
+            end, found = max(start["version"], self._empty), 0
+            while found < self.source.versions_per_epoch and end != self._target and log.has(end + 1):
+                end += 1
+                found += bool(log.files(end))
+            if not found:
+                self._empty = end
+                if end != self._checked:
+                    log.check_reachable(end + 1)
+                    self._checked = end
+        return {"version": end} if found else start
 
     def _is_first(self, start: Offset) -> bool:
         return self.source.from_version is None and start["version"] == -1
@@ -241,21 +239,6 @@ class DeltaReader(Reader):
         return [file for version in versions for file in log.files(version, expected)]
 
 
-#: One batch replays at most so many bytes of files, but one epoch at least.
-_REPLAYED = 64 << 20
-
-
-class EpochsShare(InputPartition):
-    """The epochs that one task replays, and what the task tells the workers of the input's progress."""
-
-    def __init__(self, number: int, parts: list[tuple[int, Part]], progress: int | None) -> None:
-        super().__init__(number)
-        #: (shard, file): the shard's number is the same when the batch is read again
-        self.parts = parts
-        #: The epoch to which the input advances; None: it is closed; 0: another task tells.
-        self.progress = progress
-
-
 class ReplayReader(Reader):
     """Answers Spark's polls by listing the folder of a capture.
 
@@ -263,20 +246,19 @@ class ReplayReader(Reader):
     been read. The folder is its own journal: an epoch never changes its records, and epochs appear in order.
     """
 
+    counts = "epoch"
     #: With availableNow, what was there at the start.
     _target: CapturedEpochs | None = None
     #: When the hold in a published folder was renewed.
     _renewed = 0.0
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read what is there now, and nothing later."""
-        with self.context.reporting():
-            since, published = -1, self.source.published
-            if published is not None:
-                if published.held(self._reader) is None:
-                    published.begin(self._reader)  # so that what is there now stays
-                since = published.newest()
-            self._target = self.source.after(-1, since)
+    def _end_here(self) -> None:
+        since, published = -1, self.source.published
+        if published is not None:
+            if published.held(self._reader) is None:
+                published.begin(self._reader)  # so that what is there now stays
+            since = published.newest()
+        self._target = self.source.after(-1, since)
 
     @property
     def _reader(self) -> str:
@@ -306,58 +288,50 @@ class ReplayReader(Reader):
         """The offset before the first epoch."""
         return {"epoch": -1, "epochs": 0, "complete": 0}
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """The offset after the next epochs; `start` if there is nothing new.
+    def _next(self, start: Offset, limit: ReadLimit) -> Offset:
+        if start["complete"] or (self._target is None and time.monotonic() < self._next_look):
+            return start
+        with self._looking():
+            capture: Any = start.get("capture") or self.source.capture()
+            self.source.check_same(capture)
+            published = self.source.published
+            since = {} if published is None else {"since": self._since(start, published)}
+            found = self.source.after(start["epoch"], **since)
+        epochs = found.epochs
+        if self._target is not None:
+            last = max((at for at, _ in self._target.epochs), default=-1)
+            epochs, found = [each for each in epochs if each[0] <= last], self._target
+        sizes = accumulate(file.size for _, file in epochs)
+        read = max(1, sum(size <= _REPLAYED for size in sizes)) if epochs else 0
+        complete = found.complete and read == len(epochs)
+        if not read and not complete:
+            return start
+        if read < len(epochs):
+            self._next_look = 0.0
+        last = epochs[read - 1][0] if read else start["epoch"]
+        end = {"epoch": last, "epochs": start["epochs"] + read, "complete": int(complete)}
+        return {**end, "capture": capture, **since}
 
-        Raises:
-            BadFile: the position in the checkpoint is not of a replay, or of one of another capture.
-        """
-        with self.context.reporting():
-            epoch = self._number(start, "epoch")
-            waits = self._target is None and time.monotonic() < self._next_look
-            if start["complete"] or waits:
-                return start
-            with self._looking():
-                capture: Any = start.get("capture") or self.source.capture()
-                self.source.check_same(capture)
-                published = self.source.published
-                since = {} if published is None else {"since": self._since(start, published)}
-                found = self.source.after(epoch, **since)
-            epochs = found.epochs
-            if self._target is not None:
-                last = max((at for at, _ in self._target.epochs), default=-1)
-                epochs, found = [each for each in epochs if each[0] <= last], self._target
-            sizes = accumulate(file.size for _, file in epochs)
-            read = max(1, sum(size <= _REPLAYED for size in sizes)) if epochs else 0
-            complete = found.complete and read == len(epochs)
-            if not read and not complete:
-                return start
-            if read < len(epochs):
-                self._next_look = 0.0
-            last = epochs[read - 1][0] if read else epoch
-            epochs_read = start["epochs"] + read
-            read_so_far = {"epoch": last, "epochs": epochs_read, "complete": int(complete)}
-            return {**read_so_far, "capture": capture, **since}
-
-    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[Share]:
         """The shares of the tasks: whole epochs. The first one also tells the progress."""
         with self.context.reporting():
             number = end["epochs"] - start["epochs"]
             since = end.get("since", -1)
             files = [file for _, file in self.source.between(start["epoch"], end["epoch"], number, since)]
-        shares: list[list[tuple[int, Part]]] = []
-        for parts in split(files, self.source.tasks, divisible=False) or [[]]:
-            shares.append(list(enumerate(parts, sum(map(len, shares)))))
         progress = None if end["complete"] else end["epoch"] + 1
-        return [EpochsShare(n, parts, 0 if n else progress) for n, parts in enumerate(shares)]
+        first, *others = split(files, self.source.tasks, divisible=False) or [[]]
+        shares = [Share(0, first, progress)]
+        for parts in others:
+            shares.append(Share(shares[-1].value + len(shares[-1].parts), parts))
+        return shares
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The packed rows of the epochs, and the progress."""
-        assert isinstance(partition, EpochsShare)
+        """The packed rows of the epochs, each a shard of its own, and the progress."""
+        assert isinstance(partition, Share)
         name, context, source = self._name, self.context, self.source
         schema = context.plan.source(name).stage.outputs[0]
         with context.task():
-            for shard, part in partition.parts:
+            for shard, part in enumerate(partition.parts, partition.value):
                 rows = source.folder.read([part], schema, source.columns)
                 yield from context.pack(name, rows, shard, epoch=epoch_of(part.path))
             if partition.progress != 0:

@@ -27,34 +27,22 @@ class CapturedEpochs(NamedTuple):
 
 @dataclass(frozen=True)
 class ReplaySource(FileSource):
-    """A source that replays what `CaptureFolderSink` writes."""
+    """A source that replays what `CaptureFolderSink` writes; `BadFile` tells what is wrong with it."""
 
     def schema(self) -> pa.Schema:
-        """The schema of the captured stream.
-
-        Raises:
-            BadFile: nothing was captured here.
-        """
+        """The schema of the captured stream."""
         if (empty := self._files.table(SCHEMA)) is None:
             raise self._none()
         return empty.schema
 
     def capture(self) -> str:
-        """The id of the capture, another one for each checkpoint of the flow that captures.
-
-        Raises:
-            BadFile: nothing was captured here.
-        """
+        """The id of the capture, another one for each checkpoint of the flow that captures."""
         if (content := self._files.read(OWNER)) is None:
             raise self._none()
         return str(self._files.parsed(OWNER, content)["checkpoint"])
 
     def check_same(self, capture: str) -> None:
-        """Check that the folder still has the capture of which epochs were read.
-
-        Raises:
-            BadFile: a flow with another checkpoint has begun to capture here.
-        """
+        """Check that the folder still has the capture of which epochs were read."""
         if (now := self.capture()) != capture:
             msg = f"{self.folder.path} has the capture of checkpoint {now}; epochs were read of {capture}"
             raise self._error(msg, "start this flow with a new checkpoint, or capture to another folder.")
@@ -65,11 +53,7 @@ class ReplaySource(FileSource):
         return Published.of(self._files)
 
     def after(self, epoch: int, since: int = -1) -> CapturedEpochs:
-        """The epochs after `epoch` that are there; those up to `since` are in one snapshot.
-
-        Raises:
-            BadFile: epochs were removed, as the hold of this flow has expired.
-        """
+        """The epochs after `epoch` that are there; those up to `since` are in one snapshot."""
         complete = self._files.exists(COMPLETE)  # before the listing: all files were there before the mark
         found = self._listed(epoch, since)
         if found and not complete:
@@ -80,11 +64,7 @@ class ReplaySource(FileSource):
         return CapturedEpochs(found, complete)
 
     def between(self, start: int, end: int, number: int, since: int = -1) -> list[tuple[int, File]]:
-        """The epochs after `start` up to `end`, of which there are `number`.
-
-        Raises:
-            BadFile: some are gone.
-        """
+        """The epochs after `start` up to `end`, of which there are `number`."""
         found = [(at, file) for at, file in self._listed(start, since) if at <= end]
         if len(found) != number:
             msg = (

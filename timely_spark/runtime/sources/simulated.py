@@ -18,14 +18,9 @@ from timely_spark.runtime.sources.replay import ReplaySource
 class SimulatedInputs(Protocol):
     """The inputs of a simulation."""
 
-    def send(self, name: str, records: Any, *, epoch: int | None = None) -> None:
-        """Send records."""
-
-    def advance_to(self, name: str, epoch: int) -> None:
-        """End the epochs before `epoch`."""
-
-    def close(self, name: str) -> None:
-        """End the input."""
+    def send(self, name: str, records: Any, *, epoch: int | None = None) -> None: ...  # noqa: D102
+    def advance_to(self, name: str, epoch: int) -> None: ...  # noqa: D102
+    def close(self, name: str) -> None: ...  # noqa: D102
 
 
 class SimulatedFolders:

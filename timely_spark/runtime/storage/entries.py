@@ -58,19 +58,12 @@ class Running(Protocol):
     """A query, as a handle sees it."""
 
     @property
-    def is_active(self) -> bool:
-        """Whether the query is running."""
-
+    def is_active(self) -> bool: ...  # noqa: D102
     @property
-    def name(self) -> str | None:
-        """The query's name in Spark."""
-
+    def name(self) -> str | None: ...  # noqa: D102
     @property
-    def checkpoint(self) -> str:
-        """The query's checkpoint."""
-
-    def stop(self) -> None:
-        """Stop the query."""
+    def checkpoint(self) -> str: ...  # noqa: D102
+    def stop(self) -> None: ...  # noqa: D102
 
 
 class Buffer:
@@ -102,9 +95,8 @@ class Buffer:
 class Journal:
     """The entries of a handle in the log of a checkpoint: an entry is durable when `append` returns.
 
-    Args:
-        epoch: the epoch of the input in the flow; None: closed.
-        buffer: the entries from before the start.
+    It is made with the `epoch` of the input in the flow (None: closed), and with the entries from before the
+    start.
     """
 
     def __init__(self, name: str, log: RoundLog, *, epochs: str, epoch: int | None, buffer: Buffer) -> None:

@@ -111,9 +111,6 @@ class Files:
     Files are readable by their owner and group at most, as the umask allows. A root may be a symbolic link;
     writing and removing never follow a symbolic link at the end of a name.
 
-    Args:
-        root: a path or URI, see `location`.
-
     >>> import tempfile
     >>> files = Files(tempfile.mkdtemp())
     >>> files.write("a/1.json", b"{}")

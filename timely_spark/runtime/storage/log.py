@@ -53,15 +53,13 @@ _FOLDERS = ("blobs", "cancels", "failures", "flows", "live", "outputs", "peers",
 
 
 class RoundLog:
-    """The round log of one checkpoint. All state is in files, so every process has an object of its own.
-
-    Args:
-        term: the term of the run that reads and writes; None: a watcher, which only reads.
-        first: the first batch whose manifest the run writes.
-    """
+    """The round log of one checkpoint. All state is in files, so every process has an object of its own."""
 
     def __init__(self, checkpoint: str, term: int | None = None, first: int = FIRST) -> None:
-        self.term, self.first = term, first
+        #: The term of the run that reads and writes; None: a watcher, which only reads.
+        self.term = term
+        #: The first batch whose manifest the run writes.
+        self.first = first
         self._spark = Files(checkpoint)
         self.checkpoint = self._spark.location
         self.files = self._spark.below("timely")
@@ -334,8 +332,7 @@ class RoundLog:
     def prune(self, manifest: Manifest, *, keep: int, seconds: float = 0.0) -> Manifest:
         """Remove manifests before `manifest.batch - keep`, and their `gone` files; a few per call.
 
-        Args:
-            seconds: manifests that were written since then are kept, too.
+        Manifests that were written in the last `seconds` are kept, too.
         """
         until = min(max(manifest.batch - keep, manifest.kept_from), manifest.kept_from + 4)
         for batch in range(manifest.kept_from, until):

@@ -241,11 +241,7 @@ def connect(location: str) -> tuple[Local | Remote, str]:
 
 
 def filesystem_of(location: str) -> tuple[fs.FileSystem, str]:
-    """The pyarrow file system of a canonical location, and the location's path in it.
-
-    Raises:
-        BadLocation: as `connect`.
-    """
+    """The pyarrow file system of a canonical location, and the location's path in it."""
     store, path = connect(location)
     return (fs.LocalFileSystem() if isinstance(store, Local) else store.system), path
 
