@@ -105,7 +105,7 @@ AnyInput = TypeVar("AnyInput", Input, Source)
 
 
 class Inputs:
-    """The methods of a `Dataflow` that give it inputs."""
+    """The methods of a `Dataflow` that give it inputs; their argument `name` is the input's name."""
 
     name: str
     graph: Graph
@@ -130,7 +130,6 @@ class Inputs:
         one, so skipped epochs were empty.
 
         Args:
-            name: the input's name.
             frame: the DataFrame; or only its schema, bound later by `start(sources=...)` or in tests.
             epoch: an integer column that is the epoch and does not decrease: an epoch ends one round after a
                 higher one was seen, or when all available input was read. Later records of it are counted and
@@ -179,15 +178,13 @@ class Inputs:
         another name, and rename them.
 
         Args:
-            name: the input's name.
             path: the folder, which driver and executors see: a path, or a URI (s3, gs, abfss, hdfs).
             format: "parquet"; "csv" with a line of names, and empty fields as null; "json" with one object
                 a line; "arrow" (IPC files); or a `pyarrow.dataset.FileFormat` with options of its own.
             schema: by default that of the newest file.
             files_per_epoch: the most files of an epoch; by default all new ones.
             max_bytes_per_epoch: the most bytes of an epoch's files, but one file at least.
-            epoch: as for `source`.
-            max_jump: as for `source`.
+            epoch: as for `source`, as is `max_jump`.
             filesystem: the `pyarrow.fs.FileSystem` of the path, if the path alone does not say it.
 
         **Columns:** out `schema`. A column that an older file lacks is null in its rows.
@@ -239,7 +236,6 @@ class Inputs:
         the epochs are then Spark's micro-batches.
 
         Args:
-            name: the input's name.
             path: the table's folder, a path or URI that driver and executors see.
             changes: also read updates and deletions: rows have the column ``diff``, 1 for an added and -1 for
                 a removed row, and ``collection(diff="diff")`` is the table. The table's change feed is used
@@ -249,8 +245,7 @@ class Inputs:
             from_time: start with the first version at or after this time, such as ``"2026-11-22 08:00:00"``:
                 by the clock of the active session (else of this machine), or with an offset.
             versions_per_epoch: the most versions of an epoch. Versions without rows do not count.
-            epoch: as for `source`.
-            max_jump: as for `source`.
+            epoch: as for `source`, as is `max_jump`.
 
         **Columns:** out those of the newest version when the flow is built; with `changes` also diff long.
 
@@ -305,13 +300,11 @@ class Inputs:
         Spark ends the query with an error when columns change.
 
         Args:
-            name: the input's name.
             table: catalog.schema.table, or what else the session's catalog knows.
             changes: as for `delta`; by the table's change feed, which must be enabled.
             from_version: start with this version, instead of all rows of the newest one.
             from_time: as for `delta`.
-            epoch: as for `source`.
-            max_jump: as for `source`.
+            epoch: as for `source`, as is `max_jump`.
 
         **Columns:** out those of the table; with `changes` also diff long.
 
@@ -342,7 +335,6 @@ class Inputs:
         A published collection (`Collection.publish`) begins with the sum of its changes up to one epoch.
 
         Args:
-            name: the input's name.
             path: the folder, in which the other flow has been started.
 
         **Columns:** out those of the captured stream.
@@ -373,7 +365,6 @@ class Inputs:
         """A stream whose records the program sends.
 
         Args:
-            name: the input's name.
             schema: the schema of the records.
             epochs: "clock": records sent since the last micro-batch join the next epoch; "manual": the
                 program ends epochs, by `Input.advance_to`.

@@ -79,21 +79,6 @@ def migrate(  # noqa: PLR0917 - all of a checkpoint's parts, none of them option
         snapshot: the old `Coordinator.encode`.
         states: the `Worker.checkpoint` of each old worker; None: the worker never ran.
         messages: the messages in flight, of schema `ROWS`. They are queued at their workers.
-
-    Example:
-        Three workers instead of two:
-
-        >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("counts")
-        >>> _ = flow.input("words", "word string").group_by("word").count().capture("out")
-        >>> old = ts.testing.Simulation(flow, workers=2)
-        >>> old.send("words", ["to", "be", "to"])
-        >>> old.run()
-        >>> made = migrate(
-        ...     old.plan.described(), flow.compile(3), old.coordinator.encode(), old.states, old.result.rows
-        ... )
-        >>> made.worker_counts, len(made.workers), made.result.released
-        ((2, 3), 3, [])
     """
     return _Migrator(before, plan, snapshot, states, messages, blobs).migration()
 

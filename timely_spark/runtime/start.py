@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timezone
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -133,9 +132,8 @@ def start(
             system_log.prepare(log.checkpoint, flow["id"])
         given = labels(plan.workers, flow["partitions"])
         context, epochs = _claimed(dataclasses.replace(context, checkpoint=log.checkpoint, labels=given))
-        journals = [handle.journal(context.log, epochs[handle.name]) for handle in inputs]
-        pairs = list(zip(inputs, journals, strict=True))
-        for journal in journals:  # before Spark starts: an availableNow query may stop at once
+        pairs = [(handle, handle.journal(context.log, epochs[handle.name])) for handle in inputs]
+        for _, journal in pairs:  # before Spark starts: an availableNow query may stop at once
             undo.callback(journal.undo)
             journal.write()
         confs = {PARTITIONS: str(flow["partitions"])} | (FILE_MANAGER if log.files.local else {})
@@ -145,11 +143,10 @@ def start(
         driver = Driver(context, tuple(outputs), system_log)
         with applied(session, confs) as unset:
             running = _run(session, context, dataframes, driver, name=name, trigger=arguments)
+        views = any(isinstance(output.sink, MemorySink) for output in outputs)
         query = Query(
-            running, context, session=session, inputs=journals, unset=unset, lock=lock,
-            temporary=checkpoint is None,
-            views=any(isinstance(output.sink, MemorySink) for output in outputs),
-            closing={journal.name: partial(handle.close_at, journal) for handle, journal in pairs},
+            running, context, session=session, inputs=pairs, unset=unset, lock=lock,
+            temporary=checkpoint is None, views=views,
         )  # fmt: skip
         for handle, journal in pairs:
             undo.callback(handle.unbinding())

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from timely_spark.errors import TimelyError
 from timely_spark.runtime.handle.inspection import inspect
+from timely_spark.runtime.handle.overview import loops_table
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.query.live import running_batch
 from timely_spark.runtime.storage.log import FIRST, RoundLog
@@ -133,9 +134,7 @@ def _flow(checkpoint: str) -> Iterator[str]:
     yield from (f"<p>{escaped(text)}</p>" for text in status.hot_keys.values())
     running = running_batch(RoundLog(checkpoint), status.batch)
     if running is not None:
-        loops = [[each.loop, each.epoch, each.iteration, each.changes, each.total] for each in running.loops]
-        title = f"Running: micro-batch {running.epoch}, round {running.rounds}, {running.records:,} records"
-        yield Table(["loop", "epoch", "iteration", "changes", "changes so far"], loops, title).html()
+        yield loops_table(running).html()
     late = [[name, at, status.late.get(name, 0), line] for name, (at, line) in status.inputs.items()]
     closed = [[name, "closed" if at is None else at, *more] for name, at, *more in late]
     yield Table(["input", "epoch", "late rows", "line"], closed, "Inputs").html()

@@ -81,23 +81,7 @@ class Overview:
         )
 
     def line(self) -> str:
-        """The overview on one line.
-
-        >>> Overview(
-        ...     name="hello",
-        ...     state="ended",
-        ...     batch=3,
-        ...     rounds=9,
-        ...     rate=1234.5,
-        ...     epochs=[4],
-        ...     held_back_by=[],
-        ...     running=None,
-        ...     steps=[],
-        ...     hot_keys=[],
-        ...     recent=[],
-        ... ).line()
-        'hello: ended, batch 3, 9 rounds, 1,234 records/s, epochs in flight: 4'
-        """
+        """The overview on one line: ``hello: ended, batch 3, 9 rounds, 1,234 records/s``."""
         parts = [self.state.partition("\n")[0]]
         if self.batch >= 0:
             parts += [f"batch {self.batch}", f"{self.rounds} rounds"]
@@ -122,15 +106,7 @@ class Overview:
         open_ += [["hot key", text] for text in self.hot_keys]
         yield Table(["", ""], open_)
         if self.running is not None:
-            yield Table(
-                ["loop", "epoch", "iteration", "changes", "changes so far"],
-                [
-                    [loop.loop, loop.epoch, loop.iteration, loop.changes, loop.total]
-                    for loop in self.running.loops
-                ],
-                f"Running: micro-batch {self.running.epoch}, round {self.running.rounds}, "
-                f"{self.running.records:,} records",
-            )
+            yield loops_table(self.running)
         yield Table(
             ["step", "frontier", "bytes of state"],
             [[name, frontier, "" if size is None else size] for name, frontier, size in self.steps],
@@ -151,6 +127,13 @@ class Overview:
         """The overview as one HTML element."""
         tables = "".join(table.html() for table in self.tables())
         return f"<div><div><b>Query {escaped(self.line())}</b></div>{tables}</div>"
+
+
+def loops_table(running: BatchProgress) -> Table:
+    """The loops of the micro-batch that is running."""
+    title = f"Running: micro-batch {running.epoch}, round {running.rounds}, {running.records:,} records"
+    rows = [[each.loop, each.epoch, each.iteration, each.changes, each.total] for each in running.loops]
+    return Table(["loop", "epoch", "iteration", "changes", "changes so far"], rows, title)
 
 
 def _times(frontier: Any) -> str:

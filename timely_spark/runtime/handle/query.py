@@ -9,11 +9,10 @@ import re
 import shutil
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from numbers import Number
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.captured import Captured
@@ -21,6 +20,7 @@ from timely_spark.errors import TimelyError, with_hint
 from timely_spark.graph import caller, find
 from timely_spark.runtime.errors import EpochClosed, LostOwnership, NotComplete, QueryEnded, QueryFailed
 from timely_spark.runtime.handle.ask import Answer, Asked, how_old
+from timely_spark.runtime.handle.inputs import InputHandle
 from timely_spark.runtime.handle.reasons import Reasons
 from timely_spark.runtime.handle.sent import Sent
 from timely_spark.runtime.handle.watch import BEAT, Completed, Progress, Watch, only_the_wait
@@ -141,21 +141,18 @@ class Query(Reasons):
         context: RunContext,
         *,
         session: SparkSession | None = None,
-        inputs: Sequence[Journal] = (),
+        inputs: Sequence[tuple[InputHandle, Journal]] = (),
         unset: Sequence[str] = (),
         lock: Lock | None = None,
         temporary: bool = False,
         views: bool = False,
-        closing: Mapping[str, Callable[[], bool]] = MappingProxyType({}),
     ) -> None:
         self._query, self._context, self._watch, self._lock = query, context, Watch(context), lock
-        self._sent = Sent(context.plan, self._watch, inputs)
+        self._inputs = {journal.name: (handle, journal) for handle, journal in inputs}
+        self._sent = Sent(context.plan, self._watch, [journal for _, journal in inputs])
         self._asked = Asked(self._watch.schemas(), self._watch.complete, self._watch.released)
         #: The session that runs the query.
         self.session = session
-        self._inputs = tuple(inputs)
-        #: By input, a function that closes its handle if the handle still sends to this query.
-        self._closing = closing
         self._started_after = self._watch.newest().batch
         #: Deletes a temporary checkpoint: at `stop`, when the process ends, or when this object is garbage
         #: (a running query is in `_living`).
@@ -261,7 +258,7 @@ class Query(Reasons):
         self._watch.close()
         assert self._deletes is not None
         self._deletes()
-        for journal in self._inputs:
+        for _, journal in self._inputs.values():
             if (unread := journal.position.sent - 1 - taken.get(journal.name, -1)) > 0:
                 text = (
                     f"{self._context.name}: stopped with {unread} sends into {journal.name!r} that no "
@@ -476,11 +473,13 @@ class Query(Reasons):
         self._check_kept("close()")
         if by_column(epochs):
             close_source(self._context.log, source)
-        elif source not in self._closing:
+        elif source not in self._inputs:
             raise EpochClosed.by_the_capture(source)
-        elif not self._closing[source]():
-            why = f"the handle of {source!r} sends to another query"
-            raise QueryEnded.verb(self._context.name, "close()", why, where=caller())
+        else:
+            handle, journal = self._inputs[source]
+            if not handle.close_at(journal):
+                why = f"the handle of {source!r} sends to another query"
+                raise QueryEnded.verb(self._context.name, "close()", why, where=caller())
 
     def _check_kept(self, verb: str) -> None:
         if self._deletes is not None and not self._deletes.alive:

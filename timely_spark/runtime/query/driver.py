@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -36,8 +37,6 @@ from timely_spark.worker.wire import Message
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -77,7 +76,7 @@ class Driver:
         result = coordinator.apply_round(batch_id, rows, cancel=cancel, ended=ended)
         for name, refused in result.refused.items():
             stage = self.context.plan.source(name).stage
-            _log.warning("%s: %s", self.context.name, refused.text(name, stage.where, stage.max_jump))
+            self.context.tell(logging.WARNING, "%s", refused.text(name, stage.where, stage.max_jump))
         read = last.sent | files_of(result.rows)
         coordinator, result = self._rounds.run(session, coordinator, result, states, Bound(**before.bound))
         log.check_owner()
@@ -165,20 +164,13 @@ class Driver:
             raise VertexError.from_exception(output.name, where, error, time=at) from error
 
     def _log_batch(self, manifest: Manifest, result: RoundResult, seconds: float) -> None:
-        extra = {"flow": self.context.name, "batch": manifest.batch, "run": self.context.run}
-        _log.debug(
-            "%s: batch %d: %d rows for the next one, driver %.1f ms",
-            self.context.name, manifest.batch, result.rows.num_rows, 1000 * seconds, extra={"context": extra},
-        )  # fmt: skip
+        tell, batch = partial(self.context.tell, batch=manifest.batch), manifest.batch
+        text = "batch %d: %d rows for the next one, driver %.1f ms"
+        tell(logging.DEBUG, text, batch, result.rows.num_rows, 1000 * seconds)
         for notice in notices_to_log(result.notices, self.context.plan.warn_after):
-            _log.warning(
-                "%s: %s", self.context.name, notice, extra={"context": {**extra, "epoch": notice.epoch}}
-            )
+            tell(logging.WARNING, "%s", notice, epoch=notice.epoch)
         for epoch in sorted({epoch for _, epoch in result.released}):
-            _log.info(
-                "%s: epoch %d complete after batch %d",
-                self.context.name, epoch, manifest.batch, extra={"context": {**extra, "epoch": epoch}},
-            )  # fmt: skip
+            tell(logging.INFO, "epoch %d complete after batch %d", epoch, batch, epoch=epoch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class BatchProgress:
 
 @dataclass
 class Live:
-    """Writes the file of one process and micro-batch. Call `round` and `worker` as often as you like."""
+    """Writes the file of one process and micro-batch. Call `round` as often as you like."""
 
     log: RoundLog
     batch: int
@@ -64,21 +64,18 @@ class Live:
     written: int = 0
     _due: float = field(default_factory=lambda: time.monotonic() + EVERY)
 
-    def worker(self, worker: Worker, result: RoundResult | None = None) -> None:
-        """A worker has reached another iteration, in the round after the one with `result`."""
+    def round(self, result: RoundResult | None, worker: Worker | None) -> None:
+        """A round has ended with `result`; or `worker` has reached another iteration in the next one."""
         if time.monotonic() < self._due:
             return
-        stats = {"rounds": 0, "records": 0} if result is None else result.stats
-        done = Convergence() if result is None else Convergence().merge(result.convergence)
-        records = stats.get("records", 0) + worker.stats["records"]
-        self._write(stats["rounds"] + 1, records, done.merge(worker.iterations.convergence))
-
-    def round(self, result: RoundResult, worker: Worker | None) -> None:
-        """A round has ended, or `worker` has reached another iteration in the next one."""
+        rounds, records, done = 0, 0, Convergence()
+        if result is not None:
+            rounds, records = result.stats["rounds"], result.stats.get("records", 0)
+            done.merge(result.convergence)
         if worker is not None:
-            self.worker(worker, result)
-        elif time.monotonic() >= self._due:
-            self._write(result.stats["rounds"], result.stats.get("records", 0), result.convergence)
+            rounds, records = rounds + 1, records + worker.stats["records"]
+            done.merge(worker.iterations.convergence)
+        self._write(rounds, records, done)
 
     def _write(self, rounds: int, records: int, done: Convergence) -> None:
         started = time.monotonic()

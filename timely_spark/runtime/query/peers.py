@@ -45,23 +45,6 @@ class Peers:
 
     Used as a context manager, which closes them. The task listens on `host`; the tasks share the secret
     `token`. A peer that gives no sign of life for `silence` seconds counts as lost.
-
-    >>> import secrets, threading
-    >>> schema, token = pa.schema([("n", pa.int64())]), secrets.token_bytes(32)
-    >>> both = [Peers(rank, 2, "127.0.0.1", token, schema) for rank in (0, 1)]
-    >>> def work(peers):
-    ...     with peers:
-    ...         peers.connect(lambda rank: both[rank].address)
-    ...         tables = [pa.table({"n": [10 * peers.rank + to]}) for to in (0, 1)]
-    ...         results[peers.rank] = [table["n"].to_pylist() for table in peers.swap(tables)]
-    >>> results = {}
-    >>> threads = [threading.Thread(target=work, args=(peers,)) for peers in both]
-    >>> for thread in threads:
-    ...     thread.start()
-    >>> for thread in threads:
-    ...     thread.join()
-    >>> sorted(results.items())
-    [(0, [[0], [10]]), (1, [[1], [11]])]
     """
 
     def __init__(

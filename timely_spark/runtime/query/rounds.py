@@ -38,8 +38,6 @@ from timely_spark.worker.wire import Failure, Header, Item, Message, Output, Row
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_log = logging.getLogger(__name__)
-
 #: Rounds up to this size run in one process, perhaps the driver's: starting parallel tasks takes longer.
 SMALL = Bound(exchanged=1 << 20, delivered=4 << 20)
 #: Seconds until a barrier stage must have begun; and how often it may fail, since Spark does not try again.
@@ -145,7 +143,8 @@ class Rounds:
                 return None
             if not again:
                 raise
-            self._warn("the parallel rounds of batch %d run again: %s", job.batch, _reason(error))
+            text = "the parallel rounds of batch %d run again: %s"
+            self.context.tell(logging.WARNING, text, job.batch, _reason(error))
             until = time.monotonic() + REPLACED
             while slots(session) < job.tasks and time.monotonic() < until:
                 time.sleep(0.1)
@@ -159,13 +158,8 @@ class Rounds:
 
     def _stop_parallel(self, reason: str) -> None:
         self.parallel = False
-        self._warn(
-            "from now on large exchanges are micro-batches, because parallel tasks cannot run: %s", reason
-        )
-
-    def _warn(self, text: str, *args: object) -> None:
-        extra = {"flow": self.context.name, "run": self.context.run}
-        _log.warning(f"%s: {text}", self.context.name, *args, extra={"context": extra})
+        text = "from now on large exchanges are micro-batches, because parallel tasks cannot run: %s"
+        self.context.tell(logging.WARNING, text, reason)
 
 
 def _reason(error: Exception) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,6 +29,8 @@ from timely_spark.runtime.query.peers import PeerLost
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.worker import ROWS, pack
+
+_log = logging.getLogger(__name__)
 
 #: `timely_spark.worker.ROWS`, as Spark's DDL.
 ROWS_DDL = "worker int, kind string, meta string, payload binary"
@@ -120,6 +123,11 @@ class RunContext:
         if not seq:  # an empty part reports its epoch, too: an epoch without rows still completes
             empty = self.plan.source(source).stage.outputs[0].empty_table()
             yield from self.labelled(pack(self.plan, source, empty, shard, epoch=epoch)).to_batches()
+
+    def tell(self, level: int, text: str, *args: object, **more: object) -> None:
+        """Log a message of the flow; `more` is for logs with fields."""
+        extra = {"flow": self.name, "run": self.run, **more}
+        _log.log(level, f"%s: {text}", self.name, *args, extra={"context": extra})
 
     @contextmanager
     def task(self) -> Iterator[None]:

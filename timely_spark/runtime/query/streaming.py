@@ -60,7 +60,7 @@ def build(
     def packed(name: str) -> DataFrame:
         source = dataframes[name]
         if not isinstance(source, FileSource):
-            return numbered(source).mapInArrow(_packer(context, name), ROWS_DDL)
+            return numbered(source).mapInArrow(partial(_pack, context, name), ROWS_DDL)
         read = needed(context.plan, name)
         source = replace(
             source, columns=read.columns, condition=read.condition, tasks=cores(session) or _TASKS
@@ -76,19 +76,14 @@ def build(
     return grouped.applyInPandasWithState(_operator(context), ROWS_DDL, STATE_DDL, "append", "NoTimeout")
 
 
-def _packer(
-    context: RunContext, source: str
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def pack_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
+def _pack(context: RunContext, source: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    from pyspark import TaskContext
 
-        task = TaskContext.get()
-        shard = task.partitionId() if task is not None else 0
-        with context.task():
-            names = context.plan.source(source).stage.outputs[0].names
-            yield from context.pack(source, (batch.rename_columns(names) for batch in batches), shard)
-
-    return pack_partition
+    task = TaskContext.get()
+    shard = task.partitionId() if task is not None else 0
+    with context.task():
+        names = context.plan.source(source).stage.outputs[0].names
+        yield from context.pack(source, (batch.rename_columns(names) for batch in batches), shard)
 
 
 def _operator(
@@ -117,7 +112,7 @@ def _work(
     own = restored(context, worker, reference)
     try:
         with live(context.log, batch, f"worker-{worker}") as progress:
-            own.iterations.watch = partial(progress.worker, own)
+            own.iterations.watch = partial(progress.round, None, own)
             if context.record is None:
                 out = own.step(batch, rows, header)
             else:

@@ -31,14 +31,7 @@ SMALL = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The folder of a published collection.
-
-    >>> import tempfile
-    >>> published = Published(Files(tempfile.mkdtemp()), lease=600.0, diff="diff")
-    >>> published.hold("me", 7)
-    >>> published.holds()
-    {'me': 7}
-    """
+    """The folder of a published collection."""
 
     files: Files
     #: Seconds after which a reader that gives no sign of life is gone.
