@@ -44,7 +44,7 @@ from benchmarks import harness
 from benchmarks.harness import BASELINE, Report, median, slope, timed
 from benchmarks.loops import as_flow, barriers, vector
 from timely_spark import testing
-from timely_spark.coordinator import OUTPUTS, Bound, Coordinator, Share, run_local_rounds, whole
+from timely_spark.coordinator import OUTPUTS, Bound, Coordinator, Share, merged_snapshot, run_local_rounds
 from timely_spark.runtime.query import rounds
 from timely_spark.runtime.query.peers import Peers
 from timely_spark.testing import Simulation
@@ -230,7 +230,9 @@ class Cluster(Simulation):
             turns.gates[0].release()
             for thread in threads:
                 thread.join()
-        self.coordinator = Coordinator.decode(self.plan, whole([ended[rank][0] for rank in sorted(ended)]))
+        self.coordinator = Coordinator.decode(
+            self.plan, merged_snapshot([ended[rank][0] for rank in sorted(ended)])
+        )
         results = [ended[rank][1] for rank in sorted(ended)]
         outputs, released = self.result.outputs, self.result.released
         self.result = replace(

@@ -147,24 +147,24 @@ def explain_row(
         refuse(flow, what="flow", expected="a Dataflow", hint="give the flow that has the output.")
     plan: Plan = flow if isinstance(flow, Plan) else flow.compile()
     outputs = {node.name: node for node in plan.nodes if node.stage.kind is Kind.OUTPUT}
-    asked = _Asked(plan, find(outputs, output, kind="output", flow=plan.name), diff)
-    wanted = asked.wanted(row)
+    question = _Question(plan, find(outputs, output, kind="output", flow=plan.name), diff)
+    wanted = question.wanted(row)
     for name in inputs:
         plan.source(name)
     of = {name: _up_to(plan, name, inputs.get(name, ()), at) for name in plan.sources}
     given = {name: _accumulated(plan, name, epochs) for name, epochs in of.items()}
-    here = asked.has(given, wanted)
-    if here != asked.has_by_epochs(of, wanted):
+    here = question.has(given, wanted)
+    if here != question.has_by_epochs(of, wanted):
         msg = f"{wanted} in {output!r} depends on the epochs in which records come"
         hint = "rows are explained that depend on the accumulated inputs alone, as those of collections do."
         raise TimelyError(msg, where=caller(), hint=hint)
     items = [(name, i) for name, table in given.items() for i in range(table.num_rows)]
     if here:
-        found = _only(given, smallest(items, lambda some: asked.has(_only(given, some), wanted)))
-        steps = asked.steps(found)
+        found = _only(given, smallest(items, lambda some: question.has(_only(given, some), wanted)))
+        steps = question.steps(found)
     else:
-        found = _only(given, _blockers(items, lambda rest: asked.has(_only(given, rest), wanted)))
-        steps = asked.steps(given, wanted)
+        found = _only(given, _blockers(items, lambda rest: question.has(_only(given, rest), wanted)))
+        steps = question.steps(given, wanted)
     return Explanation(output=output, row=wanted, at=at, here=here, inputs=found, steps=steps)
 
 
@@ -265,13 +265,13 @@ def _text(record: Mapping[str, Any]) -> str:
 
 # -- runs ----------------------------------------------------------------------------------------------------
 
-_Seen = dict[Stage, list[tuple[Any, pa.Table]]]
+_Sent = dict[Stage, list[tuple[Any, pa.Table]]]
 #: Rounds of one run; a loop may not end on a part of the inputs.
 _ROUNDS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Question:
     """The output that is asked about."""
 
     plan: Plan
@@ -318,7 +318,7 @@ class _Asked:
         self, given: Mapping[str, pa.Table], agreeing: Mapping[str, Any] | None = None
     ) -> list[StepRecords]:
         """What the steps on the way to the output send; or what agrees with a row in the columns of both."""
-        seen: _Seen = {}
+        seen: _Sent = {}
         self._run([given], seen)
         found = []
         for stage in sorted(seen, key=self.plan.stages.index):
@@ -329,14 +329,14 @@ class _Asked:
                 found.append(StepRecords(step=stage.name, where=str(stage.where), records=records))
         return found
 
-    def _run(self, epochs: Sequence[Mapping[str, pa.Table]], seen: _Seen | None = None) -> pa.Table:
+    def _run(self, epochs: Sequence[Mapping[str, pa.Table]], seen: _Sent | None = None) -> pa.Table:
         """The output's records of all epochs, if records come so."""
         plan = self.plan
         workers = [Worker(plan, None, index) for index in range(plan.workers)]
         if seen is not None:
             way = _Way.to(plan, self.node, seen)
             for worker in workers:
-                worker.context = _Watched(worker, way)
+                worker.context = _Recording(worker, way)
             for name, table in epochs[0].items():
                 for index in plan.source(name).entries:
                     way.through(plan.channels[index], plan.times.epoch(0), table)
@@ -378,14 +378,14 @@ def _packed(plan: Plan, given: Mapping[str, pa.Table] | None, epoch: int) -> Ite
 class _Way:
     """The steps on the way to an output, and what they sent."""
 
-    seen: _Seen
+    seen: _Sent
     #: the locations from which the output is reached
     ahead: set[int]
     #: by channel, the per-batch stages that no earlier channel applies to the same records
     first: Mapping[int, set[Stage]]
 
     @classmethod
-    def to(cls, plan: Plan, output: Node, seen: _Seen) -> _Way:
+    def to(cls, plan: Plan, output: Node, seen: _Sent) -> _Way:
         """The way to an output."""
         ahead = {*plan.reach.summaries(output.arrives), output.arrives}
         paths, first = set[tuple[int, ...]](), dict[int, set[Stage]]()
@@ -410,7 +410,7 @@ class _Way:
                 self.sent(stage, time, batch)
 
 
-class _Watched(CallContext):
+class _Recording(CallContext):
     """Keeps what each step sends, if it is on the way to an output."""
 
     def __init__(self, worker: Worker, way: _Way) -> None:

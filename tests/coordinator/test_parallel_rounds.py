@@ -18,9 +18,9 @@ from timely_spark.coordinator import (
     Coordinator,
     RoundResult,
     Share,
+    merged_snapshot,
     run_local_rounds,
     run_workers,
-    whole,
 )
 from timely_spark.coordinator.accumulated import Accumulated
 from timely_spark.errors import VertexError
@@ -139,7 +139,7 @@ def test_parallel_rounds_equal_local_rounds(edges: Edges, workers: int, processe
     alone, changed = run_local_rounds(coordinator, result, states, bound)
 
     merged = dict[int, bytes]()
-    assert whole([share[0].encode() for share in shares]) == coordinator.encode()  # type: ignore[index]
+    assert merged_snapshot([share[0].encode() for share in shares]) == coordinator.encode()  # type: ignore[index]
     for own, last, states_of_share in shares:  # type: ignore[misc] # none has failed
         of_workers = {"pending": [], "left": [], "elsewhere": []}
         known, all_known = own.encode() | of_workers, coordinator.encode() | of_workers
@@ -161,7 +161,7 @@ def test_late_records_of_all_processes_are_counted() -> None:
 
     assert list(alone.late.values()) == [20]
     assert [share[1].late for share in shares] == [alone.late] * 2  # type: ignore[index]
-    assert whole([share[0].encode() for share in shares]) == coordinator.encode()  # type: ignore[index]
+    assert merged_snapshot([share[0].encode() for share in shares]) == coordinator.encode()  # type: ignore[index]
 
 
 def test_hot_keys_of_all_processes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
-from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share, run_local_rounds, whole
+from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share, merged_snapshot, run_local_rounds
 from timely_spark.coordinator.local_rounds import run_workers
 from timely_spark.state.keys import from_bytes
 from timely_spark.worker import Budget, notify, pack, pack_input, step, wire
@@ -429,7 +429,7 @@ class Model:
         snapshots = [json.loads(process.after.coordinator) for process in processes]
         own = {"pending": None, "left": None, "elsewhere": None}
         hold("all processes know the same", holds=len({str(one | own) for one in snapshots}) == 1)
-        coordinator = Coordinator.decode(self.plan, whole(snapshots))
+        coordinator = Coordinator.decode(self.plan, merged_snapshot(snapshots))
         rows, outputs, states = [], [], list(processes[0].after.states)
         for rank, process in enumerate(processes):
             _, kept = process.after.decoded(self.plan)

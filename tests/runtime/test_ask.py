@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from timely_spark.errors import BadArgument, SchemaError, TimelyError
 from timely_spark.graph.schema import as_table
-from timely_spark.runtime.handle.ask import Answer, Asked, how_old
+from timely_spark.runtime.handle.ask import Answer, Indexes, how_old
 from timely_spark.runtime.handle.inputs import InputHandle
 from timely_spark.runtime.storage.log import RoundLog
 
@@ -30,7 +30,7 @@ class Outputs:
         self.changes = {"ages": ages, "towns": towns}
         self.schemas = {"ages": AGES, "towns": TOWNS}
         self.done = {"ages": -1, "towns": -1}
-        self.asked = Asked(self.schemas, self.complete, self.released)
+        self.asked = Indexes(self.schemas, self.complete, self.released)
         self.read = 0
 
     def complete(self, names: Sequence[str]) -> int:

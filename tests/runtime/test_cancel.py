@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from timely_spark.runtime.errors import LostOwnership
-from timely_spark.runtime.storage.cancel import ask, due
+from timely_spark.runtime.storage.cancel import due, request
 from timely_spark.runtime.storage.log import RoundLog
 
 
@@ -18,26 +18,26 @@ def log(tmp_path: Path) -> RoundLog:
 
 def test_a_cancel_takes_effect_in_one_batch_also_when_it_runs_again(log: RoundLog) -> None:
     assert due(log, 3, kept_from=0) == []
-    ask(log, 2)
-    ask(log, 5)
+    request(log, 2)
+    request(log, 5)
     assert due(log, 4, kept_from=0) == [2, 5]
     assert due(log, 4, kept_from=0) == [2, 5]
-    ask(log, 6)
+    request(log, 6)
     assert due(log, 5, kept_from=0) == [6]
     again = RoundLog(log.checkpoint).claim({"run": "second"})
     assert [due(again, batch, kept_from=0) for batch in (3, 4, 5, 6)] == [[], [2, 5], [6], []]
 
 
 def test_a_request_goes_when_no_batch_can_run_again_that_had_it(log: RoundLog) -> None:
-    ask(log, 2)
+    request(log, 2)
     assert due(log, 4, kept_from=0) == [2]
-    ask(log, 7)
+    request(log, 7)
     assert due(log, 9, kept_from=5) == [7]
     assert log.files.numbers("cancels") == [1]
 
 
 def test_who_has_lost_the_checkpoint_takes_no_request(log: RoundLog) -> None:
-    ask(log, 2)
+    request(log, 2)
     other = RoundLog(log.checkpoint).claim({"run": "second"})
     with pytest.raises(LostOwnership):
         due(log, 4, kept_from=0)

@@ -5,7 +5,7 @@ The coordinator tracks progress, writes the next round's header, and releases co
 
 from __future__ import annotations
 
-from timely_spark.coordinator.coordinator import Coordinator, whole
+from timely_spark.coordinator.coordinator import Coordinator, merged_snapshot
 from timely_spark.coordinator.local_rounds import Bound, Share, run_local_rounds, run_workers
 from timely_spark.coordinator.round_result import OUTPUTS, RoundResult
 
@@ -15,7 +15,7 @@ __all__ = [
     "Coordinator",
     "RoundResult",
     "Share",
+    "merged_snapshot",
     "run_local_rounds",
     "run_workers",
-    "whole",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,9 +14,6 @@ from timely_spark.worker.convergence import Convergence
 from timely_spark.worker.hot_keys import Load
 from timely_spark.worker.loops import LoopCounts
 from timely_spark.worker.wire import Item, Output, Report, RowKind
-
-if TYPE_CHECKING:
-    from typing import Self
 
 #: (location or vertex, time, number)
 Change = tuple[int, Any, int]
@@ -46,7 +43,7 @@ class Accumulated(Item):
     stats: dict[str, int]
 
     @classmethod
-    def of(cls, rows: pa.Table) -> Self:
+    def of(cls, rows: pa.Table) -> Accumulated:
         """What the reports and outputs among the rows add up to."""
         reports = wire.read(rows, Report)
         stats, late, reached, fed = Counter[str](), Counter[str](), dict[str, int](), Convergence()
@@ -75,7 +72,7 @@ class Accumulated(Item):
         )
 
     @classmethod
-    def _of(cls, values: dict[str, Any]) -> Self:
+    def _of(cls, values: dict[str, Any]) -> Accumulated:
         loops = [(worker, LoopCounts(**counts)) for worker, counts in values["loops"]]
         return cls(**values | {"loops": loops, "loads": [Load(**load) for load in values["loads"]]})
 

@@ -124,10 +124,10 @@ class Coordinator:
         self._arrived: set[int] = set()
 
     def host(self, hosts: Callable[[int], bool]) -> None:
-        """Know one by one only the workers of this process, which `hosts` tells, and the others as a sum.
+        """From now on keep the workers of this process, by `hosts`, one by one, and all others as one sum.
 
-        From now on `apply_round` takes one `Accumulated` of each other process, in place of reports. `whole`
-        makes one snapshot of those of all processes.
+        `apply_round` then takes one `Accumulated` of each other process, in place of reports.
+        `merged_snapshot` makes one snapshot of those of all processes.
         """
         pending, unfinished, elsewhere = self.pending, self.unfinished, self.unfinished_elsewhere
         self._forget_workers()
@@ -487,7 +487,7 @@ class Coordinator:
         return self
 
 
-def whole(snapshots: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def merged_snapshot(snapshots: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The snapshot of all workers' coordinator, from those of the processes that `host` a part each."""
     every = zip(*(snapshot["pending"] for snapshot in snapshots), strict=True)
     return {

@@ -1,4 +1,4 @@
-"""`Asked`: answers questions about captured collections at a complete epoch (Naiad section 6.4)."""
+"""`Indexes`: answers questions about captured collections at a complete epoch (Naiad section 6.4)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Answer:
 
 
 @dataclass
-class _Indexed:
+class _Index:
     """A collection's changes, indexed by key, of all epochs that may still be asked for."""
 
     changes: Arrangement
@@ -103,7 +103,7 @@ def _present(which: Indices, changes: pa.Table, epoch: int) -> tuple[Indices, pa
 
 
 @dataclass
-class Asked:
+class Indexes:
     """The collections that were asked about, indexed by the keys of the questions; safe to use from threads.
 
     An index reads the captured changes once, at the first question with its keys, and from then on only what
@@ -116,7 +116,7 @@ class Asked:
     #: The newest epoch that is complete at all of some outputs; -1: none is. It does not fall.
     complete: Callable[[Sequence[str]], int]
     released: Released
-    _indexes: dict[tuple[str, tuple[str, ...], str], _Indexed] = field(default_factory=dict)
+    _indexes: dict[tuple[str, tuple[str, ...], str], _Index] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def answer(self, names: Sequence[str], question: Any, keys: Sequence[str] | None, *, diff: str) -> Answer:
@@ -127,7 +127,7 @@ class Asked:
             for name in names:
                 schema = self._records(name, diff)
                 on = () if table is None else _shared(name, table.schema, schema)
-                index = self._indexes.setdefault((name, on, diff), _Indexed(Arrangement(on or schema.names)))
+                index = self._indexes.setdefault((name, on, diff), _Index(Arrangement(on or schema.names)))
                 index.read(self.released(name, index.last), diff, since)
                 if table is None:
                     table = index.everything(epoch, schema)

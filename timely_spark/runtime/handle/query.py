@@ -19,21 +19,20 @@ from timely_spark.captured import Captured
 from timely_spark.errors import TimelyError, with_hint
 from timely_spark.graph import caller, find
 from timely_spark.runtime.errors import EpochClosed, LostOwnership, NotComplete, QueryEnded, QueryFailed
-from timely_spark.runtime.handle.ask import Answer, Asked, how_old
+from timely_spark.runtime.handle.ask import Answer, Indexes, how_old
 from timely_spark.runtime.handle.inputs import InputHandle
 from timely_spark.runtime.handle.reasons import Reasons
 from timely_spark.runtime.handle.sent import Sent
 from timely_spark.runtime.handle.watch import BEAT, Completed, Progress, Watch, only_the_wait
 from timely_spark.runtime.query.rest import at_rest
 from timely_spark.runtime.query.run_context import RunContext
-from timely_spark.runtime.storage.cancel import ask
+from timely_spark.runtime.storage.cancel import request
 from timely_spark.runtime.storage.entries import Journal, close_source
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.times import Antichain, as_epoch
 from timely_spark.worker.columns import by_column
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
     from pyspark.sql import SparkSession
@@ -150,7 +149,7 @@ class Query(Reasons):
         self._query, self._context, self._watch, self._lock = query, context, Watch(context), lock
         self._inputs = {journal.name: (handle, journal) for handle, journal in inputs}
         self._sent = Sent(context.plan, self._watch, [journal for _, journal in inputs])
-        self._asked = Asked(self._watch.schemas(), self._watch.complete, self._watch.released)
+        self._indexes = Indexes(self._watch.schemas(), self._watch.complete, self._watch.released)
         #: The session that runs the query.
         self.session = session
         self._started_after = self._watch.newest().batch
@@ -202,14 +201,17 @@ class Query(Reasons):
     @property
     def recent_progress(self) -> list[Progress]:
         """Recent rounds, oldest first."""
-        durations = {
-            p["batchId"]: p["durationMs"].get("triggerExecution") for p in self._query.recentProgress
-        }
+        durations = self._durations()
         newest = self._watch.newest().batch
         if newest >= 0:  # a manifest is written before Spark's own progress
             durations.setdefault(newest, None)
         rounds = (self._watch.progress(batch, durations[batch]) for batch in sorted(durations))
         return [progress for progress in rounds if progress is not None]
+
+    def _durations(self) -> dict[int, int | None]:
+        """The milliseconds of recent micro-batches, by Spark's own progress."""
+        recent = self._query.recentProgress
+        return {each["batchId"]: each["durationMs"].get("triggerExecution") for each in recent}
 
     def await_termination(self, timeout: float | None = None) -> bool | None:
         """Wait until the query ends; with a timeout in seconds, returns whether it has ended.
@@ -377,7 +379,7 @@ class Query(Reasons):
             TimelyError: the query failed.
         """
         names = [name] if isinstance(name, str) else list(name)
-        outputs = self._asked.schemas
+        outputs = self._indexes.schemas
         for each in names:
             find(outputs, each, kind="captured output", flow=self._context.name)
         age = how_old(fresh=fresh, within=within)
@@ -386,7 +388,7 @@ class Query(Reasons):
             if not self._wait(lambda: covers(complete()), timeout):
                 raise NotComplete.at(names, complete(), timeout, where=caller())
         columns = (keys,) if isinstance(keys, str) else keys
-        return self._asked.answer(names, question, columns, diff=diff)
+        return self._indexes.answer(names, question, columns, diff=diff)
 
     def wait_for(self, target: Any = None, *, epoch: int | None = None, timeout: float | None = None) -> bool:
         """Wait until an epoch is complete at a probe or output.
@@ -450,7 +452,7 @@ class Query(Reasons):
         """
         epoch = as_epoch(epoch, "cancel", caller())
         self._check_kept("cancel()")
-        ask(self._context.log, epoch)
+        request(self._context.log, epoch)
 
     def close(self, source: str) -> None:
         """Close an input, which completes its last epoch. Closing again does nothing.
@@ -507,8 +509,7 @@ class Query(Reasons):
         while running:
             running = self.is_active
             # Spark's own progress, with the durations, is written after the manifest
-            for progress in self._query.recentProgress:
-                durations[progress["batchId"]] = progress["durationMs"].get("triggerExecution")
+            durations |= self._durations()
             newest = self._watch.newest().batch
             while batch < newest and (batch + 1 in durations or not running):
                 batch += 1
@@ -540,9 +541,7 @@ class Query(Reasons):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

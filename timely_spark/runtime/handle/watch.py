@@ -94,7 +94,7 @@ def only_the_wait() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Last:
+class _Retained:
     """The contents of a log that may be deleted."""
 
     manifests: Mapping[int, Manifest | None]
@@ -109,7 +109,7 @@ class Watch:
         self.context, self.log = context, context.log
         self._newest: Manifest | None = None
         #: After `close`, the contents of the log.
-        self._last: _Last | None = None
+        self._last: _Retained | None = None
         #: Held while the log is read, so that the log is not deleted meanwhile.
         self._reading = threading.RLock()
 
@@ -119,8 +119,8 @@ class Watch:
             if self._last is None:
                 newest = self.newest().batch
                 manifests = {batch: self.log.read(batch) for batch in range(max(0, newest - 100), newest + 1)}
-                captured = {name: self.captured(name) for name in self._captured_names()}
-                self._last = _Last(manifests, captured, self.taken())
+                captured = {name: self.captured(name) for name in self._schemas("capture", "memory")}
+                self._last = _Retained(manifests, captured, self.taken())
 
     def newest(self) -> Manifest:
         """The newest manifest."""
@@ -223,8 +223,8 @@ class Watch:
 
     def captured(self, name: str) -> Captured:
         """The deliveries of a captured output."""
-        plan = self.context.plan
-        find(dict.fromkeys(self._captured_names()), name, kind="captured output", flow=plan.name)
+        flow = self.context.plan.name
+        schema = find(self._schemas("capture", "memory"), name, kind="captured output", flow=flow)
         with self._reading:
             if self._last is not None:
                 return self._last.captured[name]
@@ -235,15 +235,15 @@ class Watch:
                 for epoch in epochs:
                     part = table.filter(pc.equal(table.column(0), epoch)).remove_column(0)
                     parts.setdefault(epoch, []).append(part)
-        template: Any = plan.by_name[name].template
-        return Captured(template.schema, {epoch: pa.concat_tables(parts[epoch]) for epoch in sorted(parts)})
+        return Captured(schema, {epoch: pa.concat_tables(parts[epoch]) for epoch in sorted(parts)})
 
     def schemas(self) -> dict[str, pa.Schema]:
         """The schemas of the outputs of `capture`."""
+        return self._schemas("capture")
+
+    def _schemas(self, *kinds: str) -> dict[str, pa.Schema]:
         nodes: Any = self.context.plan.nodes
-        return {
-            node.name: node.template.schema for node in nodes if node.stage.parameters.get("to") == "capture"
-        }
+        return {node.name: node.template.schema for node in nodes if node.stage.parameters.get("to") in kinds}
 
     def complete(self, names: Sequence[str]) -> int:
         """The newest epoch that is complete at all of some outputs; -1: none is."""
@@ -261,10 +261,6 @@ class Watch:
             for epoch, table in Deliveries(self.context.checkpoint, name).read(last, after=after):
                 if last is not None and epoch <= last:
                     yield epoch, table.remove_column(0)
-
-    def _captured_names(self) -> list[str]:
-        nodes = self.context.plan.nodes
-        return [node.name for node in nodes if node.stage.parameters.get("to") in {"capture", "memory"}]
 
     def until(self, reached: Callable[[], bool], alive: Callable[[], bool], timeout: float | None) -> bool:
         """Wait for a condition on the log; False after the timeout, or if the query has ended without it."""

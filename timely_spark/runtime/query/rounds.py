@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from timely_spark.coordinator import OUTPUTS, Bound, Coordinator, RoundResult, Share, run_local_rounds, whole
-from timely_spark.coordinator.round_result import as_outputs
+from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share, merged_snapshot, run_local_rounds
+from timely_spark.coordinator.round_result import OUTPUTS, as_outputs
 from timely_spark.errors import VertexError
 from timely_spark.runtime.query.live import live
 from timely_spark.runtime.query.peers import Address, PeerLost, Peers, PeersUnreachable
@@ -50,7 +50,7 @@ REPLACED = 10.0
 class TaskResult(Item):
     """The result of a task's rounds, without rows: the encoded coordinator and `RoundResult`.
 
-    Of all tasks but the first, what `whole` needs of the coordinator.
+    Of all tasks but the first, what `merged_snapshot` needs of the coordinator.
     """
 
     kind = RowKind.RESULT
@@ -364,5 +364,5 @@ def _decoded(job: _Job, answer: pa.Table) -> tuple[Coordinator, RoundResult]:
     results = [item for _, item in sorted(wire.read(answer, TaskResult), key=itemgetter(0))]
     rows, outputs = wire.only(answer, Message, Header), as_outputs(answer)
     result = RoundResult.decode(results[0].result, rows=rows, outputs=outputs)
-    snapshot = whole([each.coordinator for each in results])
+    snapshot = merged_snapshot([each.coordinator for each in results])
     return Coordinator.decode(job.context.plan, snapshot), result

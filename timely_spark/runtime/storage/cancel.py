@@ -11,12 +11,12 @@ import itertools
 from timely_spark.runtime.storage.log import RoundLog
 
 
-def ask(log: RoundLog, epoch: int) -> None:
+def request(log: RoundLog, epoch: int) -> None:
     """Request to cancel an epoch; durable when this returns."""
     for number in itertools.count(max(log.files.numbers("cancels"), default=-1) + 1):
         try:
-            request = {"epoch": epoch, "batch": None}
-            log.files.write_json(f"cancels/{number}.json", request, durable=True, new=True)
+            content = {"epoch": epoch, "batch": None}
+            log.files.write_json(f"cancels/{number}.json", content, durable=True, new=True)
         except FileExistsError:  # another request at the same moment
             continue
         return
@@ -27,14 +27,14 @@ def due(log: RoundLog, batch: int, kept_from: int) -> list[int]:
     epochs = []
     for number in log.files.numbers("cancels"):
         name = f"cancels/{number}.json"
-        if (request := log.files.json(name)) is None:
+        if (content := log.files.json(name)) is None:
             continue
-        if request["batch"] is None:
+        if content["batch"] is None:
             log.check_owner()
-            request["batch"] = batch
-            log.files.write_json(name, request, durable=True)
-        if request["batch"] == batch:
-            epochs.append(int(request["epoch"]))
-        elif request["batch"] < kept_from:
+            content["batch"] = batch
+            log.files.write_json(name, content, durable=True)
+        if content["batch"] == batch:
+            epochs.append(int(content["epoch"]))
+        elif content["batch"] < kept_from:
             log.files.remove(name)
     return epochs
