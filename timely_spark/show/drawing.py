@@ -145,17 +145,14 @@ def _arrow(plan: Plan, edge: Edge, layout: Layout, *, free: bool) -> Iterator[st
     costs = exchange is not None and not free
     color, width = (_EXCHANGE, 2.5) if costs else (_LOOP, 1.5) if returns else (_FAINT, 1.2)
     dash = ' stroke-dasharray="5 4"' if returns else ""
-    path = _straight(points) if returns else _curved(points)
+    straight = "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    path = straight if returns else _curved(points)
     yield f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{width}"{dash}/>'
     x, y = points[-1]
     yield f'<path d="M{x:.1f} {y:.1f} l-4 -7 h8 z" fill="{color}"/>'
     if exchange is not None:
         label = escaped(_short(f"{way_of(exchange)}{', free' * free}"))
         yield f'<text x="{x + 6:.1f}" y="{y - 5:.1f}" font-size="9" fill="{color}">{label}</text>'
-
-
-def _straight(points: list[Point]) -> str:
-    return "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
 
 
 def _curved(points: list[Point]) -> str:

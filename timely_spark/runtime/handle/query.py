@@ -552,11 +552,6 @@ SPARK_NAMES = (
 )  # fmt: skip
 
 
-def _alias(owner: type, names: Sequence[str]) -> None:
-    for name in names:
-        camel = re.sub("_(.)", lambda found: found[1].upper(), name)
-        if camel != name:
-            setattr(owner, camel, owner.__dict__[name])
-
-
-_alias(Query, SPARK_NAMES)
+for _name in SPARK_NAMES:
+    if (_camel := re.sub("_(.)", lambda found: found[1].upper(), _name)) != _name:
+        setattr(Query, _camel, Query.__dict__[_name])

@@ -97,10 +97,12 @@ class Rounds:
         small, attempt = replace(SMALL, rounds=bound.rounds), 1
         while bound.allows(result) and (read := self._read(states)) <= bound.states:
             start = replace(result, outputs=OUTPUTS.empty_table(), released=[])
-            job = _Job(self.context, coordinator.batch, start, small, _references(states))
+            references = {worker: state.reference for worker, state in states.by_worker.items()}
+            job = _Job(self.context, coordinator.batch, start, small, references)
             large = not (small.allows(result) and read <= small.states)
             if large:
-                job = replace(job, bound=bound, tasks=self._tasks(session))
+                tasks = min(self.context.plan.workers, slots(session)) if self.parallel else 1
+                job = replace(job, bound=bound, tasks=max(1, tasks))
             if not large and on_one_machine(session):
                 last, rows = _run(job, coordinator, Share())
             else:
@@ -123,9 +125,6 @@ class Rounds:
     def _read(self, states: States) -> int:
         mapped = self.context.blobs.files.local
         return sum(state.read(mapped=mapped) for state in states.by_worker.values())
-
-    def _tasks(self, session: SparkSession) -> int:
-        return max(1, min(self.context.plan.workers, slots(session))) if self.parallel else 1
 
     def _on_spark(self, session: SparkSession, job: _Job, *, again: bool) -> pa.Table | None:
         """The rows that the job's tasks return; None: they have run no round, and are to be run again."""
@@ -203,10 +202,6 @@ def _described(session: SparkSession, text: str) -> Iterator[None]:
     finally:
         with suppress(Exception):
             spark.setJobDescription(before)  # type: ignore[arg-type] # null removes it
-
-
-def _references(states: States) -> dict[int, bytes]:
-    return {worker: state.reference for worker, state in states.by_worker.items()}
 
 
 @dataclass(frozen=True, slots=True)

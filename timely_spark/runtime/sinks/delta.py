@@ -76,7 +76,7 @@ class DeltaSink(Sink):
                 "timely_spark.configure(SparkSession.builder, delta=True), and install timely-spark[delta]."
             )
             raise OutputMismatch(msg, hint=hint)
-        mapping = _mapping(output.schema)
+        mapping = _BY_NAME if any(map(_ODD.search, every_name(output.schema))) else {}
         if not self._exists(session):
             self._make(session, schema, {_OWNER: identity, **mapping})
         table = self._table(session)
@@ -212,11 +212,6 @@ class DeltaSink(Sink):
     def _set(self, session: SparkSession, properties: Mapping[str, str]) -> None:
         listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
         session.sql(f"ALTER TABLE {self._sql} SET TBLPROPERTIES ({listed})")
-
-
-def _mapping(schema: pa.Schema) -> Mapping[str, str]:
-    """The table property that Delta needs for the column names of a schema, if any."""
-    return _BY_NAME if any(map(_ODD.search, every_name(schema))) else {}
 
 
 def _s(column: str) -> str:
