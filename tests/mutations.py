@@ -757,7 +757,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ["tests/laws/test_crashes.py", "timely_spark/testing.py", "tests/test_counts.py"],
         [
             ("if before != now:", "if False:"),
-            ("if stands is None or at is None or at < stands:", "if stands is None or at is None:"),
+            ("if current is None or at is None or at < current:", "if current is None or at is None:"),
             ("self.redelivered += 1", "pass"),
         ],
     ),

@@ -392,7 +392,7 @@ def gone_on(old: Simulation, flow: ts.Dataflow, workers: int) -> Simulation:
     new = Simulation(flow, workers=workers)
     new.coordinator, new.result, new.batch = made.coordinator, made.result, old.batch
     new.states = [worker.checkpoint("moved") for worker in made.workers]
-    new.waiting, new._stands = [made.result.rows], dict(made.coordinator.inputs)
+    new.waiting, new._input_epochs = [made.result.rows], dict(made.coordinator.inputs)
     new._parts.update({key: [*parts] for key, parts in old._parts.items() if key[0] in new.captured})
     return new
 

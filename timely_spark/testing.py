@@ -192,7 +192,7 @@ class Simulation:
         self._parts: dict[tuple[str, int], list[pa.Table]] = defaultdict(list)
         self._input: list[pa.Table] = []
         self._cancel: list[int] = []
-        self._stands: dict[str, int | None] = dict.fromkeys(self.plan.sources, 0)
+        self._input_epochs: dict[str, int | None] = dict.fromkeys(self.plan.sources, 0)
         self._seq, self.folders = 0, SimulatedFolders(flow, self.plan)
 
     # -- input -----------------------------------------------------------------------------------------------
@@ -212,13 +212,13 @@ class Simulation:
 
     def advance_to(self, name: str, epoch: int) -> None:
         """Close the epochs before `epoch` of an input with manual epochs."""
-        self._stands[name] = epoch = self._open(name, as_epoch(epoch, f"input {name!r}", caller()))
+        self._input_epochs[name] = epoch = self._open(name, as_epoch(epoch, f"input {name!r}", caller()))
         self._call(name, "advance", epoch)
 
     def close(self, name: str) -> None:
         """Close an input. Closing it again does nothing."""
-        stands, self._stands[name] = self._stands[self.plan.source(name).name], None
-        if stands is not None:
+        current, self._input_epochs[name] = self._input_epochs[self.plan.source(name).name], None
+        if current is not None:
             self._call(name, "close")
 
     def _call(self, name: str, kind: Any, epoch: int | None = None, table: pa.Table | None = None) -> None:
@@ -232,10 +232,10 @@ class Simulation:
 
     def _open(self, name: str, epoch: int | None = None) -> int:
         """The epoch, by default the input's current one, checked to be open."""
-        stands = self._stands[self.plan.source(name).name]
-        at = stands if epoch is None else as_epoch(epoch, f"input {name!r}", caller())
-        if stands is None or at is None or at < stands:
-            where = "is closed" if stands is None else f"stands at epoch {stands}, and {at} is closed"
+        current = self._input_epochs[self.plan.source(name).name]
+        at = current if epoch is None else as_epoch(epoch, f"input {name!r}", caller())
+        if current is None or at is None or at < current:
+            where = "is closed" if current is None else f"stands at epoch {current}, and {at} is closed"
             msg = f"input {name!r} {where}"
             raise TimelyError(msg, where=caller(), hint="send before advance_to() and close()")
         return at

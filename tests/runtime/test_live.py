@@ -56,7 +56,7 @@ def test_a_minute_of_rounds_writes_seldom_and_briefly(
 ) -> None:
     clock = Clock(monkeypatch, takes)
     result = Simulation(path(1)).coordinator.first()
-    progress = Live(Log(clock), batch=0, who="rounds")  # type: ignore[arg-type]
+    progress = Live(Log(clock), batch=0, process="rounds")  # type: ignore[arg-type]
 
     while clock.now < 60:
         progress.round(result, None)
@@ -68,7 +68,7 @@ def test_a_minute_of_rounds_writes_seldom_and_briefly(
 
 def test_a_short_batch_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    progress = Live(Log(clock), batch=0, who="rounds")  # type: ignore[arg-type]
+    progress = Live(Log(clock), batch=0, process="rounds")  # type: ignore[arg-type]
 
     clock.now = EVERY * 0.9
     progress.round(Simulation(path(1)).coordinator.first(), None)
@@ -80,7 +80,7 @@ def test_a_short_batch_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_error_while_writing_is_none_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     clock.fails = OSError("no space left on device")
-    progress = Live(Log(clock), batch=0, who="rounds")  # type: ignore[arg-type]
+    progress = Live(Log(clock), batch=0, process="rounds")  # type: ignore[arg-type]
 
     clock.now = 10
     progress.round(Simulation(path(1)).coordinator.first(), None)

@@ -36,7 +36,7 @@ class Accumulated(Item):
     left: int
     #: (sink, epoch) of the records for sinks
     outputs: list[tuple[str, int]]
-    #: by worker; the counts that do not tell workers apart are added up, and stand first
+    #: by worker; first, as worker -1, the sums of the counts that are not needed by worker
     loops: list[tuple[int, LoopCounts]]
     loads: list[Load]
     late: dict[str, int]
@@ -44,7 +44,7 @@ class Accumulated(Item):
 
     @classmethod
     def of(cls, rows: pa.Table) -> Accumulated:
-        """What the reports and outputs among the rows add up to."""
+        """The sum of the reports and outputs among the rows."""
         reports = wire.read(rows, Report)
         stats, late, reached, fed = Counter[str](), Counter[str](), dict[str, int](), Convergence()
         for _, report in reports:

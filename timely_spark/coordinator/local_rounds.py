@@ -86,7 +86,7 @@ class Share:
         return rows.filter(pa.array(rows.column("worker").to_numpy() % self.processes == self.rank))
 
     def exchange(self, rows: pa.Table) -> pa.Table:
-        """What this process gets of the rows that all processes wrote in a round, in schema `ROWS`.
+        """The rows that this process gets of those that all processes wrote in a round, in schema `ROWS`.
 
         Messages go to the process of their worker only, and failures to all. Outputs and reports stay, and
         the other processes get an `Accumulated`.

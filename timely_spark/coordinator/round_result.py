@@ -80,16 +80,10 @@ class RoundResult:
 
     def encode(self) -> dict[str, Any]:
         """The result as plain JSON, without rows, outputs, and refused rows."""
-        return {
-            "awake": self.awake,
+        plain = ("awake", "released", "frontier", "complete", "late", "cut_off", "stats")
+        return {name: getattr(self, name) for name in plain} | {
             "header": self.header.encode(),
-            "released": self.released,
-            "frontier": self.frontier,
-            "complete": self.complete,
-            "late": self.late,
-            "cut_off": self.cut_off,
             "notices": [asdict(notice) for notice in self.notices],
-            "stats": self.stats,
             "convergence": self.convergence.encode(),
         }
 

@@ -1,4 +1,4 @@
-"""What Python source files import, by the statements in them."""
+"""The imports of Python source files, by their import statements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parsed(source: bytes, file: str) -> ast.Module:
 
 
 def imported(tree: ast.AST, package: str, *, top_level: bool = False) -> Iterator[str]:
-    """What the import statements name: a module, or ``module:name`` for what is taken from one.
+    """The names in import statements: a module, or ``module:name`` for a name from a module.
 
     Args:
         tree: the file's.

@@ -39,7 +39,7 @@ def maintain(
         frame: a streaming DataFrame.
         algorithm: a function of a collection to a collection: any of `graphs`, or your own.
         table: a path, or catalog.schema.table.
-        checkpoint: where the query goes on after a stop.
+        checkpoint: the directory from which the query continues after a stop.
         diff: the integer column that says how many more times a record is there, -1: it is deleted. By
             default ``diff``, if the DataFrame has a column of that name; else all records are insertions.
         keys: columns that are unique in the result, by which the table is updated; by default all.

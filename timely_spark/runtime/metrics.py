@@ -22,7 +22,7 @@ _HINT = "pip install 'timely-spark[metrics]'."
 
 @dataclass(frozen=True, slots=True)
 class _Metric:
-    """What is measured: by the value of `label`, or under the empty text if it has none, a number."""
+    """A metric: a number for each value of `label`; without a label, one number under the empty text."""
 
     name: str
     label: str | None

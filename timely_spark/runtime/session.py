@@ -157,16 +157,16 @@ def _with_delta(builder: SparkSession.Builder, extra_packages: Sequence[str]) ->
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Keep what the starting JVM says of its jars to ourselves, unless it fails to start."""
+    """Hide the output of the starting JVM about its jars, unless it fails to start."""
     sys.stderr.flush()
     terminal = os.dup(2)
-    with tempfile.TemporaryFile() as said:
-        os.dup2(said.fileno(), 2)
+    with tempfile.TemporaryFile() as output:
+        os.dup2(output.fileno(), 2)
         try:
             yield
         except BaseException:
-            said.seek(0)
-            os.write(terminal, said.read())
+            output.seek(0)
+            os.write(terminal, output.read())
             raise
         finally:
             os.dup2(terminal, 2)

@@ -17,7 +17,7 @@ _BATCHES, _EPOCHS, _TIMES = 5, 8, 3
 
 
 class Watched(Protocol):
-    """What an overview asks of a query."""
+    """The part of a query that an overview reads."""
 
     @property
     def name(self) -> str | None: ...  # noqa: D102

@@ -69,12 +69,11 @@ class Reasons(Display):
         says what is found and what it costs. The query runs on.
 
         Args:
-            output: the name of an output.
-            row: a dict of some or all of the output's columns; or the values of all but the differences.
             inputs: for each input the name of a captured output that has its records, or the records. An
                 input that is left out is empty.
             at: a complete epoch; None: the last one that was captured.
-            diff: the column of differences in a collection's output.
+
+        The other arguments are those of `testing.explain_row`.
 
         **Columns:** a captured output has at least those of the input.
 

@@ -12,7 +12,7 @@ from timely_spark.runtime.storage.entries import Journal, Position
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What the input handles of a running flow have sent."""
+    """The entries that the input handles of a running flow have sent."""
 
     plan: Plan
     watch: Watch

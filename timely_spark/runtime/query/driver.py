@@ -76,7 +76,7 @@ class Driver:
         result = coordinator.apply_round(batch_id, rows, cancel=cancel, ended=ended)
         for name, refused in result.refused.items():
             stage = self.context.plan.source(name).stage
-            self.context.tell(logging.WARNING, "%s", refused.text(name, stage.where, stage.max_jump))
+            self.context.log_message(logging.WARNING, "%s", refused.text(name, stage.where, stage.max_jump))
         read = last.sent | files_of(result.rows)
         coordinator, result = self._rounds.run(session, coordinator, result, states, Bound(**before.bound))
         log.check_owner()
@@ -100,7 +100,7 @@ class Driver:
         return _BatchState(manifest, coordinator, States(states.by_worker), sent)
 
     def _describe(self, session: SparkSession, batch_id: int, before: Manifest | None) -> None:
-        """Describe the micro-batch's jobs in Spark's user interface; Spark describes the next ones anew."""
+        """Describe the micro-batch's jobs in Spark's user interface, until the next micro-batch."""
         text = f"{self.context.name}: batch {batch_id}"
         if before is not None:
             latest, open_ = (
@@ -164,13 +164,13 @@ class Driver:
             raise VertexError.from_exception(output.name, where, error, time=at) from error
 
     def _log_batch(self, manifest: Manifest, result: RoundResult, seconds: float) -> None:
-        tell, batch = partial(self.context.tell, batch=manifest.batch), manifest.batch
+        log, batch = partial(self.context.log_message, batch=manifest.batch), manifest.batch
         text = "batch %d: %d rows for the next one, driver %.1f ms"
-        tell(logging.DEBUG, text, batch, result.rows.num_rows, 1000 * seconds)
+        log(logging.DEBUG, text, batch, result.rows.num_rows, 1000 * seconds)
         for notice in notices_to_log(result.notices, self.context.plan.warn_after):
-            tell(logging.WARNING, "%s", notice, epoch=notice.epoch)
+            log(logging.WARNING, "%s", notice, epoch=notice.epoch)
         for epoch in sorted({epoch for _, epoch in result.released}):
-            tell(logging.INFO, "epoch %d complete after batch %d", epoch, batch, epoch=epoch)
+            log(logging.INFO, "epoch %d complete after batch %d", epoch, batch, epoch=epoch)
 
 
 @dataclass(frozen=True, slots=True)

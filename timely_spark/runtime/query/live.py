@@ -59,8 +59,8 @@ class Live:
 
     log: RoundLog
     batch: int
-    #: tells apart the processes of a micro-batch
-    who: str
+    #: distinguishes the processes of a micro-batch
+    process: str
     written: int = 0
     _due: float = field(default_factory=lambda: time.monotonic() + EVERY)
 
@@ -91,7 +91,7 @@ class Live:
 
     @property
     def _name(self) -> str:
-        return f"{_FOLDER}/{self.log.term}-{self.who}.json"
+        return f"{_FOLDER}/{self.log.term}-{self.process}.json"
 
     def end(self) -> None:
         """Remove the file."""
@@ -101,9 +101,9 @@ class Live:
 
 
 @contextmanager
-def live(log: RoundLog, batch: int, who: str) -> Iterator[Live]:
+def live(log: RoundLog, batch: int, process: str) -> Iterator[Live]:
     """A `Live` that ends with the body."""
-    writes = Live(log, batch, who)
+    writes = Live(log, batch, process)
     try:
         yield writes
     finally:

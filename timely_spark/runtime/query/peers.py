@@ -4,7 +4,7 @@ Arrow's IPC stream over plain sockets costs half as much as Arrow Flight: 0.06 a
 0.6 to 0.9 against 1.9 ms for 1 MB, 15 to 18 against 30 to 36 ms for 16 MB.
 
 A task listens on its executor's own address only, and accepts connections that begin with the stage's token.
-The data is not encrypted. Where Spark is told to encrypt its own traffic, `start` uses no peers.
+The data is not encrypted. Where Spark encrypts its own traffic, `start` uses no peers.
 """
 
 from __future__ import annotations

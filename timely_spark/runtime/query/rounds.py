@@ -143,7 +143,7 @@ class Rounds:
             if not again:
                 raise
             text = "the parallel rounds of batch %d run again: %s"
-            self.context.tell(logging.WARNING, text, job.batch, _reason(error))
+            self.context.log_message(logging.WARNING, text, job.batch, _reason(error))
             until = time.monotonic() + REPLACED
             while slots(session) < job.tasks and time.monotonic() < until:
                 time.sleep(0.1)
@@ -158,7 +158,7 @@ class Rounds:
     def _stop_parallel(self, reason: str) -> None:
         self.parallel = False
         text = "from now on large exchanges are micro-batches, because parallel tasks cannot run: %s"
-        self.context.tell(logging.WARNING, text, reason)
+        self.context.log_message(logging.WARNING, text, reason)
 
 
 def _reason(error: Exception) -> str:

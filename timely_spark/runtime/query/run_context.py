@@ -124,8 +124,8 @@ class RunContext:
             empty = self.plan.source(source).stage.outputs[0].empty_table()
             yield from self.labelled(pack(self.plan, source, empty, shard, epoch=epoch)).to_batches()
 
-    def tell(self, level: int, text: str, *args: object, **more: object) -> None:
-        """Log a message of the flow; `more` is for logs with fields."""
+    def log_message(self, level: int, text: str, *args: object, **more: object) -> None:
+        """Log a message about the flow, with the fields of a structured log."""
         extra = {"flow": self.name, "run": self.run, **more}
         _log.log(level, f"%s: {text}", self.name, *args, extra={"context": extra})
 

@@ -67,7 +67,7 @@ def build(
         )
         return reader.option("files", source.to_option()).load()
 
-    # told the schema, Spark's process that creates the source need not import this package
+    # with the schema given, Spark's process that creates the source need not import this package
     reader = session.readStream.format(ours.name()).schema(ROWS_DDL).option("context", context.to_option())
     # Spark's offset log identifies sources by position: the feedback first, then the flow's own order.
     frames = [reader.load(), *(packed(name) for name in context.plan.sources if name in dataframes)]

@@ -1,4 +1,4 @@
-"""`Begin`: where a reader of a Delta table begins, as a user says it."""
+"""`Begin`: the version or time from which a Delta table is read."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 #: The column of a change's sign.
 DIFF = "diff"
-#: What a file of changes says of each row.
+#: The column of a file of changes that has the kind of each change.
 CHANGE = "_change_type"
 #: Features that do not change how files are read. Of column mapping, only the mode "none" does not.
 _HARMLESS = {"timestampNtz", "vacuumProtocolCheck", "columnMapping"}
@@ -125,8 +125,8 @@ class DeltaLog:
     def since(self, moment: datetime) -> int:
         """The first version that was committed at a time or later: of those in the log.
 
-        As Delta has it: a commit's time is its file's, or what it says itself where the table asks for that;
-        and later than that of the version before.
+        As in Delta, a commit's time is that of its file, or the one written in the commit where the table
+        enables that; it is later than the time of the version before.
         """
         system, top = self.folder.place
         infos = system.get_file_info(fs.FileSelector(f"{top}/_delta_log", allow_not_found=True))

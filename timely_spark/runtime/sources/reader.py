@@ -2,7 +2,7 @@
 
 The offset of a folder is `{"files": k}`: batches 0 to k of the source's journal have been read. A batch is in
 the journal, durably, before its offset is in Spark's log. So a replay reads the same files, and a restart
-goes on from the journal.
+continues from the journal.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ _REPLAYED = 64 << 20
 
 
 class Share(InputPartition):
-    """What one task reads; `value`, a number, is the same when the batch is read again."""
+    """The files that one task reads; the number `value` is the same when the batch is read again."""
 
     def __init__(self, value: int, parts: list[Part], progress: int | None = 0) -> None:
         super().__init__(value)
         self.parts = parts
-        #: The epoch to which a replay advances the input; None: the input is closed; 0: another task tells.
+        #: The epoch to which a replay advances the input; None: the input is closed; 0: another task does.
         self.progress = progress
 
 
 class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the files between two offsets in tasks; a kind of source says which files those are."""
+    """Reads the files between two offsets in tasks; each subclass lists those of one kind of source."""
 
     #: The number in an offset by which the kinds of sources differ.
     counts: ClassVar[str]
@@ -276,7 +276,7 @@ class ReplayReader(Reader):
         return int(start.get("since", -1))
 
     def commit(self, end: Offset) -> None:
-        """What is before `end` is not read again: other readers' holds decide on it from now on."""
+        """Move the hold of this flow to `end`: earlier epochs are not read again."""
         with self.context.reporting():
             if (published := self.source.published) is not None:
                 if end["complete"]:
@@ -313,7 +313,7 @@ class ReplayReader(Reader):
         return {**end, "capture": capture, **since}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[Share]:
-        """The shares of the tasks: whole epochs. The first one also tells the progress."""
+        """The shares of the tasks: whole epochs. The first one also reports the progress."""
         with self.context.reporting():
             number = end["epochs"] - start["epochs"]
             since = end.get("since", -1)

@@ -17,7 +17,7 @@ from timely_spark.runtime.storage.published import Published, epoch_of, is_snaps
 
 
 class CapturedEpochs(NamedTuple):
-    """What a capture has written after an epoch."""
+    """The epochs that a capture has written after an epoch."""
 
     #: (epoch, file), in order
     epochs: list[tuple[int, File]]
@@ -27,7 +27,7 @@ class CapturedEpochs(NamedTuple):
 
 @dataclass(frozen=True)
 class ReplaySource(FileSource):
-    """A source that replays what `CaptureFolderSink` writes; `BadFile` tells what is wrong with it."""
+    """A source that replays the epochs that `CaptureFolderSink` writes; errors are `BadFile`."""
 
     def schema(self) -> pa.Schema:
         """The schema of the captured stream."""

@@ -255,7 +255,7 @@ class Files:
         return self._store.size(self.path(name))
 
     def found(self, name: str, content: T | None) -> T:
-        """What was read from a file that must exist."""
+        """The content of a file that must exist."""
         if content is None:
             raise LogDamaged.no_file(self.root, name)
         return content

@@ -41,7 +41,7 @@ class Published:
 
     @classmethod
     def of(cls, files: Files) -> Published | None:
-        """What is published in a folder; None: it is a capture that keeps all epochs, or nothing."""
+        """The published collection in a folder; None: there is none, or a capture that keeps all epochs."""
         found = files.json(_DECLARED)
         return None if found is None else cls(files, found["lease"], found["diff"])
 
