@@ -95,7 +95,7 @@ class Driver:
         log.check_owner()  # Spark commits the batch when this returns
         for step, text in coordinator.hot_keys.items():
             if step not in before.coordinator.get("hot_keys", ()):
-                _log.warning("%s: %s", self.context.name, text)
+                self.context.log_message(logging.WARNING, "%s", text)
         self._log_batch(manifest, result, time.perf_counter() - started)
         return _BatchState(manifest, coordinator, States(states.by_worker), sent)
 
