@@ -14,9 +14,9 @@ from timely_spark.differential.skew import hot_keys
 from timely_spark.differential.trace import (
     DIFF,
     SEQUENCE,
+    check_since,
     consolidate,
     consolidation,
-    insert,
     numbers,
     products,
 )
@@ -34,11 +34,14 @@ from timely_spark.graph import (
 from timely_spark.operators.join import How, Join, Keys, check_how, keys_text, matching_keys, other_columns
 from timely_spark.operators.rows import computed
 from timely_spark.state.arrangement import Arrangement, Found
-from timely_spark.state.history import by_join
+from timely_spark.state.history import by_join, stamped_each
 from timely_spark.state.keys import hashes, is_hot
 from timely_spark.state.partitioning import repartition
 
 Columns = str | Sequence[str] | None
+
+#: so many batches of changes are added to a trace in any case
+_MANY = 32
 
 
 class JoinChanges(Join):
@@ -68,6 +71,8 @@ class JoinChanges(Join):
         self.shared = shared
         #: the compaction frontier, and what readers had received of the shared trace, as of the last change
         self._compacted = 0, 0
+        #: by side the last changes with their times, which are not in its trace yet
+        self._stored: list[list[tuple[Any, pa.Table]]] = [[] for _ in on]
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Consolidate the changes."""
@@ -89,15 +94,21 @@ class JoinChanges(Join):
         if self.shared is not None:
             index = index_of(self._context, self.shared)
             batch, received = numbered(batch, index.sequence), index.received(since)
+        check_since(time, since)
         self._compacted = since, received
-        insert(self.sides[edge], batch, time, *self._compacted, merge=False)
+        self._stored[edge].append((time, batch))
+        if len(self._stored[edge]) > _MANY:
+            self._merge(edge)
 
     def _merge(self, side: int) -> None:
-        """Merge what was stored: in a loop often no iteration but the first looks a side up."""
-        self.sides[side].merge(consolidation(*self._compacted))
+        """Add what was stored to its trace: in a loop often no iteration but the first looks a side up."""
+        if stored := self._stored[side]:
+            compact = consolidation(*self._compacted)
+            self.sides[side].insert(stamped_each(stored), compact=compact)
+            stored.clear()
 
     def checkpoint(self) -> Mapping[str, Any]:
-        """The traces, merged."""
+        """The traces."""
         for side in range(len(self.sides)):
             self._merge(side)
         return {"sides": self.sides} if any(map(len, self.sides)) else {}

@@ -39,7 +39,10 @@ def consolidate(table: pa.Table) -> pa.Table:
         >>> consolidate(pa.table({"k": [1, 2, 1, 3], DIFF: [1, 1, 1, 0]})).sort_by("k").to_pydict()
         {'k': [1, 2], '__timely_diff': [2, 1]}
     """
-    return added_up(table, runs(numbers_of(table, labels_of(table)), table.num_rows))[1]
+    groups = runs(numbers_of(table, labels_of(table)), table.num_rows)
+    if len(groups.starts) == table.num_rows and all(numbers(table, one).all() for one in weights_of(table)):
+        return table
+    return added_up(table, groups)[1]
 
 
 def added_up(table: pa.Table, of: Groups) -> tuple[Indices, pa.Table]:
@@ -98,18 +101,15 @@ def numbers(table: pa.Table, column: str) -> npt.NDArray[Any]:
     return values
 
 
-def insert(
-    state: Arrangement, changes: pa.Table, time: Any, since: int, received: int = 0, *, merge: bool = True
-) -> None:
+def insert(state: Arrangement, changes: pa.Table, time: Any, since: int, received: int = 0) -> None:
     """Add changes at a time to a trace, which is compacted as its batches merge.
 
     Args:
         since: the compaction frontier: no change arrives at an earlier epoch.
         received: all readers have the changes up to this sequence number: they are not distinguished.
-        merge: as in `Arrangement.insert`.
     """
     check_since(time, since)
-    state.insert(stamped(changes, time), compact=consolidation(since, received), merge=merge)
+    state.insert(stamped(changes, time), compact=consolidation(since, received))
 
 
 def check_since(time: Any, since: int) -> None:

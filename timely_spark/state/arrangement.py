@@ -26,8 +26,6 @@ LIMIT = 1 << 21
 """Rows of the largest batch; an insertion merges at most twice as many, and its own a few times."""
 _LARGE = LIMIT >> 4
 _LEVELS = 16
-#: so many recent batches are merged in any case
-_MANY = 32
 _U = np.uint64
 _HALF = _U(32)
 _REST = _U((1 << 32) - 1)
@@ -161,8 +159,6 @@ class Arrangement:
         table: pa.Table,
         hashed: Hashes | None = None,
         compact: Compact | None = None,
-        *,
-        merge: bool = True,
     ) -> None:
         """Add rows.
 
@@ -170,7 +166,6 @@ class Arrangement:
             table: the rows.
             hashed: their hashes.
             compact: may drop or combine rows whenever batches are merged.
-            merge: False: leave merging to `merge`, unless there are many batches.
         """
         if not table.num_rows:
             return
@@ -179,16 +174,13 @@ class Arrangement:
             order = in_order(h)
             h, table = h[order], table.take(pa.array(order))
         self.recent.append(Batch.of(h, table.combine_chunks(), self._key))
-        if merge or len(self.recent) > _MANY:
-            self.merge(compact)
+        self._merge(compact)
 
-    def merge(self, compact: Compact | None = None) -> None:
+    def _merge(self, compact: Compact | None) -> None:
         """Merge batches until each is at least twice as large as the next.
 
         Look-ups merge nothing, so that the batches of a trace do not depend on its readers.
         """
-        if not self.recent:
-            return
         left = _merged(self.recent, compact, 2 * LIMIT + _LEVELS * len(self.recent[-1]), self._key)
         while self.recent and len(self.recent[0]) >= _LARGE:
             self._split(self.recent.pop(0))

@@ -246,12 +246,16 @@ class Groups:
     @cached_property
     def sizes(self) -> Indices:
         """The number of rows of each group."""
-        return np.diff(self.starts, append=len(self.order))
+        ends = np.empty_like(self.starts)
+        ends[:-1], ends[-1:] = self.starts[1:], len(self.order)
+        return ends - self.starts
 
     @cached_property
     def ids(self) -> Indices:
         """The group of each row of `order`."""
-        return np.repeat(np.arange(len(self.starts)), self.sizes)
+        new = np.zeros(len(self.order), np.int64)
+        new[self.starts[1:]] = 1
+        return new.cumsum()
 
     @property
     def of(self) -> Indices:
