@@ -300,7 +300,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
                 "if low < high:\n                lane.append",
                 "if low + 1 < high:\n                lane.append",
             ),
-            ("return keys & ~_REST | within >> _HALF", "return keys & ~_REST | within & _REST"),
+            ("both = within >> _HALF", "both = within & _REST"),
         ],
     ),
     (
@@ -631,6 +631,8 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         [
             ("stays = (pick[onto] == by) & (has < onto)", "stays = (pick[onto] == by)"),
             ("for depth in range(1, most + 1):", "for depth in range(1, most):"),
+            ("new = self.level[x] == depth - 1", "new = self.level[x] != NONE"),
+            ("once = (x < y) | (self.level[y] != NONE)", "once = x < y"),
         ],
     ),
     (

@@ -21,8 +21,9 @@ from timely_spark.coordinator.migrate import FlowChanged, migrate
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graphs import forest as module
+from timely_spark.graphs import spanning
 from timely_spark.graphs.forest import components, spanning_forest
-from timely_spark.graphs.spanning import rooted_forest
+from timely_spark.graphs.spanning import rooted_forest, shallow_forest
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.testing import Simulation
 
@@ -331,6 +332,30 @@ def rescaled(simulation: Simulation, workers: int, flow: ts.Dataflow | None = No
     simulation.waiting = [made.result.rows]
 
 
+def test_nodes_that_need_more_bits_than_those_before_join_them() -> None:
+    narrow = [(a, (7 * a + 3) % 40, 1) for a in range(40)]
+    wide = [(a, 2**40 + a % 5, 1) for a in range(0, 40, 3)]
+    simulation, oracle = Simulation(graph_flow(), workers=2), Oracle()
+    sent = ("forest", "components")
+    epochs = [narrow, wide, [(b, a, -1) for a, b, _ in narrow[::2]], [(a, b, -1) for a, b, _ in wide]]
+    for epoch, rows in enumerate(epochs):
+        if epoch == 2:
+            rescaled(simulation, 3)
+        before = {name: set(simulation.captured[name].epochs) for name in sent}
+        simulation.send("edges", rows)
+        simulation.run()
+        made = [
+            [
+                tuple(row.values())
+                for at, table in simulation.captured[name].epochs.items()
+                if at not in before[name]
+                for row in table.to_pylist()
+            ]
+            for name in sent
+        ]
+        oracle.check(rows, *made, workers=3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [[2, 3, 1, 4], [1, 2], [4, 4, 2, 2]])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in (1, 2))])
@@ -494,3 +519,40 @@ def test_a_rooted_forest_is_the_one_of_least_edges(
             at, steps = int(a[made.via[at]] + b[made.via[at]]) - at, steps + 1
             assert steps < n
         assert at == made.root[v]
+
+
+@given(
+    n=st.integers(1, 24),
+    ends=st.lists(st.tuples(st.integers(0, 23), st.integers(0, 23)), max_size=40),
+    most=st.integers(1, 6),
+    tries=st.integers(1, 4),
+    draw=st.randoms(),
+)
+def test_a_shallow_forest_is_breadth_first_as_far_as_it_is_shallow(
+    n: int, ends: list[tuple[int, int]], most: int, tries: int, draw: random.Random
+) -> None:
+    graph = nx.Graph()
+    graph.add_nodes_from(range(n))
+    graph.add_edges_from((a % n, b % n) for a, b in ends)
+    lists = [sorted(graph[v]) for v in range(n)]
+    starts, to = np.cumsum([0, *map(len, lists)]), np.array([u for each in lists for u in each], np.int64)
+    key = np.array(draw.sample(range(100), n))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spanning, "_TRIES", tries)
+        made = shallow_forest(starts, to, key, np.arange(n), most)
+
+    for part in nx.connected_components(graph):
+        root = min(part, key=key.__getitem__)
+        distances = nx.single_source_shortest_path_length(graph, root)
+        for v in part:
+            assert made.root[v] == root
+            parent = int(made.parent[v])
+            assert (parent == v) == (v == root)
+            if v != root:
+                assert graph.has_edge(v, parent)
+                assert made.rank[parent] < made.rank[v]
+            if distances[v] <= most:
+                assert made.rank[v] >> 20 == distances[v]
+                assert v == root or distances[parent] == distances[v] - 1
+            else:
+                assert made.rank[v] >> 20 > most

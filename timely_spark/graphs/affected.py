@@ -15,14 +15,18 @@ NO_NODE = -1
 
 
 class Affected:
-    """Affected nodes, numbered in the order of their first use, with their rows before and after the batch.
+    """Affected nodes, numbered, with their rows before and after the batch.
 
-    All arrays are indexed by a node's number.
+    The nodes of the first call of `numbers` are numbered in the order of their hashes, so that what is stored
+    of them is sorted already; later ones follow in the order of their first use. All arrays are indexed by a
+    node's number.
     """
 
     def __init__(self, kind: pa.DataType) -> None:
         self.values = pa.array([], kind)
         self._hashes: Hashes = np.zeros(0, np.uint64)
+        #: longs, as 32-bit integers if all fit
+        self._narrow: npt.NDArray[Any] = np.zeros(0, np.int32)
         #: integer values, sorted, with their numbers; newer values, at most as many, are not sorted yet
         self._sorted = np.zeros(0, np.int64), np.zeros(0, np.int64)
         #: whether the node's row was looked up, and whether the state has one
@@ -39,27 +43,34 @@ class Affected:
 
     def numbers(self, *columns: Any) -> list[Indices]:
         """The numbers of nodes, given as columns of values; new nodes get the next numbers."""
-        arrays = [flat(column) for column in columns]
-        bounds = np.cumsum([len(array) for array in arrays])[:-1]
+        arrays, first = [flat(column) for column in columns], not len(self)
         if pa.types.is_integer(self.values.type) and not any(a.null_count for a in (self.values, *arrays)):
-            found, self.values = self._numbered(np.concatenate([array.to_numpy() for array in arrays]))
+            found, self.values = self._numbered([array.to_numpy() for array in arrays])
         else:
             encoded = pa.concat_arrays([self.values, *arrays]).dictionary_encode(null_encoding="encode")
-            found = encoded.indices.to_numpy()[len(self) :].astype(np.int64)
+            codes = encoded.indices.to_numpy()[len(self) :].astype(np.int64)
+            found = np.split(codes, np.cumsum([len(array) for array in arrays])[:-1])
             self.values = encoded.dictionary
+        if first and len(self):
+            order = in_order(self.hashes())
+            self.values, self._hashes = self.of(order), self._hashes[order]
+            number = np.empty(len(order), np.int64)
+            number[order] = np.arange(len(order))
+            found = [number[codes] for codes in found]
         if more := len(self) - len(self.looked_up):
             for name in ("looked_up", "stored", "detached"):
                 setattr(self, name, np.append(getattr(self, name), np.zeros(more, np.bool_)))
             for name in ("old_label", "old_parent", "old_rank", "label", "parent", "rank"):
                 setattr(self, name, np.append(getattr(self, name), np.full(more, NO_NODE)))
-        return np.split(found, bounds)
+        return found
 
-    def _numbered(self, values: npt.NDArray[Any]) -> tuple[Indices, pa.Array]:
+    def _numbered(self, arrays: list[npt.NDArray[Any]]) -> tuple[list[Indices], pa.Array]:
         """The numbers of integer values, and all values including new ones."""
         import pandas as pd
 
-        if not len(self) and (dense := _dense(values)) is not None:
+        if not len(self) and (dense := _dense(arrays)) is not None:
             return dense[0], pa.array(dense[1], self.values.type)
+        values = np.concatenate(arrays)
         numbered = self.values.to_numpy()
         if len(numbered) > 2 * len(self._sorted[0]):
             order = np.argsort(numbered, kind="stable")
@@ -72,13 +83,22 @@ class Affected:
         start, new = len(sorted_), found == NO_NODE
         codes, different = pd.factorize(np.append(numbered[start:], values[new]))
         found[new] = codes[len(numbered) - start :] + start
-        return found, pa.array(np.append(numbered[:start], different), self.values.type)
+        every = pa.array(np.append(numbered[:start], different), self.values.type)
+        return np.split(found, np.cumsum([len(array) for array in arrays])[:-1]), every
 
     def of(self, nodes: Indices) -> pa.Array:
         """The values of nodes."""
         if pa.types.is_integer(self.values.type) and not self.values.null_count:
             return pa.array(self.values.to_numpy()[nodes])
         return self.values.take(pa.array(nodes))
+
+    def kept(self, nodes: Indices) -> pa.Array:
+        """The values of nodes for the state: longs as 32-bit integers, if all nodes of the batch fit."""
+        if self.values.type != pa.int64() or self.values.null_count:
+            return self.of(nodes)
+        if len(self._narrow) < len(self):
+            self._narrow = narrowed(self.values.to_numpy(), np.int32)
+        return pa.array(self._narrow[nodes])
 
     def hashes(self) -> Hashes:
         """The hash of each node."""
@@ -123,19 +143,21 @@ def ordered(a: pa.Array, b: pa.Array) -> tuple[pa.Array, pa.Array]:
     return pc.if_else(later, b, a), pc.if_else(later, a, b)
 
 
-def _dense(values: npt.NDArray[Any]) -> tuple[Indices, npt.NDArray[Any]] | None:
+def _dense(arrays: list[npt.NDArray[Any]]) -> tuple[list[Indices], npt.NDArray[Any]] | None:
     """Numbers and distinct values, by a table over the values' range; None if the range is too large."""
-    if not len(values):
+    some = [array for array in arrays if len(array)]
+    if not some:
         return None
-    low, high = int(values.min()), int(values.max())
-    if high - low > 2 * len(values):
+    low, high = min(int(array.min()) for array in some), max(int(array.max()) for array in some)
+    if high - low > 2 * sum(map(len, some)):
         return None
-    wide = values if values.dtype == np.uint64 else values.astype(np.int64)
-    offsets = (wide - low).astype(np.int64, copy=False)
+    kind = np.uint64 if high >= 1 << 63 else np.int64
+    offsets = [np.subtract(array, low, dtype=kind).astype(np.int64, copy=False) for array in arrays]
     present = np.zeros(high - low + 1, np.bool_)
-    present[offsets] = True
-    codes = (np.cumsum(present) - 1)[offsets]
-    return codes, (np.flatnonzero(present).astype(wide.dtype) + low).astype(values.dtype)
+    for each in offsets:
+        present[each] = True
+    number = np.cumsum(present) - 1
+    return [number[each] for each in offsets], np.flatnonzero(present).astype(kind) + kind(low)
 
 
 def unique(n: int, *numbers: Indices) -> Indices:
@@ -155,7 +177,8 @@ def summed(a: Indices, b: Indices, weights: npt.NDArray[Any]) -> tuple[Indices, 
         ([7], [1], [2])
     """
     bits = int(b.max(initial=0)).bit_length()
-    keys = a << bits | b
+    keys = a << bits
+    keys |= b
     if (weights == 1).all():
         keys.sort()
         starts = run_starts(keys)
@@ -169,3 +192,9 @@ def summed(a: Indices, b: Indices, weights: npt.NDArray[Any]) -> tuple[Indices, 
         starts, totals = starts[totals != 0], totals[totals != 0]
     keys = keys[starts]
     return keys >> bits, keys & ((1 << bits) - 1), totals
+
+
+def narrowed(numbers: npt.NDArray[Any], kind: Any = np.int8) -> npt.NDArray[Any]:
+    """The numbers as narrow integers, if all fit."""
+    narrow = numbers.astype(kind, copy=False)
+    return narrow if (narrow == numbers).all() else numbers

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,14 +28,14 @@ from timely_spark.graph import (
     composed,
     describe,
 )
-from timely_spark.graphs.affected import NO_NODE, Affected, ordered, summed, unique
-from timely_spark.graphs.pairs import insert_pairs, narrowed, pairs_of
-from timely_spark.graphs.spanning import Rooted, along_paths, breadth_first, rooted_forest
+from timely_spark.graphs.affected import NO_NODE, Affected, narrowed, ordered, summed, unique
+from timely_spark.graphs.pairs import insert_pairs, pairs_of
+from timely_spark.graphs.spanning import Rooted, along_paths, rooted_forest, shallow_forest
 from timely_spark.operators.aggregate import ALL
 from timely_spark.operators.rows import computed
 from timely_spark.state.arrangement import Arrangement, paired
 from timely_spark.state.buffering import BufferingVertex
-from timely_spark.state.keys import Hashes, Indices, Mask, exact, flat, same
+from timely_spark.state.keys import Hashes, Indices, Mask, changes, exact, flat, same
 from timely_spark.state.partitioning import repartition
 from timely_spark.streams import Stream
 
@@ -92,6 +93,8 @@ class _Forest(BufferingVertex):
     def update(self, changes: pa.Table) -> tuple[Affected, pa.Table]:
         """Apply changes of edges. Returns the affected nodes, and the self-loops added or removed."""
         nodes = Affected(self.kind)
+        if not len(self.edges):
+            return nodes, self._load(nodes, changes)
         a, b, added = self._count(nodes, changes)
         loop = a == b
         loops = self._table(nodes.of(a[loop]), nodes.of(b[loop]), np.where(added, 1, -1)[loop])
@@ -117,6 +120,23 @@ class _Forest(BufferingVertex):
         self._reattach(nodes, np.concatenate([x, a[added]]), np.concatenate([y, b[added]]))
         self._store(nodes)
         return nodes, loops
+
+    def _load(self, nodes: Affected, changes: pa.Table) -> pa.Table:
+        """Apply the first changes, in shallow trees: later removals detach less. Returns the self-loops."""
+        a, b = nodes.numbers(*(changes.column(end) for end in self.ends))
+        a, b, count = _both_ways(a, b, narrowed(numbers(changes, DIFF)))
+        insert_pairs(self.edges, nodes, a, b, narrowed(count))
+        if (count <= 0).any():
+            a, b = a[count > 0], b[count > 0]
+        starts = np.append(0, np.cumsum(np.bincount(a, minlength=len(nodes))))
+        there, loops = np.flatnonzero(np.diff(starts)), nodes.of(a[a == b])
+        del a, count
+        tie = (nodes.hashes() >> np.uint64(44)).astype(np.int64)
+        forest = shallow_forest(starts, b, nodes.ranks(), tie, _LEVELS)
+        nodes.label[there], nodes.parent[there] = forest.root[there], forest.parent[there]
+        nodes.rank[there] = forest.rank[there]
+        self._store(nodes)
+        return self._table(loops, loops, np.ones(len(loops), np.int64))
 
     # -- edges -----------------------------------------------------------------------------------------------
 
@@ -157,7 +177,7 @@ class _Forest(BufferingVertex):
         return int(self.edges.at_most(keys, ["node"], nodes.hashes()[which]).sum()) <= _NEAR
 
     def _table(self, a: pa.Array, b: pa.Array, diff: Indices) -> pa.Table:
-        return pa.table({self.ends[0]: a, self.ends[1]: b, DIFF: diff})
+        return pa.table({self.ends[0]: a.cast(self.kind), self.ends[1]: b.cast(self.kind), DIFF: diff})
 
     # -- nodes -----------------------------------------------------------------------------------------------
 
@@ -191,12 +211,13 @@ class _Forest(BufferingVertex):
         which = np.flatnonzero(nodes.changed)
         stored, removed = nodes.stored[which], nodes.label[which] == NO_NODE
         label, parent = (np.where(removed, which, column[which]) for column in (nodes.label, nodes.parent))
+        rank = np.where(removed, _REMOVED, nodes.rank[which])
         rows = pa.table(
             {
-                "node": nodes.of(which),
-                "label": nodes.of(label),
-                "parent": nodes.of(parent),
-                "rank": np.where(removed, _REMOVED, nodes.rank[which]),
+                "node": nodes.kept(which),
+                "label": nodes.kept(label),
+                "parent": nodes.kept(parent),
+                "rank": narrowed(rank, np.int32),
                 DIFF: (1 - stored - removed).astype(np.int8),
             }
         )
@@ -315,8 +336,6 @@ class _Forest(BufferingVertex):
         up[which] = parent
         weight[which[child]] = np.where(detached[parent], 0, nodes.rank[parent])[child] + 1
         rank = along_paths(up, weight)
-        if not nodes.stored.any():  # a first batch: in shallow trees later removals detach less
-            up, rank = breadth_first(up, x, y, _LEVELS, (nodes.hashes() >> np.uint64(44)).astype(np.int64))
         nodes.label[which], nodes.parent[which], nodes.rank[which] = root[which], up[which], rank[which]
 
     @staticmethod
@@ -380,7 +399,8 @@ class _SpanningForest(_Forest):
             return []
         h = np.concatenate([part.row_hashes for part in nodes.parts])
         order = np.argsort(h, kind="stable")
-        _, rows = _latest(h[order], pa.concat_tables(nodes.batches()).take(order))
+        every = pa.concat_tables(nodes.batches(), promote_options="permissive")
+        _, rows = _latest(h[order], every.take(order))
         child = ~same(rows, rows, ["node"], ["parent"])
         a, b = ordered(*(flat(rows.column(name).filter(pa.array(child))) for name in ("node", "parent")))
         loops = pa.concat_tables(map(self._undirected, edges.batches()))
@@ -419,6 +439,28 @@ class _Components(_Forest):
         (state,) = states
         places = partition(0, pa.table({ALL: pa.array([0], pa.int8())}))
         return [state if place.num_rows else {} for place in places]
+
+
+def _both_ways(a: Indices, b: Indices, count: npt.NDArray[Any]) -> tuple[Indices, Indices, npt.NDArray[Any]]:
+    """The distinct edges from either end, a self-loop once, in order, with the sums of their counts."""
+    back = a != b
+    if not (count == 1).all():
+        return summed(np.append(a, b[back]), np.append(b, a[back]), np.append(count, count[back]))
+    bits = int(max(a.max(initial=0), b.max(initial=0))).bit_length()
+    pairs = np.append(a, b[back])
+    pairs <<= bits
+    pairs[: len(a)] |= b
+    pairs[len(a) :] |= a[back]
+    pairs.sort()
+    new = changes(pairs)
+    if new.all():
+        count = np.ones(len(pairs), np.int8)
+    else:
+        starts = new.nonzero()[0]
+        pairs, count = pairs[starts], np.diff(np.append(starts, len(pairs)))
+    a = pairs >> bits
+    pairs &= (1 << bits) - 1
+    return a, pairs, count
 
 
 def _latest(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:

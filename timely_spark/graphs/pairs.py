@@ -9,18 +9,22 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from timely_spark.differential.trace import DIFF, numbers
-from timely_spark.graphs.affected import Affected, summed
+from timely_spark.graphs.affected import Affected, narrowed, summed
 from timely_spark.state.arrangement import Arrangement, paired
-from timely_spark.state.keys import Hashes, Indices, group
+from timely_spark.state.keys import Hashes, Indices, group, in_order
 
 
 def insert_pairs(
     index: Arrangement, nodes: Affected, first: Indices, second: Indices, diff: npt.NDArray[Any]
 ) -> None:
     """Insert pairs, with changes of their multiplicities."""
-    names, h = (*index.keys, *index.within), nodes.hashes()
-    pairs = pa.table({names[0]: nodes.of(first), names[1]: nodes.of(second), DIFF: diff})
-    index.insert(pairs, paired(h[first], h[second]), _compact)
+    names, hashed = (*index.keys, *index.within), nodes.hashes()
+    h = paired(hashed[first], hashed[second])
+    if (h[1:] < h[:-1]).any():
+        order = in_order(h)
+        first, second, diff, h = first[order], second[order], diff[order], h[order]
+    pairs = pa.table({names[0]: nodes.kept(first), names[1]: nodes.kept(second), DIFF: diff})
+    index.insert(pairs, h, _compact)
 
 
 def pairs_of(index: Arrangement, nodes: Affected, first: Indices) -> tuple[Indices, Indices]:
@@ -52,9 +56,3 @@ def _compact(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
     weights[rows[groups.firsts]] = totals
     table = table.filter(pa.array(keep)).set_column(2, DIFF, pa.array(narrowed(weights[keep])))
     return hashed[keep], table
-
-
-def narrowed(weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The weights as int8, if all fit."""
-    small = weights.astype(np.int8)
-    return small if (small == weights).all() else weights

@@ -1,4 +1,4 @@
-"""Spanning forests of a static graph: Boruvka's algorithm on whole arrays, and rooted trees."""
+"""Spanning forests of a static graph, on whole arrays: breadth-first, and by Boruvka's algorithm."""
 
 from __future__ import annotations
 
@@ -55,9 +55,13 @@ def rooted_forest(n: int, a: Indices, b: Indices, key: npt.NDArray[Any] | None =
     """
     levels, of = _contracted(n, a, b)
     components = int(of.max(initial=-1)) + 1
-    by_key = np.arange(n) if key is None or (key[1:] > key[:-1]).all() else np.argsort(key)
+    key = np.arange(n) if key is None else key
+    least = np.empty(components, key.dtype)
+    least[of] = key  # any of each component
+    np.minimum.at(least, of, key)
+    least_of = np.flatnonzero(key == least[of])
     roots = np.zeros(components, np.int64)
-    roots[of[by_key[::-1]]] = by_key[::-1]  # the last write wins
+    roots[of[least_of]] = least_of
     entry, via = roots, np.full(components, -1)
     for depth in range(len(levels) - 1, -1, -1):
         level = levels[depth]
@@ -146,39 +150,131 @@ def along_paths(parent: Indices, weight: Indices) -> Indices:
         parent = grandparent
 
 
-def breadth_first(
-    parent: Indices, a: Indices, b: Indices, most: int, tie: Indices
-) -> tuple[Indices, Indices]:
-    """Breadth-first trees with the given trees' roots: parents, and ranks that increase from the root down.
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A rooted spanning forest whose ranks increase from the roots down."""
 
-    Vertices more than `most` edges from their root keep their parents, and have greater ranks than others.
+    #: for each vertex the root of its tree
+    root: Indices
+    #: for each vertex its parent; a root is its own parent
+    parent: Indices
+    rank: Indices
+
+
+def shallow_forest(
+    starts: Indices, to: Indices, key: npt.NDArray[Any], tie: Indices, most: int = 64
+) -> Ranked:
+    """A spanning forest of breadth-first trees, each rooted at its vertex of least `key`.
+
+    Vertices more than `most` edges from their root have any path to it, and greater ranks than others.
+
+    Most graphs have one large component, and one of the least vertices is its root: trees are grown from a
+    few of them, and what these do not reach is contracted by Boruvka's algorithm, which finds its roots.
 
     Args:
-        parent: the parent of each vertex; a root is its own parent.
-        a: for each edge one end.
-        b: the other end.
-        most: the greatest depth.
+        starts: the neighbours of vertex v are ``to[starts[v] : starts[v + 1]]``.
+        to: the neighbours; each edge is in the lists of both its ends, or once if these are equal.
+        key: a distinct key for each vertex.
         tie: orders the vertices of a level, from 0 to below 2 ** 20.
+        most: the greatest depth of breadth-first trees.
 
     Example:
-        >>> parent, a, b = np.array([0, 0, 1, 2]), np.array([0, 1, 2, 3]), np.array([1, 2, 3, 0])
-        >>> parent, rank = breadth_first(parent, a, b, 64, np.array([3, 2, 1, 0]))
-        >>> parent.tolist(), (rank >> 20).tolist()
-        ([0, 0, 3, 0], [0, 1, 2, 1])
+        >>> starts, to = np.array([0, 2, 4, 6, 8, 8]), np.array([1, 3, 0, 2, 1, 3, 2, 0])
+        >>> forest = shallow_forest(starts, to, np.arange(5), np.array([3, 2, 1, 0, 0]))
+        >>> forest.root.tolist(), forest.parent.tolist(), (forest.rank >> 20).tolist()
+        ([0, 0, 0, 0, 4], [0, 0, 1, 0, 4], [0, 1, 2, 1, 0])
+
+    Source: Dhulipala, Hong and Shun, ConnectIt, 2020: a sample finds most of the largest component.
     """
-    vertices = np.arange(len(parent))
-    reached, level = parent == vertices, np.zeros(len(parent), np.int64)
-    parent = parent.copy()
-    for depth in range(1, most + 1):
-        at_a, at_b = reached[a], reached[b]
-        onto_b, onto_a = np.flatnonzero(at_a & ~at_b), np.flatnonzero(at_b & ~at_a)
-        if not len(onto_a) + len(onto_b):
-            break
-        for child, above in ((b[onto_b], a[onto_b]), (a[onto_a], b[onto_a])):
-            parent[child], level[child], reached[child] = above, depth, True
-        open_ = np.flatnonzero(~(at_a & at_b))
-        a, b = a[open_], b[open_]
-    rank = np.where(level > 0, (level << 20) + tie, 0)
-    if not reached.all():
-        rank = np.where(reached, rank, ((most + 1) << 20) + along_paths(parent, np.where(reached, 0, 1)))
-    return parent, rank
+    n = len(key)
+    trees = _Growing(starts, to, np.full(n, NONE), np.full(n, NONE, np.int16))
+    root, parent, level = np.full(n, NONE), trees.parent, trees.level
+    few = np.argpartition(key, _TRIES)[:_TRIES] if n > _TRIES else np.arange(n)
+    cut = None
+    for least in few[np.argsort(key[few])]:
+        if level[least] == NONE:
+            whole, reached = trees.grow(np.array([least]), most)
+            root[reached] = least
+            if not whole:
+                cut = least
+                break
+            if 2 * len(reached) > n:
+                break
+    rest = np.flatnonzero(level == NONE)
+    if len(rest):
+        _contract(trees, root, key, rest, cut)
+        trees.grow(rest[root[rest] == rest], most)
+    rank = np.where(level > 0, (level.astype(np.int64) << 20) + tie, 0)
+    deep = level == NONE
+    if deep.any():
+        rank = np.where(deep, ((most + 1) << 20) + along_paths(parent, deep.astype(np.int64)), rank)
+    return Ranked(root, parent, rank)
+
+
+#: not reached
+NONE = -1
+#: Trees are grown from so many of the least vertices, until one has more than half of the vertices.
+_TRIES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Growing:
+    """Trees that grow breadth-first."""
+
+    starts: Indices
+    to: Indices
+    #: for each vertex its parent, and its distance from the root, once reached
+    parent: Indices
+    level: npt.NDArray[np.int16]
+
+    def grow(self, roots: Indices, most: int) -> tuple[bool, Indices]:
+        """Grow trees from new roots. Returns whether nothing was left to reach, and all reached vertices."""
+        self.parent[roots], self.level[roots] = roots, 0
+        reached = [roots]
+        left = int(np.count_nonzero(self.level == NONE))
+        for depth in range(1, most + 1):
+            if 2 * len(reached[-1]) < left:
+                x, y = self._neighbours(reached[-1])
+                new = self.level[y] == NONE
+                x, y = x[new], y[new]
+            else:  # from the side that has fewer
+                y, x = self._neighbours(np.flatnonzero(self.level == NONE))
+                new = self.level[x] == depth - 1
+                x, y = x[new], y[new]
+            if not len(y):
+                return True, np.concatenate(reached)
+            self.parent[y], self.level[y] = x, depth  # the last write wins
+            reached.append(y[self.parent[y] == x])
+            left -= len(reached[-1])
+        return False, np.concatenate(reached)
+
+    def _neighbours(self, of: Indices) -> tuple[Indices, Indices]:
+        """The neighbours of vertices, behind these."""
+        first, degree = self.starts[of], self.starts[of + 1] - self.starts[of]
+        ends = np.cumsum(degree)
+        at = np.arange(ends[-1] if len(ends) else 0)
+        at += np.repeat(first - (ends - degree), degree)
+        return np.repeat(of, degree), self.to[at]
+
+    def edges(self, of: Indices) -> tuple[Indices, Indices]:
+        """The edges of vertices that are not reached, those between two of them once."""
+        x, y = self._neighbours(of)
+        once = (x < y) | (self.level[y] != NONE)
+        return x[once], y[once]
+
+
+def _contract(trees: _Growing, root: Indices, key: npt.NDArray[Any], rest: Indices, cut: int | None) -> None:
+    """Give the vertices that are not reached parents and roots; of the reached, only `cut`'s tree has edges.
+
+    That tree counts as one vertex, the last one, of the least key.
+    """
+    x, y = trees.edges(rest)
+    number = np.full(len(key), len(rest))
+    number[rest] = np.arange(len(rest))
+    vertices = rest if cut is None else np.append(rest, cut)
+    forest = rooted_forest(len(vertices), number[x], number[y], key[vertices])
+    via = forest.via[: len(rest)]
+    inner = via >= 0
+    trees.parent[rest] = rest
+    trees.parent[rest[inner]] = x[via[inner]] + y[via[inner]] - rest[inner]
+    root[rest] = vertices[forest.root[: len(rest)]]

@@ -379,7 +379,9 @@ def paired(keys: Hashes, within: Hashes) -> Hashes:
         >>> [hex(h) for h in paired(np.array([7 << 60], np.uint64), np.array([5 << 60], np.uint64)).tolist()]
         ['0x7000000050000000']
     """
-    return keys & ~_REST | within >> _HALF
+    both = within >> _HALF
+    both |= keys & ~_REST
+    return both
 
 
 def _merged(parts: list[Batch], compact: Compact | None, rows: int, key: str) -> int:

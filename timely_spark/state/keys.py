@@ -30,6 +30,8 @@ _PRIME = _U(0x0000_0100_0000_01B3)
 _PIECE = 1 << 20
 #: tables with fewer rows are sorted with numpy's own sort, and not narrowed
 FEW = 1 << 11
+#: tables of so many bytes are measured before they are written
+_LARGE = 1 << 20
 #: metadata of a column of longs that is written as a narrower type
 _NARROWED = {b"timely_narrowed": b""}
 
@@ -217,8 +219,11 @@ def in_order(h: Hashes, *, exactly: bool = True) -> Indices:
     rows = len(h)
     if rows < FEW:
         return np.argsort(h, kind="stable")
-    if (h[1:] >= h[:-1]).all():
+    descents = np.count_nonzero(h[1:] < h[:-1])
+    if not descents:
         return np.arange(rows)
+    if descents << 10 < rows:  # a stable sort takes long runs as they are
+        return np.argsort(h, kind="stable")
     # np.sort is five times as fast as np.argsort: sort the hashes with row numbers in their lowest bits
     low = _U((1 << (rows - 1).bit_length()) - 1)
     mixed = h & ~low
@@ -449,12 +454,20 @@ def to_bytes(table: pa.Table, *, narrow: bool = False) -> bytes:
     Args:
         narrow: write large columns of longs as narrower integers if their values fit.
     """
-    table = _narrowed(table) if narrow and table.num_rows >= FEW else table
-    sink = pa.BufferOutputStream()
+    table = (_narrowed(table) if narrow and table.num_rows >= FEW else table).combine_chunks()
+    if table.nbytes < _LARGE:
+        sink = _written(table, pa.BufferOutputStream())
+        return bytes(sink.getvalue())
+    # a stream that grows would hold, and clear, twice as much memory
+    whole = pa.allocate_buffer(_written(table, pa.MockOutputStream()).size())
+    _written(table, pa.FixedSizeBufferWriter(whole))
+    return bytes(whole)
+
+
+def _written(table: pa.Table, sink: Any) -> Any:
     with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
-    result: bytes = sink.getvalue().to_pybytes()
-    return result
+        writer.write_table(table)
+    return sink
 
 
 def from_bytes(data: Any, *, validate: bool = True) -> pa.Table:
