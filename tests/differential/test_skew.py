@@ -23,7 +23,7 @@ from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Partition
 from timely_spark.state.keys import partitioned
 from timely_spark.testing import Simulation, run
-from timely_spark.worker import Worker
+from timely_spark.worker import Budget, Worker
 
 HOT = [0, None]
 
@@ -191,27 +191,68 @@ def kept(worker: Worker, node: Node) -> int:
     return len(getattr(vertex, "input" if isinstance(vertex, Reduce) else "state", ()))
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        lambda x, y, skew: x.join(y, on="k", skew=skew, name="it"),
-        lambda x, _, skew: x.arrange("k", skew=skew, name="it"),
-        lambda x, _, skew: x.min("v", keys="k", skew=skew, name="it"),
-    ],
-)
-def test_a_restart_with_other_hot_keys_is_refused(made: Case) -> None:
-    def flow(skew: list[Any]) -> ts.Dataflow:
+def named(case: Case) -> Callable[[Any], ts.Dataflow]:
+    def flow(skew: Any) -> ts.Dataflow:
         flow = ts.Dataflow("named")
-        x = flow.input("x", "k long, v long").collection(name="changes")
-        made(x, x.select("k", w="v", name="other"), skew).changes(name="all").capture("out")
+        x, y = (flow.input(n, "k long, v long, diff long").collection(diff="diff", name=n + n) for n in "xy")
+        case(x, y, skew).changes(name="all").capture("out")
         return flow
 
-    simulation = Simulation(flow([0]), workers=2)
-    simulation.send("x", [(0, 1), (5, 1)])
+    return flow
+
+
+MOVED: dict[str, Case] = {
+    "left": lambda x, y, skew: x.join(
+        y.select("k", w="v", name="w"), on="k", how="left", skew=skew, name="it"
+    ),
+    "loop": near,
+    "arranged": lambda x, y, skew: y.select("k", w="v").join(x.arrange("k", skew=skew), on="k"),
+}
+
+
+@pytest.mark.parametrize("case", MOVED)
+def test_a_restart_with_other_hot_keys_changes_nothing(case: str) -> None:
+    inputs = drawn(6, 9)
+    moved = Simulation(named(MOVED[case])(None), workers=3, seed=3)
+    for epoch, skew in enumerate([[0], [0, None], None, [1, 2], [2], None]):
+        for side in "xy":
+            moved.send(side, inputs[side][epoch])
+        moved.run()
+        made = move(moved, named(MOVED[case])(skew), 3 - epoch % 2)
+        assert made.hot_keys
+
+    plain = run(named(MOVED[case])(None), inputs)["out"].rows()
+    assert [of for of in moved.captured["out"].rows().values() if of] == [of for of in plain.values() if of]
+
+
+REFUSED: dict[str, Case] = {
+    "min": lambda x, _, skew: x.min("v", keys="k", skew=skew, name="it"),
+    "another trace": lambda x, y, skew: x.arrange("k", skew=skew, name="left").join(
+        y.select("k", w="v").arrange("k", name="right"), on="k", name="it"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_other_hot_keys_are_refused_where_steps_store_something_else(case: str) -> None:
+    simulation = Simulation(named(REFUSED[case])(None), workers=2)
+    simulation.send("x", [(0, 1, 1), (5, 1, 1)])
+    simulation.send("y", [(0, 1, 1)])
     simulation.run()
 
-    with pytest.raises(FlowChanged, match=r"step 'it' .* holds state, and has changed: .*0.* is .*5, 0"):
-        move(simulation, flow([0, 5]), 2)
+    with pytest.raises(FlowChanged, match=r"step 'it' .* holds state, and has changed"):
+        move(simulation, named(REFUSED[case])([0]), 2)
+
+
+def test_other_hot_keys_are_refused_while_records_are_in_flight() -> None:
+    simulation = Simulation(named(MOVED["left"])(None), workers=2, budget=Budget(steps=1))
+    simulation.send("x", [(n, 1, 1) for n in range(5)])
+    simulation.step()
+
+    with pytest.raises(
+        FlowChanged, match=r"(?s)in flight, and its hot keys have.*Hint: run the flow as it was"
+    ):
+        move(simulation, named(MOVED["left"])([0]), 2)
 
 
 def test_explain_says_where_hot_keys_go(capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,31 +30,50 @@ class Differences:
     removed: tuple[str, ...]
     #: of steps in both flows, the old and the new value of each part of their description that has changed
     changed: Mapping[str, Mapping[str, tuple[Any, Any]]]
-    #: whether there is a difference other than the number of workers
+    #: whether hot keys differ: then the records of some steps are on other workers
+    hot_keys: bool
+    #: whether there is another difference than these
     flow: bool
 
     def __bool__(self) -> bool:
         """Whether there is any difference."""
-        return self.flow or self.workers[0] != self.workers[1]
+        return self.flow or self.hot_keys or self.workers[0] != self.workers[1]
 
 
 def compare(before: Mapping[str, Any], plan: Plan) -> Differences:
     """Compare a plan with the description of another one (`Plan.described`)."""
     now = plan.described()
-    before = with_bounds(before, now)
+    before, stages = with_bounds(before, now), now["stages"]
+    both = [(stage, stages[step]) for step, stage in before["stages"].items() if step in stages]
+    hot_keys = any(_hot_keys(was) != _hot_keys(is_now) for was, is_now in both)
+    if hot_keys:  # state is partitioned anew, in steps behind those with hot keys, too
+        before, now = _without_partitioning(before), _without_partitioning(now)
     old, new = before["stages"], now["stages"]
-    both = [(step, stage, new[step]) for step, stage in old.items() if step in new]
     return Differences(
         workers=(before["workers"], plan.workers),
         added=tuple(step for step in new if step not in old),
         removed=tuple(step for step in old if step not in new),
         changed={
             step: {part: (was[part], value) for part, value in is_now.items() if was[part] != value}
-            for step, was, is_now in both
-            if was != is_now
+            for step, was in old.items()
+            if step in new and was != (is_now := new[step])
         },
+        hot_keys=hot_keys,
         flow=_logical(before) != _logical(now),
     )
+
+
+def _hot_keys(stage: Mapping[str, Any]) -> list[str]:
+    return [by.partition("; hot keys ")[2] for by in stage["partitioned"]]
+
+
+def _without_partitioning(described: Mapping[str, Any]) -> dict[str, Any]:
+    """A description that has only which inputs are broadcast: their records are on every worker."""
+    stages = {
+        step: {**stage, "partitioned": [by.startswith("broadcast") for by in stage["partitioned"]]}
+        for step, stage in described["stages"].items()
+    }
+    return {**described, "stages": stages}
 
 
 def _logical(described: Mapping[str, Any]) -> dict[str, Any]:

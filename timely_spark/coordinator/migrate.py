@@ -2,7 +2,8 @@
 
 Steps are identified by name. A step with contents (state, batches, notifications, unreleased epochs) must be
 the same in both flows. A new step starts empty. The state of a removed step is dropped and reported; records
-in flight are never dropped. With another number of workers, state and batches are repartitioned by H.
+in flight are never dropped. With another number of workers, state and batches are repartitioned by H; with
+other hot keys state is.
 
 Pointstamps are counted again from the migrated workers, so the counts are right by construction. A migration
 writes nothing: a flow that is refused leaves the checkpoint unchanged.
@@ -60,6 +61,8 @@ class Migration:
     removed: Mapping[str, Sequence[str]]
     #: the old and the new number of workers
     worker_counts: tuple[int, int]
+    #: whether hot keys differ
+    hot_keys: bool
     #: loops with a lower bound: the old and the new `max_iterations`
     bounded: Mapping[str, tuple[int | None, int]]
 
@@ -107,7 +110,10 @@ class _Migrator:
         self.messages = sorted(
             wire.read(messages, Message), key=lambda sent: (sent[1].channel, sent[1].sender)
         )
-        self.rescaled = self.differences.workers[0] != self.differences.workers[1]
+        old, new = self.differences.workers
+        self.rescaled = old != new or self.differences.hot_keys
+        #: what the user may do instead of letting state be repartitioned
+        self.as_before = f"start with workers={old}" if old != new else "leave the hot keys as they were"
         #: per step the number of states, batches, notifications and unreleased epochs
         self.contents = self._contents()
         #: vertices that keep their contents
@@ -147,6 +153,8 @@ class _Migrator:
         """The migration, or an error with all reasons against it."""
         inputs = self._inputs()
         self._check_steps()
+        if self.differences.hot_keys and any(contents["batch"] for contents in self.contents.values()):
+            self._problem("records are in flight, and its hot keys have changed", _QUIESCE, self.as_before)
         workers = [] if self.problems else self._workers()
         self._refuse()
         tracker = self._tracker(workers, inputs)
@@ -161,6 +169,7 @@ class _Migrator:
             added=self.differences.added,
             removed=removed,
             worker_counts=self.differences.workers,
+            hot_keys=self.differences.hot_keys,
             bounded=self.bounded,
         )
 
@@ -313,9 +322,9 @@ class _Migrator:
         unable = type(node.template).repartition is Vertex.repartition
         if unable and (with_state or not alike):
             self._problem(
-                f"{self._held(node.name)}, and does not say how to partition that over {len(new)} "
-                f"workers instead of {len(old)}",
-                f"write repartition() for such vertices; or start with workers={len(old)}",
+                f"{self._held(node.name)}, and does not say how to partition that over {len(new)} workers"
+                + (f" instead of {len(old)}" if len(old) != len(new) else ""),
+                f"write repartition() for such vertices; or {self.as_before}",
             )
         elif with_state:
             with errors_of(node):
@@ -375,7 +384,7 @@ class _Migrator:
             f"{self.plan.workers} workers: {why}"
         )
         if text not in self.problems:
-            self._problem(text, f"{_QUIESCE}; or start with workers={self.differences.workers[0]}")
+            self._problem(text, f"{_QUIESCE}; or {self.as_before}")
 
     # -- progress --------------------------------------------------------------------------------------------
 

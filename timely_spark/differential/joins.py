@@ -62,11 +62,11 @@ class JoinChanges(Join):
         columns: Sequence[str],
         shared: int | None,
         *,
-        skew: Skew | None = None,
-        copied: int = 1,
+        copies: tuple[int, ...] = (),
     ) -> None:
         super().__init__(on, columns)
-        self.skew, self.copied = skew, copied
+        #: of hot keys: the side with copies on all workers, and H of each key
+        self.copies = copies
         #: the side that reads the trace of an `Arrange`
         self.shared = shared
         #: the compaction frontier, and what readers had received of the shared trace, as of the last change
@@ -111,17 +111,16 @@ class JoinChanges(Join):
         """The traces."""
         for side in range(len(self.sides)):
             self._merge(side)
-        return {"sides": self.sides} if any(map(len, self.sides)) else {}
+        return {"sides": self.sides, "copies": self.copies} if any(map(len, self.sides)) else {}
 
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
-        """As of any keyed state; of the equal copies of a record one is partitioned: to all new workers."""
+        """As of any keyed state; of the copies of a record one is partitioned, perhaps as new copies."""
         stored = [[*state["sides"]] for state in states if "sides" in state]
-        if self.skew is not None:
-            keys = self.on[self.copied]
+        for side, *hot in {state["copies"] for state in states if state.get("copies")}:
             for sides in stored[1:]:
-                batches = sides[self.copied].batches()
-                cold = [rows.filter(pa.array(~is_hot(hashes(rows, keys), self.skew))) for rows in batches]
-                sides[self.copied] = Arrangement(keys, cold)
+                batches, keys = sides[side].batches(), self.on[side]
+                cold = [rows.filter(pa.array(~is_hot(hashes(rows, keys), hot))) for rows in batches]
+                sides[side] = Arrangement(keys, cold)
         return repartition(self, [{"sides": sides} for sides in stored], workers, partition)
 
     def send_pairs(self, edge: int, time: Any, mine: pa.Table, found: Found) -> None:
@@ -361,7 +360,7 @@ def _join(
             [schema],
             others=[streams[1]],
             name=name,
-            vertex=JoinChanges(keys, columns, shared, skew=hot, copied=1 - spread),
+            vertex=JoinChanges(keys, columns, shared, copies=() if hot is None else (1 - spread, *hot.hot)),
             requires=parted,
             # the records of hot keys are where those of the left side are, if these are spread
             guarantees=keys[0] if hot is None or spread == 0 else None,

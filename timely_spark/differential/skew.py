@@ -68,7 +68,7 @@ class Salt(Stateless):
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         """The records of hot keys, and the others."""
-        hot = is_hot(hashes(batch, self.keys), self.skew)
+        hot = is_hot(hashes(batch, self.keys), self.skew.hot)
         rows = batch.filter(pa.array(hot)) if hot.any() else batch.slice(0, 0)
         part = hashes(rows, self.skew.spread) % np.uint64(SALTS)
         others = batch.filter(pa.array(~hot)) if hot.any() else batch

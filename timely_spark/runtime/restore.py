@@ -77,6 +77,8 @@ def _warn_of_changes(name: str, migration: Migration) -> None:
     old, new = migration.worker_counts
     if old != new:
         _log.warning("%s: continues with %d workers instead of %d", name, new, old)
+    if migration.hot_keys:
+        _log.warning("%s: continues with other hot keys", name)
     for loop, (before, after) in migration.bounded.items():
         was = "" if before is None else f" instead of {before}"
         at = migration.coordinator.loops.reached.get(loop, 0) + 1

@@ -383,15 +383,15 @@ def partitioned(table: pa.Table, by: Partition, workers: int) -> dict[int, pa.Ta
     return {among[number]: part for number, part in numbered.items()}
 
 
-def is_hot(hashed: Hashes, skew: Skew) -> Mask:
+def is_hot(hashed: Hashes, hot: Sequence[int]) -> Mask:
     """The keys, given by H, that are hot."""
-    found: Mask = np.isin(hashed, np.array(skew.hot, _U))
+    found: Mask = np.isin(hashed, np.array(hot, _U))
     return found
 
 
 def _skewed(table: pa.Table, columns: Sequence[str], skew: Skew, workers: int) -> dict[int, pa.Table]:
     hashed = hashes(table, columns)
-    hot = is_hot(hashed, skew)
+    hot = is_hot(hashed, skew.hot)
     if skew.spread or not hot.any():
         if hot.any():
             hashed[hot] = hashes(table.filter(pa.array(hot)), skew.spread)
