@@ -329,7 +329,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ["tests/coordinator/test_migrate.py"],
         [
             (
-                "self.rescaled = self.differences.workers[0] != self.differences.workers[1]",
+                "self.rescaled = old != new or self.differences.hot_keys",
                 "self.rescaled = False",
             ),
             (
@@ -546,7 +546,22 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             ),
             ("for sides in stored[1:]:", "for sides in stored:"),
             ("if hot is None or spread == 0 else None", ""),
+            ("copies=() if hot is None else (1 - spread, *hot.hot)", "copies=()"),
         ],
+    ),
+    (
+        "coordinator/hot_keys.py",
+        ["tests/coordinator/test_hot_keys.py"],
+        [
+            ("(workers - len(of)) * MANY", "0"),
+            ("or most.share < 0.5", ""),
+            ("most.records < _FACTOR * share", "False"),
+        ],
+    ),
+    (
+        "operators/asof.py",
+        ["tests/operators/test_asof.py"],
+        [("^ np.uint64(1 << 63)", ""), ("| (gap < distance)", "")],
     ),
     (
         "differential/skew.py",

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,6 +53,29 @@ def flow_of(ways: dict[str, Any], **options: Any) -> ts.Dataflow:
     for name, way in ways.items():
         x.asof_join(right, "t", **options, **way).capture(name)
     return flow
+
+
+@pytest.mark.parametrize("first", [-(1 << 63), (1 << 63) - 4, (1 << 64) - 4])
+def test_times_of_all_64_bits_match(first: int) -> None:
+    flow, kind = ts.Dataflow("far"), pa.uint64() if first >= 1 << 63 else pa.int64()
+    x, y = (flow.input(name, pa.schema([("t", kind), (name, pa.int64())])) for name in "xy")
+    ways = ["backward", "forward", "nearest"]
+    for direction in ways:
+        x.asof_join(y, "t", direction=direction, tolerance=2).capture(direction)
+
+    found = ts.testing.run(flow, {"x": [[(first + 1, 1)]], "y": [[(first, 3), (first + 3, 4)]]})
+
+    assert [found[way].rows()[0] for way in ways] == [[(first + 1, 1, y)] for y in (3, 4, 3)]
+
+
+def test_any_distance_is_allowed_by_default() -> None:
+    flow = ts.Dataflow("far")
+    x, y = (flow.input(name, f"t long, {name} long") for name in "xy")
+    x.asof_join(y, "t").capture("out")
+
+    found = ts.testing.run(flow, {"x": [[((1 << 63) - 1, 1)]], "y": [[(-(1 << 63), 2)]]})
+
+    assert found["out"].rows() == {0: [((1 << 63) - 1, 1, 2)]}
 
 
 def expected(epochs: Any, first: Any, **options: Any) -> dict[int, list[Any]]:

@@ -14,17 +14,18 @@ import pyarrow.compute as pc
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Partition, caller, check_columns, composed, names, operator
 from timely_spark.operators.aggregate import ALL, one_group
-from timely_spark.operators.event_time import Duration, length, numbers_of_time, time_type
+from timely_spark.operators.event_time import Duration, length, time_type
 from timely_spark.operators.expire import check_expire, check_per, options_text
 from timely_spark.operators.join import matching_keys, other_columns, with_keys
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.state.history import RowTimes, compaction, epochs_of, stamped
-from timely_spark.state.keys import Mask, group
+from timely_spark.state.keys import Mask, flat, group
 from timely_spark.streams import Stream
 
 Direction: TypeAlias = Literal["backward", "forward", "nearest"]
 Numbers: TypeAlias = npt.NDArray[np.int64]
+Times: TypeAlias = npt.NDArray[np.uint64]
 
 _GROUP = "__timely_asof"
 
@@ -51,14 +52,14 @@ class Nearest:
             there: the number of each right record's group.
             right: the right records.
         """
-        time, timed = numbers_of_time(left.column(self.on))
+        time, timed = _ordered(left.column(self.on))
         right = right.append_column(_GROUP, pa.array(there))
-        right = right.filter(pa.array(numbers_of_time(right.column(self.on))[1]))
+        right = right.filter(pc.is_valid(right.column(self.on)))
         # of several right records at one time the first in the order of their columns
         right = right.take(
             pc.sort_indices(right, [(c, "ascending") for c in (_GROUP, self.on, *self.theirs)])
         )
-        there, (at, _) = right.column(_GROUP).to_numpy(), numbers_of_time(right.column(self.on))
+        there, (at, _) = right.column(_GROUP).to_numpy(), _ordered(right.column(self.on))
         first = np.ones(len(at), np.bool_)
         first[1:] = (there[1:] != there[:-1]) | (at[1:] != at[:-1])
         right, there, at = right.filter(pa.array(first)), there[first], at[first]
@@ -66,23 +67,28 @@ class Nearest:
         matched = (found >= 0) & timed
         return matched, right.select(list(self.theirs)).take(pa.array(found, mask=~matched))
 
-    def _places(self, group: Numbers, time: Numbers, there: Numbers, at: Numbers) -> Numbers:
+    def _places(self, group: Numbers, time: Times, there: Numbers, at: Times) -> Numbers:
         """For each left record the place of its right record, -1 if it has none."""
-        if not len(at):
-            return np.full(len(time), -1)
-        backward = _passed(group, time, there, at, including=True) - 1
-        forward = _passed(group, time, there, at, including=False)
-        far = np.iinfo(np.int64).max
-        before, after = (
-            np.where(exists, np.abs(time - at[place]), far)
-            for place, exists in (_of_group(place, group, there) for place in (backward, forward))
-        )
-        if self.direction == "backward":
-            after[:] = far
-        elif self.direction == "forward":
-            before[:] = far
-        place = np.where(before <= after, backward, forward)
-        return np.where(np.minimum(before, after) <= self.tolerance, place, -1)
+        nearest, distance = np.full(len(time), -1), np.zeros(len(time), np.uint64)
+        for direction in ("backward", "forward"):
+            if self.direction not in {direction, "nearest"} or not len(at):
+                continue
+            back = direction == "backward"
+            place, exists = _of_group(_passed(group, time, there, at, including=back) - back, group, there)
+            gap = np.maximum(time, at[place]) - np.minimum(time, at[place])
+            nearer = exists & (gap <= np.uint64(self.tolerance)) & ((nearest < 0) | (gap < distance))
+            nearest[nearer], distance[nearer] = place[nearer], gap[nearer]
+        return nearest
+
+
+def _ordered(column: pa.ChunkedArray) -> tuple[Times, Mask]:
+    """Times as unsigned numbers of the same order and distances, and which are not null."""
+    values = flat(column)
+    valid = values.is_valid().to_numpy(zero_copy_only=False)
+    if pa.types.is_uint64(values.type):
+        return values.fill_null(0).to_numpy(), valid
+    values = values.cast(pa.int32()) if pa.types.is_date32(values.type) else values
+    return values.cast(pa.int64()).fill_null(0).to_numpy().view(np.uint64) ^ np.uint64(1 << 63), valid
 
 
 def _of_group(place: Numbers, group: Numbers, there: Numbers) -> tuple[Numbers, Any]:
@@ -93,7 +99,7 @@ def _of_group(place: Numbers, group: Numbers, there: Numbers) -> tuple[Numbers, 
     return place, exists
 
 
-def _passed(group: Numbers, time: Numbers, there: Numbers, at: Numbers, *, including: bool) -> Numbers:
+def _passed(group: Numbers, time: Times, there: Numbers, at: Times, *, including: bool) -> Numbers:
     """For each left record the number of right records (sorted) before it; `including` those of its time."""
     is_left = np.repeat([False, True], [len(at), len(time)])
     last = is_left if including else ~is_left
@@ -135,7 +141,7 @@ class Checked:
                 msg = f"asof_join: {what}={value!r}"
                 raise SchemaError(msg, where=caller(), hint=f"one of {', '.join(valid)}.")
         kind = _time(ours, theirs, on, listed)
-        limit = (1 << 63) - 2 if tolerance is None else length("asof_join", "tolerance", tolerance, kind)
+        limit = (1 << 64) - 1 if tolerance is None else length("asof_join", "tolerance", tolerance, kind)
         extra = tuple(other_columns("asof_join", ours, theirs, (*listed, on)))
         mine = [column for column in ours.names if column not in listed]
         schema = pa.schema([*(ours.field(c) for c in (*listed, *mine)), *(theirs.field(c) for c in extra)])
