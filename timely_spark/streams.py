@@ -389,7 +389,8 @@ class Scope:
 
         Raises:
             GraphError: there is a loop around: its iterations come from what enters, and from its feedback.
-            SchemaError: `at` is of another type. At run time: it is null, or before the least time.
+            SchemaError: `at` is of another type. When records are sent: it is null or negative. At run time:
+                it is before the least time.
         """
         if (loop := next((one for one in self.graph_scope.path[1:] if one.inner is None), None)) is not None:
             msg = f"input {name!r} in loop {loop.name!r} ({loop.where})"
@@ -399,6 +400,9 @@ class Scope:
         if at is None and self.graph_scope.parent is None:
             return source
         inside = self.enter(source, at=at, name=name)
+        if at is not None:
+            vertex: Any = inside.stage.vertex
+            source.handle.check = vertex.check_sent
         return type(source)(self.flow, inside.stage, inside.port, source=source.source)
 
     def variable(self, initial: Stream | SchemaLike, *, name: str | None = None) -> Variable:

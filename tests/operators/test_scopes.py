@@ -499,6 +499,9 @@ def test_an_input_opened_in_a_scope_is_one_that_enters_it() -> None:
     )
     with pytest.raises(SchemaError, match="input 'sales'"):
         sales.send(["soon"])
+    for day in (None, -1):
+        with pytest.raises(SchemaError, match=r"(?s)inner time is null or negative.*test_scopes.py:\d+"):
+            sales.send([(3,), (day,)])
     assert flow.scope.input("plain", "n long", epochs="manual").handle is flow.handle("plain")
     for loop in (flow.scope.inner(name="loop"), flow.scope.inner(name="out").inner(name="in", time=int)):
         with pytest.raises(GraphError, match=r"input 'x' in loop '(loop|out)'.*\n.*open it outside"):

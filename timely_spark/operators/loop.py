@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Expression, Kind, OnLimit, Vertex, caller, check_columns, operator
+from timely_spark.errors import GraphError, SchemaError, Where
+from timely_spark.graph import Expression, Kind, OnLimit, Vertex, caller, check_columns, operator, project
 from timely_spark.operators.rows import computed
 from timely_spark.state.codes import numbers_of, runs
 from timely_spark.streams import Scope, Stream, Variable
@@ -21,20 +21,32 @@ _AT = "__timely_at"
 class EnterAt(Vertex):
     """`enter` with `at`: send each record at the inner time, or iteration, in its columns."""
 
-    def __init__(self, columns: Sequence[str], inner: type[Any] | None) -> None:
-        self.columns, self.inner = list(columns), inner
+    def __init__(self, at: Mapping[str, str | Expression], inner: type[Any] | None) -> None:
+        self.at, self.inner = at, inner
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Send the records of each inner time together."""
-        at, batch = batch.select(self.columns), batch.drop_columns(self.columns)
+    def checkpoint(self) -> Mapping[str, Any]:
+        """Nothing."""
+        return {}
+
+    def check_sent(self, records: pa.Table) -> None:
+        """Check the inner times of records that the program sends."""
+        self._check(project(records, self.at), where=caller())
+
+    def _check(self, at: pa.Table, where: Where | None = None) -> None:
         for column in at.columns:
             numbered = _numbered(self.inner)
             if column.null_count or (numbered and pc.any(pc.less(column, 0)).as_py()):
                 what = "inner time" if self.inner is not None else "iteration"
                 hint = f"{what}s are not null" + ", and whole numbers from 0 on." * numbered
                 msg = f"a record's {what} is null" + " or negative" * numbered
-                raise SchemaError(msg, hint=hint)
-        groups = runs(numbers_of(at, self.columns), at.num_rows)
+                raise SchemaError(msg, where=where, hint=hint)
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Send the records of each inner time together."""
+        columns = list(self.at)
+        at, batch = batch.select(columns), batch.drop_columns(columns)
+        self._check(at)
+        groups = runs(numbers_of(at, columns), at.num_rows)
         if len(groups.starts) > 1:  # rows are moved once, and then only sliced
             batch = batch.take(pa.array(groups.order))
         distinct = at.take(pa.array(groups.firsts)).to_pydict().values()
@@ -101,7 +113,7 @@ def enter(
         "enter_at",
         [stream.schema],
         name=name,
-        vertex=EnterAt(list(added), inner),
+        vertex=EnterAt(added, inner),
         keeps={column: column for column in stream.schema.names},
         detail=", ".join(map(str, given)),
         parameters={"iteration": ", ".join(map(str, given))},

@@ -49,6 +49,8 @@ class InputHandle:
         self.name = name
         self.schema: pa.Schema = as_schema(schema)
         self.epochs = epochs
+        #: A further check of what is sent.
+        self.check: Callable[[pa.Table], object] = lambda _: None
         #: Held during each call, and during a start.
         self._lock = RLock()
         self._target: Buffer | Journal = Buffer()
@@ -69,6 +71,7 @@ class InputHandle:
             SchemaError: the records do not fit the input's schema.
         """
         table = as_table(records, self.schema)
+        self.check(table)
         if epoch is not None:
             epoch = as_epoch(epoch, f"send(epoch=) on input {self.name!r}", caller())
         with self._lock:
