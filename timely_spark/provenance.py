@@ -7,6 +7,7 @@ are left. What each step sends in a run on these alone is the way from them to t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -265,7 +266,7 @@ def _text(record: Mapping[str, Any]) -> str:
 
 # -- runs ----------------------------------------------------------------------------------------------------
 
-_Sent = dict[Stage, list[tuple[Any, pa.Table]]]
+_Sent = defaultdict[Stage, list[tuple[Any, pa.Table]]]
 #: Rounds of one run; a loop may not end on a part of the inputs.
 _ROUNDS = 10_000
 
@@ -318,7 +319,7 @@ class _Question:
         self, given: Mapping[str, pa.Table], agreeing: Mapping[str, Any] | None = None
     ) -> list[StepRecords]:
         """What the steps on the way to the output send; or what agrees with a row in the columns of both."""
-        seen: _Sent = {}
+        seen: _Sent = defaultdict(list)
         self._run([given], seen)
         found = []
         for stage in sorted(seen, key=self.plan.stages.index):
@@ -353,9 +354,8 @@ class _Question:
                     msg = f"flow {plan.name!r} still runs after {number} rounds on a part of the inputs"
                     raise TimelyError(msg, where=caller(), hint="bound its loops with max_iterations.")
         parts: dict[int, list[pa.Table]] = {}
-        for row in pa.concat_tables(outputs).to_pylist():
-            if row["sink"] == self.node.name:
-                parts.setdefault(row["epoch"], []).append(from_bytes(pa.py_buffer(row["payload"])))
+        for row in pa.concat_tables(outputs).filter(pc.field("sink") == self.node.name).to_pylist():
+            parts.setdefault(row["epoch"], []).append(from_bytes(pa.py_buffer(row["payload"])))
         template: Any = self.node.template
         finished = [template.finish(parts[epoch]) for epoch in sorted(parts)]
         return pa.concat_tables([self._schema.empty_table(), *finished])
@@ -398,16 +398,12 @@ class _Way:
                     first.setdefault(channel.index, set()).add(edge.target)
         return cls(seen, ahead, first)
 
-    def sent(self, stage: Stage, time: Any, batch: pa.Table) -> None:
-        """Keep what a step sends."""
-        self.seen.setdefault(stage, []).append((time, batch))
-
     def through(self, channel: Channel, time: Any, batch: pa.Table) -> None:
         """Keep what each of the per-batch stages of a channel sends."""
         for stage, port in channel.through if channel.index in self.first else ():
             batch = apply_stage(stage, batch)[port]
             if stage in self.first[channel.index]:
-                self.sent(stage, time, batch)
+                self.seen[stage].append((time, batch))
 
 
 class _Recording(CallContext):
@@ -421,7 +417,7 @@ class _Recording(CallContext):
         plan, out = self.round.plan, self.node.out
         onwards = out[edge] if edge in range(len(out)) else ()
         if any(plan.lands(plan.channels[index]) in self._way.ahead for index in onwards):
-            self._way.sent(self.node.stage, time, batch)
+            self._way.seen[self.node.stage].append((time, batch))
         super().send(edge, time, batch)
 
     def _send_over(self, index: int, time: Any, batch: pa.Table) -> None:

@@ -52,16 +52,7 @@ def epochs_to_release(with_records: Iterable[int], after: int, until: int) -> It
 
 
 class Coordinator:
-    """The progress of a flow between rounds; `encode` gives its whole state as JSON.
-
-    Example:
-        >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("hello")
-        >>> _ = flow.input("numbers", "n long").probe("seen")
-        >>> coordinator = Coordinator(flow.compile(workers=2))
-        >>> coordinator.first().frontier
-        {'seen': [[0]]}
-    """
+    """The progress of a flow between rounds; `encode` gives its whole state as JSON."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

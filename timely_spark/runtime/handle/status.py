@@ -21,14 +21,7 @@ from timely_spark.worker.wire import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The status of a flow, from its newest manifest.
-
-    Example:
-        >>> Status.of("/no/such/checkpoint")
-        Traceback (most recent call last):
-            ...
-        timely_spark.runtime.errors.OtherFlow: /no/such/checkpoint holds no checkpoint of a flow...
-    """
+    """The status of a flow, from its newest manifest."""
 
     checkpoint: str
     flow: str

@@ -120,7 +120,10 @@ class Peers:
             queue.Empty: a table has not arrived in time.
         """
         for other in self._others:
-            self._send(other, parts[other])
+            try:
+                self._sending[other].send(parts[other])
+            except (OSError, ValueError, pa.ArrowException) as error:  # noqa: PERF203 - names the peer
+                raise self._lost(other, error) from error
         found = {self.rank: parts[self.rank]}
         for other in self._others:
             table = self._received[other].get(timeout=within)
@@ -128,12 +131,6 @@ class Peers:
                 raise self._lost(other, table) from table
             found[other] = table
         return [found[rank] for rank in range(self.tasks)]
-
-    def _send(self, other: int, table: pa.Table) -> None:
-        try:
-            self._sending[other].send(table)
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise self._lost(other, error) from error
 
     def _lost(self, other: int, error: Exception) -> PeerLost:
         reason = (

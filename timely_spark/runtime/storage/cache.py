@@ -39,13 +39,6 @@ class Cache:
     After each `put` the folder has at most `limit` bytes. Any number of processes may use it at once: a copy
     appears whole, and a mapped copy stays readable when it is removed. The last eight bytes of a copy are its
     length; a copy of another length (after a crash of the machine) counts as missing.
-
-    >>> import tempfile
-    >>> cache = Cache(tempfile.mkdtemp(), limit=100)
-    >>> cache.put("s3://bucket/a", pa.py_buffer(b"immutable")).to_pybytes()
-    b'immutable'
-    >>> cache.get("s3://bucket/a").to_pybytes(), cache.get("s3://bucket/b")
-    (b'immutable', None)
     """
 
     def __init__(self, folder: str, limit: int) -> None:

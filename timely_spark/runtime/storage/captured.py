@@ -15,15 +15,7 @@ from timely_spark.runtime.storage.log import captured_file
 
 @dataclass
 class Deliveries:
-    """The deliveries of one output. Each names the one before it, so a missing delivery is noticed.
-
-    >>> import tempfile
-    >>> deliveries = Deliveries(tempfile.mkdtemp(), "out")
-    >>> for version in (0, 3):
-    ...     deliveries.write(version, pa.table({"n": [version]}))
-    >>> [(version, table["n"].to_pylist()) for version, table in deliveries.read()]
-    [(0, [0]), (3, [3])]
-    """
+    """The deliveries of one output. Each names the one before it, so a missing delivery is noticed."""
 
     checkpoint: str
     output: str

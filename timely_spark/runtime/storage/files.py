@@ -110,15 +110,6 @@ class Files:
 
     Files are readable by their owner and group at most, as the umask allows. A root may be a symbolic link;
     writing and removing never follow a symbolic link at the end of a name.
-
-    >>> import tempfile
-    >>> files = Files(tempfile.mkdtemp())
-    >>> files.write("a/1.json", b"{}")
-    >>> files.read("a/1.json"), files.numbers("a"), files.read("a/2.json")
-    (b'{}', [1], None)
-    >>> files.read("../x")
-    Traceback (most recent call last):
-    timely_spark.errors.LogDamaged: ...
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -324,19 +315,20 @@ class Files:
 
     def names(self, folder: str) -> list[str]:
         """The names of the complete files in a folder (`.` is the root); lists the folder once."""
-        above = "" if folder == "." else f"{folder}/"
-        names = self._store.names(self._folder(folder))
-        return sorted(above + name for name in names if not name.startswith("."))
+        return sorted(name for name in self._listed(folder) if not name.rpartition("/")[2].startswith("."))
 
     def tidy(self, folder: str) -> None:
         """Remove unfinished files of killed processes in a folder (`.` is the root), also of Spark.
 
         No other process may write to the folder meanwhile.
         """
+        for name in self._listed(folder):
+            if name.rpartition("/")[2].startswith(".") and ".tmp" in name:
+                self.remove(name)
+
+    def _listed(self, folder: str) -> list[str]:
         above = "" if folder == "." else f"{folder}/"
-        for name in self._store.names(self._folder(folder)):
-            if name.startswith(".") and ".tmp" in name:
-                self.remove(above + name)
+        return [above + name for name in self._store.names(self._folder(folder))]
 
     def drop(self, folder: str) -> None:
         """Remove an empty folder, on file systems that have empty folders."""
