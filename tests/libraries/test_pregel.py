@@ -192,6 +192,25 @@ def test_nodes_and_edges_leave(how: dict[str, Any]) -> None:
     check(core, core_of, changing(4, edges=16), **how)
 
 
+def test_a_mutated_graph_leaves_without_the_changes_of_single_supersteps() -> None:
+    flow = ts.Dataflow("counted")
+    nodes, edges = flow.input("nodes", "node long").collection(), flow.input("edges", "src long, dst long")
+    counted = {"n": (pc.scalar(0), pc.field("n") + pc.scalar(1))}
+    made = ts.pregel(
+        nodes,
+        edges.collection(),
+        with_vertex_column=counted,
+        send_msg_to_dst=pc.scalar(1),
+        mutate=lambda nodes, edges: (nodes, edges),
+        max_iterations=5,
+    )
+    made.nodes.stream.capture("out")
+
+    found = ts.testing.run(flow, {"nodes": [[1, 2]], "edges": [[(1, 2), (2, 1)]]})
+
+    assert found["out"].rows() == {0: [(1, 5, 1), (2, 5, 1)]}
+
+
 def grown(nodes: ts.Collection, edges: ts.Collection) -> ts.Collection:
     """Each node with a message below 3 makes another one, behind it."""
 

@@ -158,6 +158,9 @@ class Collection(CollectionMethods):
     def leave(self, *, name: str | None = None) -> Collection:
         """This collection outside its innermost loop: its value after the last iteration.
 
+        The changes of all iterations leave, as they come: `consolidate` them if they are joined then, since a
+        join would match what later iterations undo.
+
         **Columns:** out as in.
 
         Example:

@@ -195,19 +195,17 @@ def join(
     """
     keys = _keys("join", collection, other, on=on, left=left, right=right)
     check_how("join", how, collection.schema, other.schema, keys)
-    if how == "semi":
-        return _semijoin("join", collection, other, keys, unique=False, skew=skew, name=name)
-    if how == "anti":
-        return _antijoin("join", collection, other, keys, unique=False, skew=skew, name=name)
+    if how in {"semi", "anti"}:
+        return _by_keys("join", collection, other, keys, how, skew=skew, name=name)
     extra = other_columns("join", collection.schema, other.schema, keys[1])
     if how == "inner":
         return _join("join", collection, other, keys, extra=extra, skew=skew, name=name)
     pairs, alone = _join("join", collection, other, keys, extra=extra, skew=skew, name=None), []
     if how in {"left", "outer"}:
-        ours = _antijoin("join", collection, other, keys, unique=False, skew=skew, name=None)
+        ours = _by_keys("join", collection, other, keys, "anti", skew=skew)
         alone.append(padded(ours, {column: column for column in collection.schema.names}, pairs.schema))
     if how in {"right", "outer"}:
-        theirs = _antijoin("join", other, collection, keys[::-1], unique=False, skew=None, name=None)
+        theirs = _by_keys("join", other, collection, keys[::-1], "anti")
         columns = {column: column for column in extra} | dict(zip(*keys, strict=True))
         alone.append(padded(theirs, columns, pairs.schema))
     return pairs.concat(*alone, name=name)
@@ -261,7 +259,7 @@ def semijoin(
         SchemaError: keys are missing or differ in number or type.
     """
     keys = _keys("semijoin", collection, other, on=on, left=left, right=right)
-    return _semijoin("semijoin", collection, other, keys, unique=unique, skew=skew, name=name)
+    return _by_keys("semijoin", collection, other, keys, "semi", unique=unique, skew=skew, name=name)
 
 
 @operator(Collection)
@@ -297,36 +295,25 @@ def antijoin(
         SchemaError: keys are missing or differ in number or type.
     """
     keys = _keys("antijoin", collection, other, on=on, left=left, right=right)
-    return _antijoin("antijoin", collection, other, keys, unique=unique, skew=skew, name=name)
+    return _by_keys("antijoin", collection, other, keys, "anti", unique=unique, skew=skew, name=name)
 
 
-def _antijoin(
+def _by_keys(
     operator: str,
     collection: Collection,
     other: Collection,
     keys: Keys,
+    how: How,
     *,
-    unique: bool,
-    skew: Iterable[Any] | None,
-    name: str | None,
+    unique: bool = False,
+    skew: Iterable[Any] | None = None,
+    name: str | None = None,
 ) -> Collection:
-    without = _semijoin(operator, collection, other, keys, unique=unique, skew=skew, name=name)
-    return collection.concat(without.negate())
-
-
-def _semijoin(
-    operator: str,
-    collection: Collection,
-    other: Collection,
-    keys: Keys,
-    *,
-    unique: bool,
-    skew: Iterable[Any] | None,
-    name: str | None,
-) -> Collection:
+    """The records whose key the other side has ("semi"), or does not have ("anti")."""
     if not unique:
         other = other.select(*keys[1]).distinct()
-    return _join(operator, collection, other, keys, skew=skew, name=name)
+    matched = _join(operator, collection, other, keys, skew=skew, name=name)
+    return matched if how == "semi" else collection.concat(matched.negate())
 
 
 def _join(

@@ -15,7 +15,7 @@ from timely_spark.differential.working import HasNulls, Side, Values, WorkingSet
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.history import stamped, stamped_each, times_of
-from timely_spark.state.keys import FEW, group
+from timely_spark.state.keys import FEW, Mask, group
 
 #: keys with more records than these are looked at before their records are read
 _MANY = 1 << 8
@@ -71,7 +71,13 @@ class Reduce(BufferingVertex):
         (arrived,) = batches
         # outside of loops all records are of earlier times
         if arrived and self.logic.finds_irrelevant and len(time.encode()) == 1:
-            arrived = self._relevant(time, pa.concat_tables(arrived))
+            changes = pa.concat_tables(arrived)
+            irrelevant = self._irrelevant(changes)
+            if irrelevant.any():
+                if not self.shared:
+                    trace = stamped(changes.filter(pa.array(irrelevant)), time)
+                    self.input.insert(trace, compact=consolidation(self._since))
+                arrived = [] if irrelevant.all() else [changes.filter(pa.array(~irrelevant))]
         keys = [table.select(list(self.logic.keys)) for table in arrived] + self.interesting.pop(time, [])
         added = pa.concat_tables(arrived) if arrived and not self.shared else None
         try:
@@ -99,21 +105,21 @@ class Reduce(BufferingVertex):
             self.notify_at(self._context.times.decode([*work.context, iteration]))
         return changed
 
-    def _relevant(self, time: Any, arrived: pa.Table) -> list[pa.Table]:
-        """The changes without those of keys with many records whose results cannot change: these are stored.
+    def _irrelevant(self, arrived: pa.Table) -> Mask:
+        """The changes of keys with many records whose results cannot change.
 
-        So a change of such a key costs no look at its records, unless it concerns the results.
+        They cost no look at the key's records.
         """
-        keys = list(self.logic.keys)
+        keys, irrelevant = list(self.logic.keys), np.zeros(arrived.num_rows, np.bool_)
         groups = group(arrived, keys)
         each = arrived.select(keys).take(pa.array(groups.firsts))
         many = self._records.at_most(each, keys) > _MANY
         if not many.any():
-            return [arrived]
+            return irrelevant
         self._leave_context()
         which, found = self.output.matches(each.filter(pa.array(many)), keys)
         if not len(which):
-            return [arrived]
+            return irrelevant
         results = times_of(found, 1)[1].drop_columns(keys).add_column(0, GROUP, pa.array(which))
         rows = many[groups.of].nonzero()[0]
         of = (many.cumsum() - 1)[groups.of[rows]]
@@ -121,13 +127,8 @@ class Reduce(BufferingVertex):
         changes = self.logic.partial(changes) if self.shared else changes
         changes = changes.drop_columns(keys).add_column(0, GROUP, pa.array(of))
         relevant = np.bincount(of, ~self.logic.irrelevant(consolidate(results), changes)) > 0
-        rest = rows[~relevant[of]]
-        if not self.shared:
-            trace = stamped(arrived.take(pa.array(rest)), time)
-            self.input.insert(trace, compact=consolidation(self._since))
-        left = np.ones(arrived.num_rows, np.bool_)
-        left[rest] = False
-        return [arrived.filter(pa.array(left))] if left.any() else []
+        irrelevant[rows] = ~relevant[of]
+        return irrelevant
 
     @property
     def _records(self) -> Arrangement:

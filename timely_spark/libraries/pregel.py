@@ -181,7 +181,8 @@ def pregel(
             new_nodes, new_edges = mutate(after, links_before)
         before.set(new_nodes)
         links_before.set(new_edges)
-        _, nodes, edges = (one.leave() for one in before.together("pregel", new_nodes, new_edges))
+        _, *changed = before.together("pregel", new_nodes, new_edges)
+        nodes, edges = (one.leave().consolidate() for one in changed)
     plain = [column for column in nodes.schema.names if halt is None or column != HALTED]
     return Graph(nodes.select(*plain), edges)
 
