@@ -45,17 +45,23 @@ class Affected:
         """The numbers of nodes, given as columns of values; new nodes get the next numbers."""
         arrays, first = [flat(column) for column in columns], not len(self)
         if pa.types.is_integer(self.values.type) and not any(a.null_count for a in (self.values, *arrays)):
-            found, self.values = self._numbered([array.to_numpy() for array in arrays])
+            values = [array.to_numpy() for array in arrays]
+            if first and (dense := _dense(values)) is not None:
+                low, different = dense
+                self.values = pa.array(different, self.values.type)
+                number = np.zeros(int(different[-1]) - low + 1, np.int64)
+                number[_above(low, different)] = self._in_order()
+                found = [number[_above(low, column)] for column in values]
+                first = False
+            else:
+                found, self.values = self._numbered(values)
         else:
             encoded = pa.concat_arrays([self.values, *arrays]).dictionary_encode(null_encoding="encode")
             codes = encoded.indices.to_numpy()[len(self) :].astype(np.int64)
             found = np.split(codes, np.cumsum([len(array) for array in arrays])[:-1])
             self.values = encoded.dictionary
         if first and len(self):
-            order = in_order(self.hashes())
-            self.values, self._hashes = self.of(order), self._hashes[order]
-            number = np.empty(len(order), np.int64)
-            number[order] = np.arange(len(order))
+            number = self._in_order()
             found = [number[codes] for codes in found]
         if more := len(self) - len(self.looked_up):
             for name in ("looked_up", "stored", "detached"):
@@ -68,8 +74,6 @@ class Affected:
         """The numbers of integer values, and all values including new ones."""
         import pandas as pd
 
-        if not len(self) and (dense := _dense(arrays)) is not None:
-            return dense[0], pa.array(dense[1], self.values.type)
         values = np.concatenate(arrays)
         numbered = self.values.to_numpy()
         if len(numbered) > 2 * len(self._sorted[0]):
@@ -85,6 +89,14 @@ class Affected:
         found[new] = codes[len(numbered) - start :] + start
         every = pa.array(np.append(numbered[:start], different), self.values.type)
         return np.split(found, np.cumsum([len(array) for array in arrays])[:-1]), every
+
+    def _in_order(self) -> Indices:
+        """Put all values in the order of their hashes. Returns their new numbers."""
+        order = in_order(self.hashes())
+        self.values, self._hashes = self.of(order), self._hashes[order]
+        number = np.empty(len(order), np.int64)
+        number[order] = np.arange(len(order))
+        return number
 
     def of(self, nodes: Indices) -> pa.Array:
         """The values of nodes."""
@@ -143,21 +155,25 @@ def ordered(a: pa.Array, b: pa.Array) -> tuple[pa.Array, pa.Array]:
     return pc.if_else(later, b, a), pc.if_else(later, a, b)
 
 
-def _dense(arrays: list[npt.NDArray[Any]]) -> tuple[list[Indices], npt.NDArray[Any]] | None:
-    """Numbers and distinct values, by a table over the values' range; None if the range is too large."""
+def _dense(arrays: list[npt.NDArray[Any]]) -> tuple[int, npt.NDArray[Any]] | None:
+    """The least value, and the distinct ones in order, by a table over their range; None: it is too large."""
     some = [array for array in arrays if len(array)]
     if not some:
         return None
     low, high = min(int(array.min()) for array in some), max(int(array.max()) for array in some)
     if high - low > 2 * sum(map(len, some)):
         return None
-    kind = np.uint64 if high >= 1 << 63 else np.int64
-    offsets = [np.subtract(array, low, dtype=kind).astype(np.int64, copy=False) for array in arrays]
     present = np.zeros(high - low + 1, np.bool_)
-    for each in offsets:
-        present[each] = True
-    number = np.cumsum(present) - 1
-    return [number[each] for each in offsets], np.flatnonzero(present).astype(kind) + kind(low)
+    for array in some:
+        present[_above(low, array)] = True
+    kind = np.uint64 if high >= 1 << 63 else np.int64
+    return low, np.flatnonzero(present).astype(kind, copy=False) + kind(low)
+
+
+def _above(low: int, values: npt.NDArray[Any]) -> Indices:
+    """How much greater than `low` integers are."""
+    kind = np.uint64 if values.dtype == np.uint64 else np.int64
+    return np.subtract(values, kind(low), dtype=kind).astype(np.int64, copy=False)
 
 
 def unique(n: int, *numbers: Indices) -> Indices:

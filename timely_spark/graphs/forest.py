@@ -125,16 +125,14 @@ class _Forest(BufferingVertex):
         """Apply the first changes, in shallow trees: later removals detach less. Returns the self-loops."""
         a, b = nodes.numbers(*(changes.column(end) for end in self.ends))
         a, b, count = _both_ways(a, b, narrowed(numbers(changes, DIFF)))
-        insert_pairs(self.edges, nodes, a, b, narrowed(count))
-        if (count <= 0).any():
-            a, b = a[count > 0], b[count > 0]
-        starts = np.append(0, np.cumsum(np.bincount(a, minlength=len(nodes))))
-        there, loops = np.flatnonzero(np.diff(starts)), nodes.of(a[a == b])
-        del a, count
+        x, y = (a, b) if (count > 0).all() else (a[count > 0], b[count > 0])
+        starts = np.append(0, np.cumsum(np.bincount(x, minlength=len(nodes))))
+        there, loops = np.flatnonzero(np.diff(starts)), nodes.of(x[x == y])
         tie = (nodes.hashes() >> np.uint64(44)).astype(np.int64)
-        forest = shallow_forest(starts, b, nodes.ranks(), tie, _LEVELS)
+        forest = shallow_forest(starts, y, nodes.ranks(), tie, _LEVELS)
         nodes.label[there], nodes.parent[there] = forest.root[there], forest.parent[there]
         nodes.rank[there] = forest.rank[there]
+        insert_pairs(self.edges, nodes, a, b, narrowed(count))
         self._store(nodes)
         return self._table(loops, loops, np.ones(len(loops), np.int64))
 
