@@ -105,13 +105,20 @@ def answers(
     for path in files:
         began = time.perf_counter()
         os.link(path, seen / path.name)
-        while told.empty():
+        while (answer := _taken(told)) is None:
             if not query.is_active:
                 raise query.exception() or RuntimeError("the query has ended")
-            time.sleep(0.001)
-        epoch, changes = told.get()
+        epoch, changes = answer
         query.wait_for(epoch=epoch)
         yield time.perf_counter() - began, changes
+
+
+def _taken(told: queue.Queue[tuple[int, pa.Table]]) -> tuple[int, pa.Table] | None:
+    """What comes next; None after a second. To look for it often would cost what is measured a core."""
+    try:
+        return told.get(timeout=1)
+    except queue.Empty:
+        return None
 
 
 # -- sides ---------------------------------------------------------------------------------------------------

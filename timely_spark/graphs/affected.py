@@ -173,7 +173,8 @@ def _dense(arrays: list[npt.NDArray[Any]]) -> tuple[int, npt.NDArray[Any]] | Non
 def _above(low: int, values: npt.NDArray[Any]) -> Indices:
     """How much greater than `low` integers are."""
     kind = np.uint64 if values.dtype == np.uint64 else np.int64
-    return np.subtract(values, kind(low), dtype=kind).astype(np.int64, copy=False)
+    above: Indices = np.subtract(values, kind(low), dtype=kind).astype(np.int64, copy=False)
+    return above
 
 
 def unique(n: int, *numbers: Indices) -> Indices:

@@ -445,10 +445,13 @@ def _both_ways(a: Indices, b: Indices, count: npt.NDArray[Any]) -> tuple[Indices
     if not (count == 1).all():
         return summed(np.append(a, b[back]), np.append(b, a[back]), np.append(count, count[back]))
     bits = int(max(a.max(initial=0), b.max(initial=0))).bit_length()
-    pairs = np.append(a, b[back])
-    pairs <<= bits
-    pairs[: len(a)] |= b
-    pairs[len(a) :] |= a[back]
+    pairs = np.empty(len(a) + np.count_nonzero(back), np.int64)
+    there, again = pairs[: len(a)], pairs[len(a) :]
+    np.left_shift(a, bits, out=there)
+    there |= b
+    np.compress(back, b, out=again)
+    again <<= bits
+    again |= a[back]
     pairs.sort()
     new = changes(pairs)
     if new.all():
