@@ -29,10 +29,13 @@ SCHEMA = "a long, b long, d long"
 
 LEAVES = st.sampled_from(["x", "y", "variable", "other", "late"])
 UNARY = [
-    "count", "sum", "min", "max", "top", "distinct", "twice", "reduce", "reduce_batches", "negate", "swap",
-    "where", "spread", "same", "all_count", "all_sum", "all_min", "all_top",
+    "count", "sum", "mean", "min", "max", "top", "distinct", "twice", "reduce", "reduce_batches", "negate",
+    "swap", "where", "spread", "same", "all_count", "all_sum", "all_min", "all_top",
 ]  # fmt: skip
-BINARY = ["concat", "minus", "join", "semijoin", "antijoin", "union", "intersect", "subtract"]
+BINARY = [
+    "concat", "minus", "join", "semijoin", "antijoin", "union", "intersect", "subtract", "broadcast", "asof",
+    "triangles",
+]  # fmt: skip
 
 
 def extended(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -41,6 +44,8 @@ def extended(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         st.tuples(st.sampled_from(UNARY), st.booleans(), inner),
         st.tuples(st.sampled_from(BINARY), st.booleans(), inner, inner),
         st.tuples(st.just("outer"), st.sampled_from(["left", "right", "outer"]), inner, inner),
+        st.tuples(st.just("skewed"), st.sampled_from(["inner", "left", "right", "outer"]), inner, inner),
+        st.tuples(st.just("until"), iterations, inner, inner),
         st.tuples(st.just("iterate"), iterations, st.booleans(), inner, inner),
         st.tuples(st.just("mutual"), iterations, inner, inner, inner, inner),
         st.tuples(st.sampled_from(["reach", "least"]), st.booleans(), inner, inner),
@@ -133,8 +138,12 @@ class Build:
     def sum(self, shared: Any, of: Any) -> Any:
         return self.arranged(of, shared=shared).sum("b", keys="a").select("a", b=low("b"))
 
+    def mean(self, shared: Any, of: Any) -> Any:
+        mean = self.arranged(of, shared=shared).mean("b", keys="a")
+        return mean.select("a", b=pc.bit_wise_and(pc.floor(pc.field("b")).cast("int64"), 3))
+
     def min(self, shared: Any, of: Any) -> Any:
-        return self.arranged(of, shared=shared).min("b", keys="a")
+        return self.arranged(of, shared=shared).min("b", keys="a", skew=None if shared else [0])
 
     def max(self, shared: Any, of: Any) -> Any:
         return self.arranged(of, shared=shared).max("b", keys="a")
@@ -199,8 +208,26 @@ class Build:
         keys = self(right).select("a").distinct()
         return self(left).antijoin(keys.arrange("a") if shared else keys, on="a", unique=True)
 
-    def outer(self, how: Any, left: Any, right: Any) -> Any:
-        made = self(left).select("a", c="b").join(self(right), on="a", how=how)
+    def broadcast(self, shared: Any, left: Any, right: Any) -> Any:
+        pairs = self(left).select("a", c="b").broadcast_join(self(right), on="a", by="c" if shared else None)
+        return pairs.select(a="c", b="b").threshold(clipped)
+
+    def asof(self, forward: Any, left: Any, right: Any) -> Any:
+        other, direction = self(right).select("a", "b", c="b"), "forward" if forward else "backward"
+        return self(left).asof_join(other, "b", by="a", direction=direction).select("a", b="c")
+
+    def triangles(self, _: Any, left: Any, right: Any) -> Any:
+        one, other = self(left), self(right)
+        found = ts.wcoj(
+            [(one, {"a": "p", "b": "q"}), (other, {"a": "q", "b": "r"}), (one, {"a": "r", "b": "p"})]
+        )
+        return found.select(a="p", b="r").threshold(clipped)
+
+    def skewed(self, how: Any, left: Any, right: Any) -> Any:
+        return self.outer(how, left, right, skew=[0, 2])
+
+    def outer(self, how: Any, left: Any, right: Any, **skew: Any) -> Any:
+        made = self(left).select("a", c="b").join(self(right), on="a", how=how, **skew)
         both = pc.bit_wise_xor(pc.coalesce(pc.field("c"), 1), pc.coalesce(pc.field("b"), 2))
         return made.select("a", b=both).threshold(clipped)
 
@@ -221,6 +248,18 @@ class Build:
             return made
 
         return self.here(self(initial)).iterate(iteration, max_iterations=iterations, consolidate=consolidate)
+
+    def until(self, iterations: Any, initial: Any, step: Any) -> Any:
+        def iteration(variable: Any) -> Any:
+            self.loops.append((variable.scope, [variable]))
+            made = self(step)
+            self.loops.pop()
+            return made
+
+        def enough(before: Any, after: Any) -> Any:
+            return before.concat(after).where(pc.field("a") == 3).count().where(pc.field("count") >= 2)
+
+        return self.here(self(initial)).iterate_until(iteration, enough, max_iterations=iterations)
 
     def mutual(self, iterations: Any, one: Any, two: Any, step_one: Any, step_two: Any) -> Any:
         initial = [self.here(self(one)), self.here(self(two))]
@@ -339,6 +378,15 @@ class Batch:
     def sum(self, _: Any, of: Any) -> Records:
         return self.per_key(of, lambda held: total(held.items()))
 
+    def mean(self, _: Any, of: Any) -> Records:
+        def made(held: Records) -> list[int | None]:
+            if sum(held.values()) <= 0:
+                return []
+            count = sum(n for b, n in held.items() if b is not None)
+            return [sum(b * n for b, n in held.items() if b is not None) // count & 3 if count > 0 else None]
+
+        return self.per_key(of, made)
+
     def min(self, _: Any, of: Any, best: Any = min) -> Records:
         def least(held: Records) -> list[int]:
             values = [b for b in there(held) if b is not None]
@@ -419,6 +467,33 @@ class Batch:
         made = added(self.pairs(self(left), self(right)))
         return Counter({record: max(-2, min(n, 2)) for record, n in made.items()})
 
+    def broadcast(self, _: Any, left: Any, right: Any) -> Records:
+        return self.join(_, left, right)
+
+    def asof(self, forward: Any, left: Any, right: Any) -> Records:
+        others = by_key(there(self(right)))
+
+        def nearest(a: Any, b: Any) -> Any:
+            if a is None or b is None:
+                return None
+            near = [c for c in others.get(a, {}) if c is not None and (c >= b if forward else c <= b)]
+            return (min if forward else max)(near, default=None)
+
+        return added(((a, nearest(a, b)), n) for (a, b), n in self(left).items())
+
+    def triangles(self, _: Any, left: Any, right: Any) -> Records:
+        one, other = self(left), self(right)
+        found = added(
+            ((p, r), n * m * k)
+            for (p, q), n in one.items()
+            for (q2, r), m in other.items()
+            if p is not None and q is not None and q == q2 and r is not None and (k := one.get((r, p), 0))
+        )
+        return Counter({record: max(-2, min(n, 2)) for record, n in found.items()})
+
+    def skewed(self, how: Any, left: Any, right: Any) -> Records:
+        return self.outer(how, left, right)
+
     def semijoin(self, _: Any, left: Any, right: Any) -> Records:
         keys = there(added((a, n) for (a, _), n in self(right).items()))
         return Counter({(a, b): n for (a, b), n in self(left).items() if a is not None and a in keys})
@@ -438,9 +513,9 @@ class Batch:
             for (other, b), m in theirs.items()
             if a == other is not None
         ]
-        if how != "right":
+        if how in {"left", "outer"}:
             pairs += [(both(a, c, None), n) for (a, c), n in self.antijoin(None, left, right).items()]
-        if how != "left":
+        if how in {"right", "outer"}:
             pairs += [(both(a, None, b), n) for (a, b), n in self.antijoin(None, right, left).items()]
         return Counter({record: max(-2, min(n, 2)) for record, n in added(pairs).items()})
 
@@ -467,6 +542,16 @@ class Batch:
             self.loops.append((iteration, [variable]))
             variable = self(step)
             self.loops.pop()
+        return variable
+
+    def until(self, iterations: Any, initial: Any, step: Any) -> Records:
+        variable = self(initial)
+        for iteration in self.iterations(iterations):
+            self.loops.append((iteration, [variable]))
+            before, variable = variable, self(step)
+            self.loops.pop()
+            if sum(n for (a, _), n in (*before.items(), *variable.items()) if a == 3) >= 2:
+                break
         return variable
 
     def mutual(self, iterations: Any, one: Any, two: Any, step_one: Any, step_two: Any) -> Records:
