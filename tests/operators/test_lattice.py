@@ -174,6 +174,21 @@ def test_thresholds_in_a_loop(epochs, how) -> None:
         assert found == on
 
 
+def test_the_state_of_a_key_does_not_grow_with_the_number_of_its_values() -> None:
+    flow = ts.Dataflow("long")
+    x = flow.input("x", "k long, v long")
+    x.merge("v", pc.max_element_wise, keys="k").capture("out")
+    simulation = ts.testing.Simulation(flow)
+    sizes = []
+    for epoch in range(48):
+        simulation.send("x", [(k, epoch) for k in range(64)])
+        simulation.run()
+        sizes.append(len(simulation.states[0] or b""))
+
+    assert max(sizes) == max(sizes[:16])
+    assert simulation.captured["out"].rows()[47] == [(k, 47) for k in range(64)]
+
+
 def test_crashes_change_nothing() -> None:
     flow = ts.Dataflow("crashes")
     x = flow.input("x", "k long, v long")

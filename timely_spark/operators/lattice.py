@@ -29,7 +29,7 @@ from timely_spark.graph import (
 from timely_spark.operators.rows import check_function, check_predicate, keys_and_value, passing
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import PerTime
-from timely_spark.state.history import RowTimes, compaction, stamped
+from timely_spark.state.history import Fold, RowTimes, compaction, stamped
 from timely_spark.state.keys import Groups, Indices, flat, group
 from timely_spark.state.partitioning import repartition
 from timely_spark.streams import Stream
@@ -80,7 +80,7 @@ class Growing(Vertex):
             if len(rising := which[grows[which]]):
                 sent = named.append_column(self.value, new).take(pa.array(rising))
                 self.send_by(0, time if moment == at else time.join(moment), sent)
-        compact = compaction(self._context.since(), kind, batch.schema.names, _firsts)
+        compact = compaction(self._context.since(), kind, *self.folds(batch.schema.names))
         self.state.insert(stamped(batch.filter(pa.array(grown[of])), at), compact=compact)
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
@@ -90,6 +90,10 @@ class Growing(Vertex):
     def values(self, rows: pa.Table, of: Indices, keys: int) -> pa.Array:
         """The value of each of some keys, given all their records; null without records. `of`: the keys."""
         raise NotImplementedError
+
+    def folds(self, columns: Sequence[str]) -> tuple[Sequence[str], Fold]:
+        """For compaction: the columns in which records are equal of which one is kept, and that one."""
+        return columns, _firsts
 
     def coarse(self, time: Any) -> Any:
         """The time with the counters of loops that run to a fixed point set to 0."""
@@ -129,6 +133,15 @@ class Merged(Growing):
         at = np.searchsorted(of, np.arange(keys))
         none = np.isin(np.arange(keys), of, invert=True)
         return values.take(pa.array(at, mask=none))
+
+    def folds(self, columns: Sequence[str]) -> tuple[Sequence[str], Fold]:
+        """Of each key one record: the merge of those whose times no later time distinguishes."""
+        return self.keys, self._merged
+
+    def _merged(self, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
+        values = self.values(table, groups.of, len(groups.starts))
+        firsts, rows = _firsts(table, groups)
+        return firsts, rows.set_column(rows.schema.get_field_index(self.value), self.value, values)
 
 
 class MergedPerTime(PerTime, Merged):
