@@ -44,7 +44,7 @@ class Collection(CollectionMethods):
         {0: [(1, 2, 1)], 1: [(1, 1, 1), (1, 2, -1)]}
     """
 
-    __slots__ = ("_plain", "index", "keys", "once", "skew")
+    __slots__ = ("_plain", "index", "keys", "later", "once", "skew")
 
     def __init__(
         self,
@@ -53,9 +53,10 @@ class Collection(CollectionMethods):
         *,
         once: bool = False,
         skew: Skew | None = None,
+        later: bool = False,
     ) -> None:
-        #: whether each time's changes are consolidated
-        self.once = once
+        #: whether each time's changes are consolidated, and whether those of later iterations than 0 are
+        self.once, self.later = once, later
         #: the columns by which it is arranged; None: it is not
         self.keys = keys
         #: the hot keys of the arrangement, whose records are on all workers
@@ -316,7 +317,9 @@ class CollectionVariable(Collection):
         with variable.flow.graph.parts_of(variable.stage):
             if result.scope != self.scope:
                 result = result.enter(self.scope)
-            fed = result.concat(self._initial.negate())
+            # the initial value is there in iteration 0 only
+            both = result.concat(self._initial.negate()).stream
+            fed = Collection(both, later=result.once)
             variable.feed((fed.consolidate() if consolidate else fed).stream)
 
 

@@ -80,7 +80,22 @@ class _Many(Stateless):
 
 
 class Consolidate(BufferingVertex):
-    """Send each time's changes consolidated, when the time is complete."""
+    """Send each time's changes consolidated, when the time is complete.
+
+    Args:
+        first: only iteration 0 of the innermost loop needs it; what comes in later ones is sent at once.
+    """
+
+    def __init__(self, *, first: bool = False) -> None:
+        super().__init__()
+        self.first = first
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Buffer the changes, if they need it."""
+        if self.first and time.encode()[-1]:
+            self.send_by(0, time, batch)
+        else:
+            super().on_recv(edge, time, batch)
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Consolidate before the exchange."""
@@ -374,7 +389,7 @@ def consolidate(collection: Collection, *, name: str | None = None) -> Collectio
             "consolidate",
             [stream.schema],
             name=name,
-            vertex=Consolidate(),
+            vertex=Consolidate(first=collection.later),
             requires=[by],
             guarantees=by.columns,
         )[0],
