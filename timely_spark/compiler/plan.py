@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -235,5 +236,4 @@ class Plan:
 
     def key(self, node: Node, time: Any) -> tuple[Any, ...]:
         """The sort key of (node, time) in (time, topological) order: after all that could result in it."""
-        counters = time.order_key()
-        return tuple(part for pair in zip(counters, node.path, strict=True) for part in pair)
+        return tuple(chain.from_iterable(zip(time.order_key(), node.path, strict=True)))

@@ -19,6 +19,8 @@ Codes = npt.NDArray[np.uint64]
 
 _U = np.uint64
 _WIDTH = 64
+#: fewer rows are sorted by one number after the other: to pack takes as long as to sort so many
+_LITTLE = 1 << 8
 
 
 def numbers_of(table: pa.Table, columns: Sequence[str]) -> list[Indices]:
@@ -65,6 +67,14 @@ def runs(numbers: Sequence[Indices], rows: int) -> Groups:
     """
     if rows < 2:
         return Groups(np.zeros(rows, np.int64), np.zeros(rows, np.int64))
+    if numbers and rows < _LITTLE:
+        order = np.lexsort(numbers[::-1])
+        ordered = [each[order] for each in numbers]
+        new = np.ones(rows, np.bool_)
+        np.not_equal(ordered[0][1:], ordered[0][:-1], out=new[1:])
+        for each in ordered[1:]:
+            new[1:] |= each[1:] != each[:-1]
+        return Groups(order, new.nonzero()[0])
     codes, bits = _packed(numbers, rows)
     return _sorted(codes, bits)
 

@@ -435,14 +435,20 @@ def data_bytes(table: pa.Table) -> int:
         18
     """
     total = 0
-    for column in table.columns:
-        if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
-            total += pc.sum(pc.binary_length(column)).as_py() or 0
-        elif pa.types.is_primitive(column.type):
-            total += len(column) * column.type.bit_width // 8
+    for place, kind in enumerate(table.schema.types):
+        if kind.id not in _WIDTHS:
+            _WIDTHS[kind.id] = kind.bit_width if pa.types.is_primitive(kind) else 0
+        if width := _WIDTHS[kind.id]:
+            total += table.num_rows * width // 8
+        elif pa.types.is_string(kind) or pa.types.is_binary(kind):
+            total += pc.sum(pc.binary_length(table.column(place))).as_py() or 0
         else:
-            total += column.nbytes
+            total += table.column(place).nbytes
     return total
+
+
+#: by a primitive type's number, the bits of a value; of others 0
+_WIDTHS: dict[int, int] = {}
 
 
 def to_bytes(table: pa.Table, *, narrow: bool = False) -> bytes:

@@ -164,7 +164,7 @@ class Notificator:
             insort(epochs, pending.guarantee.epoch)
             if epochs[0] < pending.guarantee.epoch:
                 return
-        elif pending.capability is not None:
+        elif pending.capability is not None and pending.capability != pending.guarantee:
             # with equal guarantees, the notification that was requested first is delivered first
             earlier = replace(pending, capability=pending.guarantee)
             if earlier in self:
