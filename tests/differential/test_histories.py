@@ -212,7 +212,7 @@ def test_a_loop_reads_the_history_of_a_key_once_in_an_epoch_and_not_in_every_ite
     simulation.run()
 
     iterations = simulation.log[-1][1].stats["notifications"]
-    assert iterations > 15, "so many iterations, each of which touches keys that others touch"
+    assert iterations > 10, "so many iterations, each of which touches keys that others touch"
     assert looked.of, "the records' histories, and those of the results"
     assert looked.times > iterations / 4, "keys are looked at in many of them"
     for history, given in looked.of.items():
@@ -398,3 +398,16 @@ def test_a_small_change_writes_a_small_part(make: Any, memory: Any, monkeypatch:
     small = [send(first[i * 20 : (i + 1) * 20], -1) for i in range(20)]
 
     assert sum(small) / len(small) < 0.05 * whole
+
+
+def test_what_a_reduction_feeds_back_waits_to_be_consolidated_in_the_first_iteration_only() -> None:
+    flow, hops = ts.Dataflow("path"), 30
+    edges, roots = flow.input("edges", "src long, dst long").collection(), flow.input("roots", "node long")
+    ts.graphs.bfs(edges, roots.collection()).changes().capture("out")
+    simulation = Simulation(flow)
+    simulation.send("roots", [0])
+    simulation.send("edges", [(node, node + 1) for node in range(hops)])
+    simulation.run()
+
+    assert simulation.captured["out"].rows() == {0: [(node, node, 1) for node in range(hops + 1)]}
+    assert hops <= simulation.log[-1][1].stats["notifications"] < 1.5 * hops, "those of the reduction"
