@@ -155,6 +155,24 @@ def test_a_hot_key_is_logged_once_and_stays_in_the_status(
     assert "by key" in Status.of(checkpoint).json()
 
 
+def test_a_restart_with_other_hot_keys_goes_on(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
+    def joined(skew: list[int] | None) -> ts.Dataflow:
+        flow = ts.Dataflow("hot")
+        x, y = (flow.input(name, f"k long, {name} long").collection(name=f"of {name}") for name in "xy")
+        x.join(y, on="k", skew=skew, name="joined").changes(name="all").capture("out")
+        return flow
+
+    for i, skew in enumerate([None, [0], [0, 1], [2]]):
+        process = begin(joined(skew))
+        for name in "xy":
+            process.handles[name].send([(k, i) for k in range(3)])
+        process.batches()
+
+    rows = [row for of in Watch(process.context).captured("out").rows().values() for row in of]
+    assert sorted(rows) == [(k, i, j, 1) for k in range(3) for i in range(4) for j in range(4)]
+    assert caplog.text.count("continues with other hot keys") == 3
+
+
 def test_after_a_restart_the_flow_goes_on_in_the_middle_of_a_loop(begin: Begin) -> None:
     process = begin(loop())
     process.handles["x"].send([0])

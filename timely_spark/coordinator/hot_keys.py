@@ -38,6 +38,6 @@ def hot_keys(plan: Plan, loads: Iterable[Load]) -> dict[str, str]:
             f"its share, and {most.share:.0%} of them have this key"
         )
         if getattr(stage.vertex, "takes_skew", False):
-            text = with_hint(text, f"name such keys: {stage.operator}(..., skew=[{most.key}])")
+            text = with_hint(text, f"name such keys in your call of {stage.operator}: skew=[{most.key}].")
         found.setdefault(stage.name, text)
     return found
