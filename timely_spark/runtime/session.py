@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from timely_spark.runtime.errors import NoSession, SparkMissing, SparkTooOld
+from timely_spark.runtime.prepare import Prepared, prepared
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,6 +57,7 @@ _RAW_FILES = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSys
 #: Cheaper process starts; and a larger stack for the regular expression with which Spark reads a Python
 #: traceback when a query is stopped in a batch.
 _JAVA = {"launchMechanism": "-Djdk.lang.Process.launchMechanism=VFORK", "-Xss": "-Xss16m"}
+_JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 
 #: What the Kafka connector needs and Spark has: 55 MB, which would be sent to every executor.
 _IN_SPARK = (
@@ -90,7 +92,9 @@ def configure(
 ) -> SparkSession.Builder:
     """A builder with tuned settings; settings that the builder has already do not change.
 
-    A Spark Connect server has its settings and packages from its own start: its sessions stay as they are.
+    What `python -m timely_spark prepare` has made is used by a session on this machine (`local[...]`), unless
+    the environment has a SPARK_HOME. A Spark Connect server has its settings and packages from its own
+    start: its sessions stay as they are.
 
     Example:
         >>> from pyspark.sql import SparkSession
@@ -114,7 +118,7 @@ def configure(
     confs = {PARTITIONS: cores, **FILE_MANAGER, **_AT_START}
     if given.get(_STORE, _HDFS_STORE) == _HDFS_STORE:
         confs |= _RAW_FILES
-    builder = _with_java_options(builder, given)
+    builder = _with_java_options(builder, given, _prepared(given))
     if delta:
         confs |= {
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -137,10 +141,23 @@ def configure(
     return builder
 
 
-def _with_java_options(builder: SparkSession.Builder, given: Mapping[str, object]) -> SparkSession.Builder:
-    for key in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
+def _prepared(given: Mapping[str, object]) -> Prepared | None:
+    """What makes a session on this machine start sooner, with its SPARK_HOME set, unless the user has one."""
+    if re.match(r"local($|\[)", str(given.get("spark.master", "local"))) and (found := prepared()):
+        home = str(found.home)
+        if os.environ.setdefault("SPARK_HOME", home) == home:
+            return found
+    return None
+
+
+def _with_java_options(
+    builder: SparkSession.Builder, given: Mapping[str, object], ready: Prepared | None
+) -> SparkSession.Builder:
+    for key in _JAVA_OPTIONS:
         options = str(given.get(key, ""))
         more = [option for mark, option in _JAVA.items() if mark not in options]
+        if ready is not None and key == _JAVA_OPTIONS[0] and "SharedArchiveFile" not in options:
+            more.append(ready.java_options)
         if more:
             builder = builder.config(key, " ".join([options, *more]).strip())
     return builder

@@ -1,0 +1,163 @@
+"""What lets Spark start sooner: made whole or not used, and never instead of what the user has set."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zipimport
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from timely_spark.__main__ import main
+from timely_spark.runtime import prepare
+from timely_spark.runtime.prepare import Prepared, place, prepared
+from timely_spark.runtime.session import configure
+
+OPTIONS = "spark.driver.extraJavaOptions"
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder, and an environment in which configure may set SPARK_HOME."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("SPARK_HOME", "to be restored")
+    del os.environ["SPARK_HOME"]
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def spark_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small Spark."""
+    folder = tmp_path / "pyspark"
+    for part in ("bin", "jars", "sbin", "python/lib"):
+        (folder / part).mkdir(parents=True)
+    for name in ("pyspark.zip", "py4j-0-src.zip"):
+        with zipfile.ZipFile(folder / "python" / "lib" / name, "w") as out:
+            out.writestr("package/__init__.py", "")
+    monkeypatch.setattr(prepare, "_pyspark", lambda: folder)
+    return folder
+
+
+@pytest.fixture
+def ready(monkeypatch: pytest.MonkeyPatch) -> Prepared:
+    """What the command makes, by a run that writes no real archive."""
+
+    def run(command: list[str], *, env: dict[str, str], **_: object) -> object:
+        option = env["SPARK_SUBMIT_OPTS"].partition("ArchiveClassesAtExit=")[2]
+        Path(option.partition('"')[0]).write_text("classes")
+        return type("Ended", (), {"returncode": 0})
+
+    monkeypatch.setattr(prepare.subprocess, "run", run)
+    made = place()
+    made.make()
+    return made
+
+
+def options_of(master: str | None = "local[2]", **more: str) -> dict[str, str]:
+    builder = SparkSession.Builder()
+    for key, value in {"spark.master": master, **more}.items():
+        if value is not None:
+            builder.config(key, value)
+    return dict(configure(builder)._options)
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", None])
+def test_a_session_on_this_machine_uses_it(master: str | None, ready: Prepared) -> None:
+    options = options_of(master)
+
+    assert f"-XX:SharedArchiveFile={ready.archive}" in options[OPTIONS]
+    assert "SharedArchiveFile" not in options["spark.executor.extraJavaOptions"]
+    assert os.environ["SPARK_HOME"] == str(ready.home)
+    assert options_of(master) == options, "nor does a second session differ"
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "local-cluster[2,1,1024]"])
+def test_a_cluster_does_not(master: str, ready: Prepared) -> None:
+    assert "SharedArchiveFile" not in options_of(master)[OPTIONS]
+    assert "SPARK_HOME" not in os.environ
+
+
+def test_a_spark_home_or_archive_of_the_users_stays(ready: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = "-XX:SharedArchiveFile=own.jsa"
+    assert options_of(**{OPTIONS: own})[OPTIONS].count("SharedArchiveFile") == 1
+
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert "SharedArchiveFile" not in options_of()[OPTIONS]
+    assert os.environ["SPARK_HOME"] == "/opt/spark"
+
+
+def test_nothing_is_used_where_nothing_was_made() -> None:
+    assert prepared() is None
+    assert "SharedArchiveFile" not in options_of()[OPTIONS]
+    assert "SPARK_HOME" not in os.environ
+
+
+@pytest.mark.parametrize("damage", ["archive", "zip", "index", "jars"])
+def test_what_is_not_whole_is_not_used(damage: str, ready: Prepared) -> None:
+    assert prepared() == ready
+    if damage == "archive":
+        ready.archive.write_text("class")
+    elif damage == "zip":
+        next((ready.home / "python" / "lib").glob("pyspark*")).unlink()
+    elif damage == "index":
+        (ready.folder / "sizes.json").write_text("{")
+    else:
+        (ready.home / "jars").unlink()
+
+    assert prepared() is None
+    ready.make()
+    assert prepared() == ready
+
+
+def test_a_run_that_fails_is_told_and_leaves_nothing_to_use(
+    ready: Prepared, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = type("Ended", (), {"returncode": 1, "stdout": "", "stderr": "JAVA_HOME is not set"})
+    monkeypatch.setattr(prepare.subprocess, "run", lambda *_, **__: failed)
+
+    assert main(["prepare"]) == 1
+    assert "JAVA_HOME is not set" in capsys.readouterr().err
+    assert prepared() is None
+
+
+def test_the_command_says_what_spark_submit_needs(
+    ready: Prepared, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["prepare"]) == 0
+    said = capsys.readouterr().out
+    assert f"SPARK_HOME={ready.home}" in said
+    assert str(ready.archive) in said
+
+
+def test_modules_of_the_zip_need_not_be_compiled(tmp_path: Path) -> None:
+    source, target = tmp_path / "given.zip", tmp_path / "made.zip"
+    with zipfile.ZipFile(source, "w") as out:
+        out.writestr("package/__init__.py", "")
+        out.writestr("package/module.py", "def fail():\n    raise ValueError\n")
+        out.writestr("package/other.py", "print 'of another Python'")
+
+    prepare._with_bytecode(source, target)
+    with zipfile.ZipFile(target) as made, zipfile.ZipFile(tmp_path / "no sources.zip", "w") as bare:
+        assert made.read("package/other.py") == b"print 'of another Python'"
+        for name in made.namelist():
+            if name.endswith(".pyc"):
+                bare.writestr(name, made.read(name))
+    code = zipimport.zipimporter(f"{bare.filename}/package").get_code("package.module")
+
+    assert code is not None
+    assert code.co_filename == f"{target}/package/module.py", "where a traceback finds the line"
+    with zipfile.ZipFile(source) as given:
+        assert {*given.namelist()} <= {*made.namelist()}
+
+
+def test_the_home_has_the_installed_sparks_parts(ready: Prepared, spark_folder: Path) -> None:
+    (spark_folder / "conf").mkdir()  # settings that come later count, too
+
+    for part in ("bin", "conf", "jars", "sbin"):
+        assert (ready.home / part).samefile(spark_folder / part)
+    assert {path.name for path in (ready.home / "python" / "lib").iterdir()} == {
+        "pyspark.zip",
+        "py4j-0-src.zip",
+    }
