@@ -97,6 +97,10 @@ def test_records_that_are_combined_before_the_exchange_are_no_load() -> None:
     assert not found(flow_of(lambda x, _: x.count(keys="k")), rows(1))
 
 
+def test_a_reduction_without_keys_has_no_hot_key() -> None:
+    assert not found(flow_of(lambda x, _: x.min("v")), rows(0))
+
+
 def test_broadcast_records_are_no_load() -> None:
     flow = ts.Dataflow("copies")
     flow.input("x", "k long, v long").broadcast().probe("seen")

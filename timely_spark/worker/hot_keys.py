@@ -10,6 +10,7 @@ import pyarrow as pa
 from timely_spark.compiler.plan import Plan
 from timely_spark.errors import shorten
 from timely_spark.graph import Partition, Stage
+from timely_spark.graph.schema import RESERVED
 from timely_spark.state.keys import hashes
 
 #: Batches of fewer records are not looked at.
@@ -53,10 +54,15 @@ class Loads:
 
 
 def exchange_by_key(plan: Plan, vertex: int, input_: int) -> tuple[Stage, Partition] | None:
-    """The stage and the partitioning of the exchange by key that leads to an input; None: there is none."""
+    """The stage and the partitioning of the exchange by key that leads to an input; None: there is none.
+
+    A key of the library's own, as that of a reduction without keys, is no key that a user can name.
+    """
     for channel in plan.into[vertex, input_]:
         by = channel.exchange
-        if by is not None and by.columns and not (by.broadcast or by.blocks or by.computed):
+        if by is None or not by.columns or by.columns[0].startswith(RESERVED):
+            continue
+        if not (by.broadcast or by.blocks or by.computed):
             return next(e.target for e in reversed(channel.edges) if e.index in plan.exchanged), by
     return None
 
