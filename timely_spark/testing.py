@@ -482,6 +482,8 @@ def run(
 ) -> Result:
     """Run a flow on the records of each input, epoch by epoch, to the end.
 
+    Where state expires by epochs, these are the epochs of `inputs`, whatever the workers and the schedule.
+
     Args:
         flow: the flow.
         inputs: for each input its records of epoch 0, 1, ...: rows, pandas frames or Arrow tables.
@@ -506,8 +508,11 @@ def run(
 
         >>> assert all(run(flow, {"x": [[1], [2]]}, seed=s, crashes=0.3) for s in range(20))
     """
-    simulation = Simulation(flow, workers=workers, seed=seed, crashes=crashes, warn_after=warn_after)
+    given: Any = flow  # what is no flow is refused below
+    made = given.compile(workers).counting_given_epochs() if isinstance(given, Dataflow) else given
+    simulation = Simulation(made, seed=seed, crashes=crashes, warn_after=warn_after)
     plan = simulation.plan
+    simulation.folders = SimulatedFolders(flow, plan)
     epochs = most_epochs(inputs)
     names: list[int] = []
     for epoch in range(epochs):
@@ -523,7 +528,7 @@ def run(
             simulation.run()
     simulation.folders.replay(simulation)
     for source in plan.inputs:
-        if source.epochs != "clock":
+        if source.stage.epochs != "clock":
             simulation.close(source.name)
     simulation.run()
     if plan.clocked and names:

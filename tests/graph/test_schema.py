@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import pandas as pd
@@ -103,3 +104,55 @@ def test_column_options_of_ddl_are_skipped() -> None:
             as_schema(wrong)
     with pytest.raises(SchemaError, match="after the type"):
         as_schema({"s": "long or so"})
+
+
+AT_FIVE = dt.datetime(2020, 1, 1, 5, tzinfo=dt.timezone.utc)
+LATER = pd.Timestamp("2020-01-01 00:00:00.000000001", tz="UTC")
+
+
+@pytest.mark.parametrize(
+    ("schema", "records"),
+    [
+        ("d date", [AT_FIVE]),
+        ("d date", pa.table({"d": [AT_FIVE]})),
+        ("d date", pd.DataFrame({"d": [pd.Timestamp("2020-01-01 05:00")]})),
+        ("d array<date>", [([AT_FIVE],)]),
+        ("d array<date>", pa.table({"d": [[AT_FIVE]]})),
+        ("t timestamp", [1.5]),
+        ("t timestamp", [LATER]),
+        ("m map<string,int>", [([("a", 1.5)],)]),
+        ("m map<int,int>", [({1.5: 1},)]),
+        ("s struct<x int>", [([("x", 1.5)],)]),
+        ("s struct<x int, y string>", [([1, "a"],)]),
+        ("s struct<x int>", pa.table({"s": [{"x": 1, "z": 2}]})),
+        ("b boolean", pa.table({"b": [5]})),
+        ("b boolean", pd.DataFrame({"b": [0.5]})),
+        ("a array<boolean>", pa.table({"a": [[5]]})),
+        ("a array<int>", pd.DataFrame({"a": [[1, 2.5]]})),
+        ("d date", pd.DataFrame({"d": pd.Series([AT_FIVE, None], dtype=object)})),
+    ],
+)
+def test_parts_of_values_are_not_dropped(schema: str, records: Any) -> None:
+    with pytest.raises(SchemaError, match="column"):
+        as_table(records, as_schema(schema))
+
+
+@pytest.mark.parametrize(
+    ("schema", "records", "expected"),
+    [
+        ("d date", [dt.datetime(2020, 1, 1), dt.date(2020, 1, 2), None], [dt.date(2020, 1, 1), dt.date(2020, 1, 2), None]),  # noqa: DTZ001, E501
+        ("d date", pd.DataFrame({"d": [pd.Timestamp("2020-01-01"), None]}), [dt.date(2020, 1, 1), None]),
+        ("d date", pd.DataFrame({"d": pd.Series([dt.date(2020, 1, 1), None], dtype=object)}), [dt.date(2020, 1, 1), None]),  # noqa: E501
+        ("t timestamp", pd.DataFrame({"t": pd.Series([AT_FIVE, pd.NaT], dtype=object)}), [AT_FIVE, None]),
+        ("t timestamp", [pd.Timestamp(AT_FIVE)], [AT_FIVE]),
+        ("b boolean", pa.table({"b": [1, 0, None]}), [True, False, None]),
+        ("b boolean", pd.DataFrame({"b": [1, 0]}), [True, False]),
+        ("n long", pd.DataFrame({"n": pd.Series([1, None, float("nan")], dtype=object)}), [1, None, None]),
+        ("m map<string,int>", [([("a", 1)],), ({"b": 2},)], [[("a", 1)], [("b", 2)]]),
+        ("s struct<x int, y string>", [([("x", 1), ("y", "a")],)], [{"x": 1, "y": "a"}]),
+        ("s struct<x int, y int>", pa.table({"s": [{"y": 1, "x": 2}]}), [{"x": 2, "y": 1}]),
+        ("a array<double>", pa.table({"a": pa.array([[1.5]], pa.list_(pa.float32()))}), [[1.5]]),
+    ],
+)  # fmt: skip
+def test_values_that_keep_all_parts_are_taken(schema: str, records: Any, expected: list[Any]) -> None:
+    assert as_table(records, as_schema(schema)).column(0).to_pylist() == expected

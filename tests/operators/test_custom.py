@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
-from timely_spark.errors import SchemaError, VertexError
+from timely_spark.errors import CapabilityError, GraphError, SchemaError, VertexError
 from timely_spark.testing import run
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 3])
@@ -139,3 +140,77 @@ def test_pandas_and_arrow_inputs_have_equal_results() -> None:
     ]
 
     assert [run(flow, {"x": [form]})["out"].rows() for form in forms] == [{0: rows}] * 4
+
+
+def test_what_is_no_time_is_refused_with_its_step() -> None:
+    calls: list[Callable[[Any, Any], None]] = [
+        lambda it, time: it.send_by(0, time.epoch, [1]),
+        lambda it, time: it.send_by(0, None, [1]),
+        lambda it, time: it.notify_at(time.epoch),
+        lambda it, time: it.notify_at(time, capability=3),
+    ]
+    for call in calls:
+
+        class Slips(ts.Vertex):
+            def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+                call(self, time)  # noqa: B023 - called in this iteration
+
+            def on_notify(self, time: Any) -> None:
+                pass
+
+        flow = ts.Dataflow("slips")
+        flow.vertex(Slips(), flow.input("x", "n long"), "n long", name="slips").capture("out")
+        with pytest.raises(VertexError, match=r"step 'slips'.*which is no time"):
+            run(flow, {"x": [[1]]})
+
+
+@pytest.mark.parametrize("edge", [1, -1, "out", 0.0, None])
+def test_an_output_is_a_number(edge: Any) -> None:
+    class Sends(ts.Vertex):
+        def on_recv(self, _: int, time: Any, batch: pa.Table) -> None:
+            self.send_by(edge, time, batch)
+
+    flow = ts.Dataflow("sends")
+    flow.vertex(Sends(), flow.input("x", "n long"), "n long").capture("out")
+    with pytest.raises(VertexError, match=r"sends by output .*, it has 1"):
+        run(flow, {"x": [[1]]})
+
+
+def test_vertices_that_cannot_run_are_refused_when_the_flow_is_built() -> None:
+    def passes(*_: Any) -> None:
+        pass
+
+    slips: dict[str, dict[str, Any]] = {
+        r"on_recv does not take \(edge, time, batch\)": {"on_recv": lambda self, time, batch: None},
+        r"on_notify does not take \(time\)": {"on_recv": passes, "on_notify": lambda self: None},
+        "initial is 5": {"on_recv": passes, "on_notify": passes, "initial": 5},
+        "initial is .'a'": {"on_recv": passes, "on_notify": passes, "initial": ["a"]},
+        r"initial is \(-1,\)": {"on_recv": passes, "on_notify": passes, "initial": (-1,)},
+    }
+    for message, fields in slips.items():
+        flow = ts.Dataflow("slips")
+        with pytest.raises(GraphError, match=message):
+            flow.vertex(type("Slips", (ts.Vertex,), fields)(), flow.input("x", "n long"), "n long")
+
+
+def test_a_vertex_that_is_not_called_has_no_worker() -> None:
+    class Early(ts.Vertex):
+        def __init__(self) -> None:
+            self.mine = self.worker
+
+    with pytest.raises(CapabilityError, match=r"uses its worker \(worker\) while it is not called.*\n.*Hint"):
+        Early()
+
+
+def test_a_vertex_without_on_recv_may_tell_time_and_takes_no_records() -> None:
+    class Tells(ts.Vertex):
+        initial = (0, 1)
+
+        def on_notify(self, time: Any) -> None:
+            self.send_by(0, time, [time.epoch])
+
+    flow = ts.Dataflow("tells")
+    flow.vertex(Tells(), flow.input("x", "n long", epochs="manual"), "n long").capture("out")
+    assert run(flow, {"x": [[], []]})["out"].rows() == {0: [(0,)], 1: [(1,)], 2: []}
+    with pytest.raises(VertexError, match="Tells gets records and has no on_recv"):
+        run(flow, {"x": [[1]]})

@@ -355,3 +355,18 @@ def test_another_expire_is_another_flow() -> None:
         return build("manual", n).compile(1).fingerprint
 
     assert fingerprint(1) == fingerprint(1) != fingerprint(2)
+
+
+@pytest.mark.parametrize("workers", [1, 3, 8])
+@pytest.mark.parametrize("seed", [None, 2])
+def test_simulated_epochs_of_the_clock_are_counted_as_they_are_given(workers: int, seed: Any) -> None:
+    # an exchange behind another takes a batch, which is no epoch of the inputs
+    flow = ts.Dataflow("steps")
+    x, y = flow.input("x", "k long, v long"), flow.input("y", "v long, w long")
+    x.distinct().min("v", keys="k").join(y, on="v", expire=1).capture("pairs")
+    inputs: Any = {
+        "x": [[(1, 1), (2, 2)], [(3, 3)], [(4, 4)]],
+        "y": [[(3, 0)], [(1, 5), (2, 5)], [(3, 9)]],
+    }
+    made = run(flow, inputs, workers=workers, seed=seed, together=seed == 2)
+    assert made["pairs"].rows() == {0: [], 1: [(1, 1, 5), (2, 2, 5), (3, 3, 0)], 2: [(3, 3, 9)]}

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
@@ -224,6 +224,16 @@ class Plan:
                 for location, paths in every.items():
                     found[location].append(Entry(source, index, paths, exchanged.get(location, Antichain())))
         return dict(found)
+
+    def counting_given_epochs(self) -> Plan:
+        """The plan with manual epochs in place of the clock's, if state expires by them; for simulations.
+
+        By the clock an epoch is a batch, and the schedule decides how many batches have no input.
+        """
+        expires = any(stage.parameters.get(key) for stage in self.stages for key in ("expire", "after"))
+        if not (expires and self.clocked and all(source.stage.handle for source in self.inputs)):
+            return self
+        return replace(self, inputs=tuple(replace(source, epochs="manual") for source in self.inputs))
 
     def described(self) -> dict[str, Any]:
         """The description of this plan in a checkpoint: see `identity`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import datetime, time
 from decimal import Decimal
 from typing import Any, NoReturn, TypeAlias
 
@@ -275,11 +276,9 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Ta
         if isinstance(records, pa.RecordBatch):
             records = pa.Table.from_batches([records])
         if isinstance(records, pa.Table):
-            return records.select(schema.names).cast(schema) if records.schema != schema else records
+            return _cast(records, schema) if records.schema != schema else records
         if hasattr(records, "itertuples"):
-            return pa.Table.from_pandas(
-                records[schema.names], schema=schema, preserve_index=False
-            ).replace_schema_metadata()
+            return _from_frame(records[schema.names], schema)
         if isinstance(records, str | bytes):
             msg = f"{records!r} is one value, not rows"
             raise TypeError(msg)  # noqa: TRY301 - one message for all errors
@@ -294,6 +293,60 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Ta
         msg = f"{of + ': ' if of else ''}records do not fit the schema ({describe(schema)}): {error}"
         hint = "give a list of rows, each with every column, with values of its type."
         raise SchemaError(msg, hint=hint) from error
+
+
+def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A table with the columns of a schema, cast; values that a cast would change are refused."""
+    chosen = table.select(schema.names)
+    made = chosen.cast(schema)
+    for before, after, field in zip(chosen.columns, made.columns, schema, strict=True):
+        _check_cast(before, after, field)
+    return made
+
+
+def _from_frame(frame: Any, schema: pa.Schema) -> pa.Table:
+    """The table of a pandas frame; missing values, NaN among them, are null."""
+    made = pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
+    for field in schema:
+        values = frame[field.name]
+        if values.dtype == object:
+            missing = values.isna()
+            _check_column(
+                tuple(value for value, none in zip(values, missing, strict=True) if not none), field
+            )
+        else:
+            _check_cast(
+                pa.chunked_array([pa.array(values, from_pandas=True)]), made.column(field.name), field
+            )
+    return made.replace_schema_metadata()
+
+
+def _check_cast(before: pa.ChunkedArray, after: pa.ChunkedArray, field: pa.Field) -> None:
+    """Check that a cast which Arrow takes for safe has changed no value: back again it is the same."""
+    if not _drops(before.type, field.type):
+        return
+    with contextlib.suppress(pa.ArrowException):
+        if after.cast(before.type).equals(before):
+            return
+    msg = f"column {field.name!r}: values of type {before.type} would lose a part as {field.type}"
+    raise ValueError(msg)
+
+
+def _drops(of: pa.DataType, to: pa.DataType) -> bool:
+    """Whether Arrow's safe cast may drop parts of a value: of a number, a time of day, a field."""
+    if pa.types.is_boolean(to):
+        return bool(pa.types.is_integer(of) or pa.types.is_floating(of))
+    if pa.types.is_date(to):
+        return bool(pa.types.is_timestamp(of))
+    if pa.types.is_struct(of) and pa.types.is_struct(to):
+        theirs = {field.name: field.type for field in _fields_of(to)}
+        return any(
+            field.name not in theirs or _drops(field.type, theirs[field.name]) for field in _fields_of(of)
+        )
+    inner, others = _fields_of(of), _fields_of(to)
+    return len(inner) == len(others) and any(
+        _drops(a.type, b.type) for a, b in zip(inner, others, strict=True)
+    )
 
 
 def _from_columns(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
@@ -311,13 +364,7 @@ def _from_columns(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
 
 
 def _column(values: tuple[Any, ...], field: pa.Field) -> pa.Array:
-    try:
-        if pa.types.is_integer(field.type) or pa.types.is_nested(field.type):
-            for value in values:
-                _check_lossless(value, field.type)
-    except ValueError as error:
-        msg = f"column {field.name!r}: {error}"
-        raise ValueError(msg) from None
+    _check_column(values, field)
     try:
         return pa.array(values, type=field.type)
     except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
@@ -325,30 +372,71 @@ def _column(values: tuple[Any, ...], field: pa.Field) -> pa.Array:
         raise ValueError(msg) from error
 
 
+def _check_column(values: tuple[Any, ...], field: pa.Field) -> None:
+    """Check what Arrow would change in the values of a column."""
+    kind = field.type
+    if not (pa.types.is_integer(kind) or pa.types.is_nested(kind) or pa.types.is_temporal(kind)):
+        return
+    try:
+        for value in values:
+            _check_lossless(value, kind)
+    except ValueError as error:
+        msg = f"column {field.name!r}: {error}"
+        raise ValueError(msg) from None
+
+
 def _check_lossless(value: Any, kind: pa.DataType) -> None:
-    """Check what Arrow would change: it drops fractions and unknown fields, and takes a text for a list."""
-    inner: Iterable[tuple[Any, pa.DataType]] = ()
-    if pa.types.is_integer(kind):
+    """Check what Arrow would change.
+
+    It drops fractions, times of day, nanoseconds and unknown fields, and takes a text for a list.
+    """
+    if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
+        _check_instant(value, kind)
         fraction = isinstance(value, float | np.floating) and not value.is_integer()
         if fraction or (isinstance(value, Decimal) and value != value.to_integral_value()):
             msg = f"{value!r} is no whole number"
             raise ValueError(msg)
-    elif pa.types.is_struct(kind) and isinstance(value, Mapping):
-        if unknown := sorted(map(str, value.keys() - {field.name for field in _fields_of(kind)})):
-            msg = f"{shorten(dict(value))} has unknown fields {unknown}"
-            raise ValueError(msg)
-        inner = ((value.get(field.name), field.type) for field in _fields_of(kind))
-    elif pa.types.is_struct(kind) and isinstance(value, tuple):
-        inner = zip(value, (field.type for field in _fields_of(kind)), strict=False)
-    elif pa.types.is_map(kind):
-        inner = ((one, kind.item_type) for one in (value.values() if isinstance(value, Mapping) else ()))
     elif pa.types.is_nested(kind) and isinstance(value, str | bytes):
         msg = f"{shorten(value)} is one value, not a list"
         raise ValueError(msg)
-    elif pa.types.is_nested(kind) and isinstance(value, Iterable):
-        inner = ((one, kind.value_type) for one in value)
-    for one, of in inner:
-        _check_lossless(one, of)
+    elif pa.types.is_nested(kind):
+        for one, of in _parts(value, kind):
+            _check_lossless(one, of)
+
+
+def _check_instant(value: Any, kind: pa.DataType) -> None:
+    if not isinstance(value, datetime) or value != value:  # noqa: PLR0124 - pandas' NaT
+        return
+    if pa.types.is_date(kind) and value.time() != time.min:
+        msg = f"{value} has a time of day, which a date has not"
+        raise ValueError(msg)
+    if getattr(value, "nanosecond", 0) and pa.types.is_timestamp(kind) and kind.unit != "ns":
+        msg = f"{value} has nanoseconds, which {kind} has not"
+        raise ValueError(msg)
+
+
+def _parts(value: Any, kind: pa.DataType) -> Iterable[tuple[Any, pa.DataType]]:
+    """The parts of a nested value, each with the type that it gets."""
+    if not isinstance(value, Iterable):
+        return ()
+    if pa.types.is_map(kind):
+        pairs = [*value.items()] if isinstance(value, Mapping) else [*value]
+        two = [pair for pair in pairs if isinstance(pair, tuple | list) and len(pair) == 2]
+        return [part for a, b in two for part in ((a, kind.key_type), (b, kind.item_type))]
+    if pa.types.is_struct(kind):
+        fields = _fields_of(kind)
+        if isinstance(value, list) and all(isinstance(one, tuple) and len(one) == 2 for one in value):
+            value = dict(value)  # Arrow takes pairs of a name and a value, too
+        if isinstance(value, tuple):
+            return zip(value, (field.type for field in fields), strict=False)
+        if not isinstance(value, Mapping):
+            return ()
+        if unknown := sorted(map(str, value.keys() - {field.name for field in fields})):
+            msg = f"{shorten(dict(value))} has unknown fields {unknown}"
+            raise ValueError(msg)
+        return ((value.get(field.name), field.type) for field in fields)
+    inner = getattr(kind, "value_type", None)
+    return () if inner is None else ((one, inner) for one in value)
 
 
 def _unfit(values: tuple[Any, ...], kind: pa.DataType) -> str:

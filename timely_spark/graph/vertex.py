@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.errors import StateError
+from timely_spark.errors import CapabilityError, StateError
+from timely_spark.graph.caller import caller
 from timely_spark.times import Times, Timestamp
 
 States = Sequence[Mapping[str, Any]]
@@ -52,6 +53,10 @@ class Context(Protocol):
         """The time with the loop counters that accumulated state need not distinguish set to 0."""
         ...
 
+    def batch(self) -> int:
+        """The number of the micro-batch, which is the same if it runs again."""
+        ...
+
     def since(self) -> int:
         """An epoch before which nothing will arrive anywhere."""
         ...
@@ -59,6 +64,18 @@ class Context(Protocol):
     def since_here(self, *, downstream: bool = False) -> int:
         """An epoch before which nothing will arrive at this vertex; `downstream`: nor at its receivers."""
         ...
+
+
+class _NoContext:
+    """The context of a vertex that is not called: it has no worker, and no capability."""
+
+    def __getattr__(self, name: str) -> Any:
+        msg = f"a vertex uses its worker ({name}) while it is not called"
+        hint = "send, ask for notifications and read worker and workers in on_recv and on_notify only."
+        raise CapabilityError(msg, where=caller(), hint=hint)
+
+
+_OUTSIDE: Any = _NoContext()
 
 
 class Vertex:
@@ -146,7 +163,7 @@ class Vertex:
         ...     pickles = "a trie has no Arrow form; only we can write to the checkpoint"
     """
 
-    _context: Context
+    _context: Context = _OUTSIDE
     _transient: ClassVar[frozenset[str]] = frozenset({"_context"})
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -158,7 +175,8 @@ class Vertex:
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Receive a batch on input `edge` at `time`: all batches that waited at this (edge, time) as one."""
-        raise NotImplementedError
+        msg = f"{type(self).__name__} gets records and has no on_recv(self, edge, time, batch)"
+        raise NotImplementedError(msg)
 
     def on_notify(self, time: Any) -> None:
         """Called when no batch will arrive at a time earlier than or equal to `time`."""

@@ -24,6 +24,8 @@ from timely_spark.streams import Stream
 
 _FIRST_PAUSE = 0.1
 """Seconds before a call is repeated; doubled each time."""
+_KEPT = 102
+"""Micro-batches of which answers are kept: as many as Spark and the round log keep by default."""
 
 
 class Call(Vertex):
@@ -48,15 +50,16 @@ class Call(Vertex):
     ) -> None:
         self.function, self.schema, self.concurrency, self.rows = function, schema, concurrency, rows
         self.timeout, self.attempts, self.record = timeout, attempts, record
-        #: the epoch up to which recorded answers were deleted
+        #: the micro-batch up to which recorded answers were deleted
         self._swept = 0
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Ask, wait for all answers, and send them in the order of their questions."""
-        answers = Answers(self.record, time) if self.record is not None else None
-        if answers is not None and self._context.since() > self._swept:
-            self._swept = self._context.since()
-            answers.sweep(self._swept)
+        number = self._context.batch()
+        answers = Answers(self.record, number, time) if self.record is not None else None
+        if answers is not None and number > self._swept:
+            self._swept = number
+            answers.sweep(number - _KEPT)
         parts = [batch.slice(first, self.rows) for first in range(0, batch.num_rows, self.rows)]
         # a thread of its own: a notebook's thread has an event loop already
         pool = ThreadPoolExecutor(self.concurrency + 1, "call")
@@ -90,11 +93,7 @@ class Call(Vertex):
         pause = _FIRST_PAUSE
         for left in range(self.attempts - 1, -1, -1):
             try:
-                if inspect.iscoroutinefunction(self.function):
-                    waiting = self.function(part)
-                else:
-                    waiting = asyncio.get_running_loop().run_in_executor(pool, self.function, part)
-                return await asyncio.wait_for(waiting, self.timeout)
+                return await asyncio.wait_for(self._answer(part, pool), self.timeout)
             except asyncio.TimeoutError as error:
                 if not left:
                     msg = f"{self.attempts} calls had no answer within {self.timeout} s"
@@ -106,17 +105,25 @@ class Call(Vertex):
             pause *= 2
         raise AssertionError  # there is at least one attempt
 
+    async def _answer(self, part: pa.Table, pool: ThreadPoolExecutor) -> Any:
+        if inspect.iscoroutinefunction(self.function):
+            return await self.function(part)
+        made = await asyncio.get_running_loop().run_in_executor(pool, self.function, part)
+        return await made if inspect.isawaitable(made) else made  # a lambda around a coroutine function
+
 
 class Answers:
-    """The recorded answers of a time: a file for each call, in a folder for each epoch.
+    """The recorded answers of a time: a file for each call, in a folder for each micro-batch.
 
-    A file appears whole, by a rename. Source: the logs of Naiad section 3.4, here of what is not repeatable.
+    A micro-batch that runs again has its number, and asks the same. Its epochs say nothing about it: several
+    may be complete before it is committed. A file appears whole, by a rename. Source: the logs of Naiad
+    section 3.4, here of what is not repeatable.
     """
 
-    def __init__(self, path: str, time: Any) -> None:
+    def __init__(self, path: str, batch: int, time: Any) -> None:
         self.files, self.path = fs.FileSystem.from_uri(path if "://" in path else str(Path(path).resolve()))
         self.time = time
-        self.folder = f"{self.path}/{time.epoch}"
+        self.folder = f"{self.path}/{batch}"
 
     def _name(self, question: pa.Table) -> str:
         digest = hashlib.sha256(json.dumps(self.time.encode()).encode())
@@ -139,11 +146,11 @@ class Answers:
             file.write(to_bytes(answer))
         self.files.move(draft, self._name(question))
 
-    def sweep(self, since: int) -> None:
-        """Delete the answers of epochs that are complete everywhere: none of them is asked for again."""
+    def sweep(self, batch: int) -> None:
+        """Delete the answers of micro-batches before this one, none of which can run again."""
         for folder in self._folders():
             name = folder.rsplit("/", 1)[-1]
-            if name.isdecimal() and int(name) < since:
+            if name.isdecimal() and int(name) < batch:
                 with suppress(FileNotFoundError):  # another worker was first
                     self.files.delete_dir(folder)
 
@@ -176,8 +183,8 @@ def call(
     **At least once:** a micro-batch that runs again, after a failure or a restart, asks again. With `record`
     each answer is recorded as it arrives; a repeated micro-batch reads the recorded answers and asks only for
     the others, so results are exactly once in effect. Without it, a service whose answers vary may give the
-    repeated micro-batch others than a sink has already written. Recorded answers of complete epochs are
-    deleted. Equal calls of one time share an answer.
+    repeated micro-batch others than a sink has already written. Recorded answers are deleted some hundred
+    micro-batches later, when Spark can run theirs no more. Equal calls of one time share an answer.
 
     **Columns:** in: any; out: those of `schema`. No exchange: records stay on their workers.
 

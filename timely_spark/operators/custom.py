@@ -295,15 +295,29 @@ def _path(
 
 
 def _check_methods(vertex: Vertex) -> None:
-    """Check the signatures of `combine` and `before_exchange`."""
-    for name in ("combine", "before_exchange"):
+    """Check `initial`, and what the methods that the library calls take."""
+    of = type(vertex).__name__
+    given: Any = vertex.initial
+    if isinstance(given, str) or not hasattr(given, "__iter__") or not all(map(is_whole, given)):
+        msg = f"vertex: {of}.initial is {given!r}"
+        raise GraphError(
+            msg, where=caller(), hint="list the epochs, whole numbers from 0 on: initial = (0,)."
+        )
+    takes = {
+        "on_recv": ("edge", "time", "batch"),
+        "on_notify": ("time",),
+        "combine": ("edge", "batch"),
+        "before_exchange": ("edge", "batch"),
+    }
+    for name, arguments in takes.items():
         if (method := getattr(vertex, name)) is None:
             continue
         try:
-            inspect.signature(method).bind(0, None)
+            inspect.signature(method).bind(*arguments)
         except (TypeError, ValueError) as error:
-            msg = f"vertex: {type(vertex).__name__}.{name} does not take (edge, batch): {error}"
-            hint = f"write {name}(self, edge, batch); edge is the number of the input."
+            msg = f"vertex: {of}.{name} does not take ({', '.join(arguments)}): {error}"
+            edge = "; edge is the number of the input" if "edge" in arguments else ""
+            hint = f"write {name}(self, {', '.join(arguments)}){edge}."
             raise GraphError(msg, where=caller(), hint=hint) from error
 
 

@@ -12,7 +12,7 @@ from timely_spark.compiler.plan import Node, Through
 from timely_spark.errors import CapabilityError, LogDamaged, SchemaError, VertexError, excerpt
 from timely_spark.graph import Scope, Vertex, as_table, describe
 from timely_spark.state.keys import partitioned
-from timely_spark.times import Times
+from timely_spark.times import Times, is_whole
 from timely_spark.worker.loops import limiting_loop
 from timely_spark.worker.notify import Pending
 from timely_spark.worker.pack import apply_stage
@@ -79,6 +79,7 @@ class CallContext:
     def send(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Send by an output: to this worker's queue at once, to other workers at the end of the round."""
         node = self.node
+        self._check_time("sends at", time)
         if self.capability is None or not self.capability.less_equal(time):
             msg = f"step {node.name!r} sends at {time} while it may send from {self.capability} on"
             hint = (
@@ -86,9 +87,9 @@ class CallContext:
                 "send."
             )
             raise CapabilityError(msg, hint=hint)
-        if not 0 <= edge < len(node.stage.outputs):
-            msg = f"step {node.name!r} sends by output {edge}, it has {len(node.stage.outputs)}"
-            raise CapabilityError(msg, hint="declare the output.")
+        if not is_whole(edge) or not edge < len(node.stage.outputs):
+            msg = f"step {node.name!r} sends by output {edge!r}, it has {len(node.stage.outputs)}"
+            raise CapabilityError(msg, hint="give the number of a declared output, from 0 on.")
         if node.ports:
             self._check_summaries(edge, time)
         declared = node.stage.outputs[edge]
@@ -102,6 +103,11 @@ class CallContext:
             self._drop(stages, loop, time, batch)
         for index in node.out[edge]:
             self._send_over(index, time, batch)
+
+    def _check_time(self, does: str, time: Any) -> None:
+        if not hasattr(time, "less_equal"):
+            msg = f"step {self.node.name!r} {does} {time!r}, which is no time"
+            raise CapabilityError(msg, hint="give the time of the call, or a later one, as ts.Time(epoch).")
 
     def _send_over(self, index: int, time: Any, batch: pa.Table) -> None:
         round_ = self.round
@@ -160,6 +166,9 @@ class CallContext:
     def notify(self, time: Any, capability: Any | None) -> None:
         """Ask for a notification."""
         node, now = self.node, self.invocation.time
+        self._check_time("asks to be notified of", time)
+        if capability is not None:
+            self._check_time("asks for the capability of", capability)
         if not node.waits:
             msg = f"step {node.name!r} asks for a notification and has no on_notify"
             raise CapabilityError(msg, hint="write on_notify(self, time).")
@@ -200,6 +209,10 @@ class CallContext:
         """The time without the loop counters that do not matter to the vertex's state."""
         ignored = self.node.ignored_counters
         return self.times.coarse(time, ignored) if ignored else time
+
+    def batch(self) -> int:
+        """The number of the micro-batch to which the round belongs."""
+        return self.round.received.batch_id
 
     def since(self) -> int:
         """The least epoch that is not complete in the whole flow."""

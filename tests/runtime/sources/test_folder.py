@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +168,42 @@ def test_a_record_of_json_lacks_columns_but_none_in_another_case(tmp_path: Path)
     (tmp_path / "a.json").write_text('{"N": 1}\n')
     with pytest.raises(BadFile, match=r"lacks \['n', 's'\], it has \['N'\](?s:.*)case counts"):
         rows(folder_of(tmp_path, "json"), as_schema("n long, s string"))
+
+
+def test_a_column_without_a_value_has_no_type(tmp_path: Path) -> None:
+    for form, text in {"csv": "n,s\n1,\n", "json": '{"n": 1, "s": null}\n'}.items():
+        (tmp_path / form).mkdir()
+        (tmp_path / form / "a").write_text(text)
+        folder = folder_of(tmp_path / form, form)
+        with pytest.raises(BadFile, match=r"(?s)has no value in \['s'\].*Hint: give one: files.*s string"):
+            folder.schema(None)
+        assert rows(folder, "n long, s string") == [{"n": 1, "s": None}]
+
+
+def test_values_that_a_cast_would_cut_are_refused(tmp_path: Path) -> None:
+    at = datetime(2026, 1, 1, 5)  # noqa: DTZ001
+    for column, schema in (([at], "c date"), ([5], "c boolean"), ([0.5], "c boolean")):
+        pq.write_table(pa.table({"c": column}), tmp_path / "a")
+        with pytest.raises(BadFile, match=r"column 'c' is .*, and .* in "):
+            rows(folder_of(tmp_path), as_schema(schema))
+
+
+def test_dates_and_times_of_texts(tmp_path: Path) -> None:
+    day, at = date(2026, 1, 2), datetime(2026, 1, 2, 5, tzinfo=timezone.utc)
+    columns = "d date, t timestamp, c decimal(5,2)"
+    found = [{"d": day, "t": at, "c": Decimal("1.50")}, {"d": None, "t": None, "c": None}]
+    (tmp_path / "json").write_text(
+        '{"d": "2026-01-02", "t": "2026-01-02T05:00:00Z", "c": "1.50"}\n{"d": null, "t": null, "c": null}\n'
+    )
+    (tmp_path / "csv").write_text("d,t,c\n2026-01-02,2026-01-02T05:00:00Z,1.50\n,,\n")
+    for form in ("json", "csv"):
+        assert rows(folder_of(tmp_path / form, form), columns) == found
+    (tmp_path / "json").write_text('{"d": "2026-01-02 05:00:00"}\n')
+    with pytest.raises(BadFile, match="cannot be read"):
+        rows(folder_of(tmp_path / "json", "json"), as_schema("d date"))
+    (tmp_path / "csv").write_text("t\n2026-01-02T05:00:00\n")
+    with pytest.raises(BadFile, match=r"(?s)zone offset.*Hint: .*timestamp_ntz"):
+        rows(folder_of(tmp_path / "csv", "csv"), as_schema("t timestamp"))
 
 
 def test_missing_damaged_and_empty(tmp_path: Path) -> None:

@@ -149,7 +149,12 @@ class Folder:
             raise BadFile(msg, where=self.where, hint=hint)
         with self.reading(newest.path):
             fragment = self._fragment(newest.path, pa.schema([]), ())
-            columns = {field.name: _plain(field.type) for field in fragment.physical_schema}
+            own = fragment.physical_schema
+            columns = {field.name: _plain(field.type) for field in own}
+            if empty := [name for name, kind in columns.items() if pa.types.is_null(kind)]:
+                msg = f"source {self.source!r}: {newest.path} has no value in {empty}, so they have no type"
+                hint = f'give one: files(..., schema="{empty[0]} string, ...").'
+                raise BadFile(msg, where=self.where, hint=hint)
         for key, text in self._keys(newest.path):
             columns[key] = pa.int64() if text is not None and text.isdecimal() else pa.string()
         return as_schema(pa.schema(list(columns.items())))
@@ -198,6 +203,18 @@ class Folder:
             msg = f"{has}; {fragment.path} lacks {missing}, it has {found}"
             raise BadFile(msg, where=self.where, hint="give files(schema=...) as the files are; case counts.")
 
+    def _check_types(self, path: str, own: pa.Schema, schema: pa.Schema, columns: Sequence[str]) -> None:
+        """Check that a file with types of its own has none of which Arrow would drop a part."""
+        if isinstance(self.format, ds.CsvFileFormat | ds.JsonFileFormat):
+            return  # texts, which are read as the types given, or are an error
+        for name in {*columns} & {*own.names} & {*schema.names}:
+            of, to = own.field(name).type, schema.field(name).type
+            day = pa.types.is_date(to) and pa.types.is_timestamp(of)
+            truth = pa.types.is_boolean(to) and not pa.types.is_boolean(of)
+            if day or truth:
+                msg = f"source {self.source!r}: column {name!r} is {to}, and {of} in {path}"
+                raise BadFile(msg, where=self.where, hint="give files(schema=...) as the files are.")
+
     # -- reading ---------------------------------------------------------------------------------------------
     def read(
         self,
@@ -227,6 +244,7 @@ class Folder:
                     for name in columns
                 }
                 self._check(fragment, schema, columns, {**computed, **dict(values)}, all_of_them=False)
+                self._check_types(path, own, schema, columns)
                 if self.divisible:
                     groups = [n for n, at in enumerate(_starts(fragment)) if start <= at < end]
                     fragment = fragment.subset(row_group_ids=groups)
@@ -236,6 +254,8 @@ class Folder:
                         continue
                 # one thread: a task has one core, and the rows stay in order
                 every = pa.schema([*schema, *(field for field in own if field.name not in schema.names)])
+                if isinstance(self.format, ds.JsonFileFormat):
+                    every, of = _with_dates_as_texts(every, of)
                 scanner = ds.Scanner.from_fragment(fragment, schema=every, columns=of, use_threads=False)
                 yield from scanner.to_batches()
 
@@ -253,7 +273,12 @@ class Folder:
         except _DAMAGE as error:
             reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             msg = f"source {self.source!r}: {path} cannot be read: {reason}"
-            hint = 'mend it and start again; write files under a name that begins with "_", and rename them.'
+            hint = (
+                "mend it, or give files(schema=...) types that fit all files, and start again; write files "
+                'under a name that begins with "_", and rename them.'
+            )
+            if "zone offset" in reason:
+                hint = "times without a zone are of type timestamp_ntz: give it in files(schema=...)."
             raise BadFile(msg, where=self.where, hint=hint) from error
 
 
@@ -289,6 +314,16 @@ class FileSource:
     def to_option(self) -> str:
         """Encode as the text of a data source's option."""
         return base64.b64encode(pickle.dumps(self)).decode()
+
+
+def _with_dates_as_texts(
+    schema: pa.Schema, columns: Mapping[str, pc.Expression]
+) -> tuple[pa.Schema, dict[str, pc.Expression]]:
+    """The schema with texts for dates, which Arrow's reader of JSON takes for numbers; and the dates."""
+    dates = {field.name for field in schema if pa.types.is_date(field.type)}
+    texts = [field.with_type(pa.string()) if field.name in dates else field for field in schema]
+    cast = {name: pc.field(name).cast(schema.field(name).type) for name in dates & {*columns}}
+    return pa.schema(texts), {**columns, **cast}
 
 
 def _value(text: str, kind: pa.DataType) -> pa.Scalar:
