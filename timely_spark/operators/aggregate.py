@@ -253,8 +253,8 @@ class Grouped(Suggests):
         Kinds: count (of records, or of values that are not null), sum (integers as long, floats as double),
         min, max, collect (all values as a sorted list). Null values are ignored; a key with only nulls has a
         null sum, min, max. The last digits of a sum of doubles depend on the order of addition; a sum of
-        decimals of more than 38 digits is an error when it runs. A mapping
-        names columns that cannot be keyword arguments: ``aggregate({"name": ("max", "name")})``.
+        longs that is too large wraps around; one of decimals of more than 38 digits is an error when it runs.
+        A mapping names columns that cannot be keyword arguments: ``aggregate({"name": ("max", "name")})``.
 
         When a time is complete, the value of each key that changed at it is sent once; epochs are sent in
         order. The value is of all records up to that time, or with ``per="time"`` of that time's records.
