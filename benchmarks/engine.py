@@ -6,7 +6,9 @@ the same changes, and after each epoch their answers must be the same.
 
 - ours: the engine without Spark, one worker and its coordinator in one process, in memory. `checkpoint` is a
   column of its own: large parts of a state are blobs in memory there.
-- differential: the same program in differential-dataflow (Rust), one worker, in memory.
+- differential: the same program in differential-dataflow (Rust), one worker, in memory. Its bytes of state
+  are those that its process has resident after the last epoch, and had not before the first; ours are those
+  of the last checkpoint.
 - scipy: what it takes to compute the answer anew, with scipy and numpy in one thread, given arrays. The share
   of changed edges from which on that is faster (COST) is estimated from these.
 
@@ -81,9 +83,10 @@ class Measured:
     differential: Seconds = field(default_factory=lambda: defaultdict(list))
     #: By the wall clock.
     spark: Seconds = field(default_factory=lambda: defaultdict(list))
-    #: The answers; bytes of state by edge; and where the time of an epoch of few changes goes.
+    #: The answers; bytes of state by edge, ours and differential's; and where the time of few changes goes.
     marks: list[int] = field(default_factory=list)
     size: float = 0
+    theirs: float = math.nan
     hot: str = ""
 
     def ratio(self, kind: str, side: Seconds) -> float:
@@ -139,9 +142,10 @@ def measure(program: str, graph: Graph, report: Report) -> Measured:
     found.size, found.hot = engine.size() / graph.edges, hottest(profile)
     kinds = [LOAD, *(kind for kind, _, _ in graph.kinds())]
     others = differential(program, folder, len(kinds), report)
-    for kind, due, (seconds, answer) in zip(kinds, found.marks, others, strict=False):
+    for kind, due, (seconds, answer, resident) in zip(kinds, found.marks, others, strict=False):
         assert answer == due, f"{program}, {graph.name}, {kind}: not what differential says"
         found.differential[kind].append(seconds)
+        found.theirs = resident / graph.edges
     shutil.rmtree(folder)
     return found
 
@@ -153,8 +157,8 @@ def tables(kind: str, changes: Rows) -> dict[str, pa.Table]:
     return {"edges": pa.table(columns), "roots": pa.table({"node": roots})}
 
 
-def differential(program: str, folder: Path, epochs: int, report: Report) -> Iterator[tuple[float, int]]:
-    """Seconds and answer of each epoch; nothing without cargo."""
+def differential(program: str, folder: Path, epochs: int, report: Report) -> Iterator[tuple[float, int, int]]:
+    """Seconds, answer and bytes of state of each epoch; nothing without cargo."""
     if report.quick:
         return
     try:
@@ -168,7 +172,7 @@ def differential(program: str, folder: Path, epochs: int, report: Report) -> Ite
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     for line in done.stdout.splitlines():
         told = json.loads(line)
-        yield told["seconds"], told["digest"]
+        yield told["seconds"], told["digest"], told["resident"]
 
 
 def on_spark(found: Measured, session: SparkSession) -> None:
@@ -299,6 +303,7 @@ def judge(report: Report, found: Sequence[Measured]) -> None:
             _judged(one.over(one.graph.few), 3, "x"),
             _judged(1000 * median(one.spark[ONE]), 225, " ms"),
             _judged(one.size, 200, ""),
+            _judged(one.size, one.theirs, f" to {one.theirs:,.3g}") if one.theirs > 0 else "",
             f"{one.cost():.3%} {yes_or_no(one.cost() > 0.01)}",
             one.hot,
         ]
@@ -307,7 +312,7 @@ def judge(report: Report, found: Sequence[Measured]) -> None:
     names = ["aims, and whether they are met", "load <= 3x differential", "few changes <= 3x differential"]
     names += ["1 % <= 1x the load", "one insert <= 75 ms"]
     names += ["few on Spark <= 3x differential + 150 ms", "one insert on Spark <= 225 ms"]
-    names += ["bytes of state by edge <= 200", "COST > 1 %"]
+    names += ["bytes of state by edge <= 200", "bytes of state <= differential's", "COST > 1 %"]
     columns = [
         [cell.split()[-1] for cell in column if cell] for column in list(zip(*rows, strict=True))[1:-1]
     ]

@@ -206,6 +206,7 @@ fn main() {
             (input, start)
         });
 
+        let before = resident();
         for epoch in 0..epochs {
             let changes = std::fs::read(format!("{trace}/{epoch:04}.bin")).expect("an epoch of the trace");
             let (began, cpu) = (Instant::now(), cpu_seconds());
@@ -215,6 +216,7 @@ fn main() {
             if epoch == 0 && index == 0 {
                 roots.insert(0);
             }
+            drop(changes);
             roots.advance_to(epoch + 1);
             roots.flush();
             input.advance_to(epoch + 1);
@@ -224,10 +226,11 @@ fn main() {
             }
             if index == 0 {
                 println!(
-                    r#"{{"seconds": {}, "wall": {}, "digest": {}}}"#,
+                    r#"{{"seconds": {}, "wall": {}, "digest": {}, "resident": {}}}"#,
                     cpu_seconds() - cpu,
                     began.elapsed().as_secs_f64(),
-                    digest.load(SeqCst)
+                    digest.load(SeqCst),
+                    resident().saturating_sub(before)
                 );
             }
         }
@@ -244,4 +247,14 @@ fn cpu_seconds() -> f64 {
     let mut time = [0i64; 2];
     unsafe { clock_gettime(PROCESS, &mut time) };
     time[0] as f64 + time[1] as f64 / 1e9
+}
+
+/// Bytes of memory that this process has, without those that it no longer uses.
+fn resident() -> usize {
+    extern "C" {
+        fn malloc_trim(pad: usize) -> i32;
+    }
+    unsafe { malloc_trim(0) };
+    let pages = std::fs::read_to_string("/proc/self/statm").expect("a process of Linux");
+    4096 * pages.split(' ').nth(1).and_then(|n| n.parse::<usize>().ok()).expect("the resident pages")
 }
