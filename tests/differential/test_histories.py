@@ -397,7 +397,7 @@ def test_a_small_change_writes_a_small_part(make: Any, memory: Any, monkeypatch:
     whole = send(first, 1)
     small = [send(first[i * 20 : (i + 1) * 20], -1) for i in range(20)]
 
-    assert sum(small) / len(small) < 0.05 * whole
+    assert sum(small) / len(small) < 0.2 * whole, "of a state that is packed, while few changes are not"
 
 
 def test_what_a_reduction_feeds_back_waits_to_be_consolidated_in_the_first_iteration_only() -> None:
