@@ -25,8 +25,6 @@ class Affected:
     def __init__(self, kind: pa.DataType) -> None:
         self.values = pa.array([], kind)
         self._hashes: Hashes = np.zeros(0, np.uint64)
-        #: longs, as 32-bit integers if all fit
-        self._narrow: npt.NDArray[Any] = np.zeros(0, np.int32)
         #: integer values, sorted, with their numbers; newer values, at most as many, are not sorted yet
         self._sorted = np.zeros(0, np.int64), np.zeros(0, np.int64)
         #: whether the node's row was looked up, and whether the state has one
@@ -103,14 +101,6 @@ class Affected:
         if pa.types.is_integer(self.values.type) and not self.values.null_count:
             return pa.array(self.values.to_numpy()[nodes])
         return self.values.take(pa.array(nodes))
-
-    def kept(self, nodes: Indices) -> pa.Array:
-        """The values of nodes for the state: longs as 32-bit integers, if all nodes of the batch fit."""
-        if self.values.type != pa.int64() or self.values.null_count:
-            return self.of(nodes)
-        if len(self._narrow) < len(self):
-            self._narrow = narrowed(self.values.to_numpy(), np.int32)
-        return pa.array(self._narrow[nodes])
 
     def hashes(self) -> Hashes:
         """The hash of each node."""
@@ -209,9 +199,3 @@ def summed(a: Indices, b: Indices, weights: npt.NDArray[Any]) -> tuple[Indices, 
         starts, totals = starts[totals != 0], totals[totals != 0]
     keys = keys[starts]
     return keys >> bits, keys & ((1 << bits) - 1), totals
-
-
-def narrowed(numbers: npt.NDArray[Any], kind: Any = np.int8) -> npt.NDArray[Any]:
-    """The numbers as narrow integers, if all fit."""
-    narrow = numbers.astype(kind, copy=False)
-    return narrow if (narrow == numbers).all() else numbers

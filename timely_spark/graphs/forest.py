@@ -28,8 +28,8 @@ from timely_spark.graph import (
     composed,
     describe,
 )
-from timely_spark.graphs.affected import NO_NODE, Affected, narrowed, ordered, summed, unique
-from timely_spark.graphs.pairs import insert_pairs, pairs_of
+from timely_spark.graphs.affected import NO_NODE, Affected, ordered, summed, unique
+from timely_spark.graphs.pairs import insert_pairs, narrowed, pairs_of
 from timely_spark.graphs.spanning import Rooted, along_paths, rooted_forest, shallow_forest
 from timely_spark.operators.aggregate import ALL
 from timely_spark.operators.rows import computed
@@ -175,7 +175,7 @@ class _Forest(BufferingVertex):
         return int(self.edges.at_most(keys, ["node"], nodes.hashes()[which]).sum()) <= _NEAR
 
     def _table(self, a: pa.Array, b: pa.Array, diff: Indices) -> pa.Table:
-        return pa.table({self.ends[0]: a.cast(self.kind), self.ends[1]: b.cast(self.kind), DIFF: diff})
+        return pa.table({self.ends[0]: a, self.ends[1]: b, DIFF: diff})
 
     # -- nodes -----------------------------------------------------------------------------------------------
 
@@ -209,13 +209,12 @@ class _Forest(BufferingVertex):
         which = np.flatnonzero(nodes.changed)
         stored, removed = nodes.stored[which], nodes.label[which] == NO_NODE
         label, parent = (np.where(removed, which, column[which]) for column in (nodes.label, nodes.parent))
-        rank = np.where(removed, _REMOVED, nodes.rank[which])
         rows = pa.table(
             {
-                "node": nodes.kept(which),
-                "label": nodes.kept(label),
-                "parent": nodes.kept(parent),
-                "rank": narrowed(rank, np.int32),
+                "node": nodes.of(which),
+                "label": nodes.of(label),
+                "parent": nodes.of(parent),
+                "rank": np.where(removed, _REMOVED, nodes.rank[which]),
                 DIFF: (1 - stored - removed).astype(np.int8),
             }
         )
@@ -397,8 +396,7 @@ class _SpanningForest(_Forest):
             return []
         h = np.concatenate([part.row_hashes for part in nodes.parts])
         order = np.argsort(h, kind="stable")
-        every = pa.concat_tables(nodes.batches(), promote_options="permissive")
-        _, rows = _latest(h[order], every.take(order))
+        _, rows = _latest(h[order], pa.concat_tables(nodes.batches()).take(order))
         child = ~same(rows, rows, ["node"], ["parent"])
         a, b = ordered(*(flat(rows.column(name).filter(pa.array(child))) for name in ("node", "parent")))
         loops = pa.concat_tables(map(self._undirected, edges.batches()))

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from timely_spark.differential.trace import DIFF, numbers
-from timely_spark.graphs.affected import Affected, narrowed, summed
+from timely_spark.graphs.affected import Affected, summed
 from timely_spark.state.arrangement import Arrangement, paired
 from timely_spark.state.keys import Hashes, Indices, group, in_order
 
@@ -30,7 +30,7 @@ def insert_pairs(
         order = rows[in_order(h[rows])]
         for column in (h, first, second, diff):
             column[rows] = column[order]
-    pairs = pa.table({names[0]: nodes.kept(first), names[1]: nodes.kept(second), DIFF: diff})
+    pairs = pa.table({names[0]: nodes.of(first), names[1]: nodes.of(second), DIFF: diff})
     index.insert(pairs, h, _compact)
 
 
@@ -81,3 +81,9 @@ def _compact(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
     weights[rows[groups.firsts]] = totals
     table = table.filter(pa.array(keep)).set_column(2, DIFF, pa.array(narrowed(weights[keep])))
     return hashed[keep], table
+
+
+def narrowed(weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The weights as int8, if all fit."""
+    small = weights.astype(np.int8, copy=False)
+    return small if (small == weights).all() else weights
