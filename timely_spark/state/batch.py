@@ -129,16 +129,17 @@ class Batch:
         >>> Batch.of(np.zeros(2, np.uint64), pa.table({"n": [7, 8]})).whole("n").tolist()
         [7, 8]
         """
+        values = self._arrays.get(column)
+        if values is not None:
+            taken = values if at is None else values.take(at)
+            return taken.astype(self._kinds[column], copy=False)
         kind = self._kinds.get(column)
         if kind is None:
             return None
         if column in self.constants:
             return np.full(len(self) if at is None else len(at), self.constants[column], kind)
-        if column == self.key:
-            assert hashed is not None
-            return unmix(hashed).astype(kind, copy=False)
-        values = self._arrays[column]
-        return (values if at is None else values.take(at)).astype(kind, copy=False)
+        assert hashed is not None
+        return unmix(hashed).astype(kind, copy=False)
 
     @cached_property
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:

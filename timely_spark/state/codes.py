@@ -20,7 +20,7 @@ Codes = npt.NDArray[np.uint64]
 _U = np.uint64
 _WIDTH = 64
 #: fewer rows are sorted by one number after the other: to pack takes as long as to sort so many
-_LITTLE = 1 << 8
+_FEW = 1 << 8
 
 
 def numbers_of(table: pa.Table, columns: Sequence[str]) -> list[Indices]:
@@ -67,7 +67,7 @@ def runs(numbers: Sequence[Indices], rows: int) -> Groups:
     """
     if rows < 2:
         return Groups(np.zeros(rows, np.int64), np.zeros(rows, np.int64))
-    if numbers and rows < _LITTLE:
+    if numbers and rows < _FEW:
         order = np.lexsort(numbers[::-1])
         ordered = [each[order] for each in numbers]
         new = np.ones(rows, np.bool_)
