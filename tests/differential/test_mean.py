@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import timely_spark as ts
-from timely_spark.errors import SchemaError
+from timely_spark.errors import SchemaError, VertexError
 
 
 @pytest.mark.parametrize("kind", ["long", "double"])
@@ -84,3 +84,32 @@ def test_the_sum_behind_a_mean_may_be_larger_than_a_long() -> None:
         0: [(1, 2.0**63, 1), (2, -(2.0**65) / 6, 1)],
         1: [(1, 2.0**62, 1), (1, 2.0**63, -1)],
     }
+
+
+MOST = (1 << 63) - 1
+
+
+def test_a_sum_beyond_64_bits_is_an_error_and_what_cancels_is_none() -> None:
+    flow = ts.Dataflow("sum")
+    x = flow.input("x", "k long, v long, diff long").collection(diff="diff")
+    x.sum("v", keys="k").changes().capture("out")
+
+    first: list[Any] = [
+        (1, MOST, 1),
+        (2, -MOST - 1, 1),
+        (3, -1, 1 << 40),
+        (4, None, 1),
+        (5, MOST, 2),
+        (5, -MOST, 1),
+    ]
+    second: list[Any] = [(1, -1, 1), (2, MOST, 2), (3, 1 << 32, 1)]
+    found = ts.testing.run(flow, {"x": [first, second]}, workers=2)["out"].rows()
+    assert [row for row in found[0] if row[2] > 0] == [
+        (1, MOST, 1), (2, -MOST - 1, 1), (3, -(1 << 40), 1), (4, None, 1), (5, MOST, 1),
+    ]  # fmt: skip
+    assert [row for row in found[1] if row[2] > 0] == [
+        (1, MOST - 1, 1), (2, MOST - 1, 1), (3, (1 << 32) - (1 << 40), 1),
+    ]  # fmt: skip
+    for rows in ([(1, MOST, 1), (1, 1, 1)], [(1, -MOST, 1), (1, -2, 1)], [(1, 1 << 61, 4)]):
+        with pytest.raises(VertexError, match=r"(?s)step 'sum'.*beyond 64 bits.*Hint: sum doubles"):
+            ts.testing.run(flow, {"x": [rows]})

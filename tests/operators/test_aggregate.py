@@ -231,3 +231,16 @@ def test_workers_and_chunks_do_not_change_the_result(kind: str) -> None:
     )
     last = {row[0]: row[1:4] for epoch in sorted(results[0]) for row in results[0][epoch]}
     assert last == {row["k"]: (row["count_all"], row["v_min"], row["v_max"]) for row in together.to_pylist()}
+
+
+@pytest.mark.parametrize("options", [{}, {"per": "time"}, {"expire": 3}])
+def test_a_sum_of_longs_beyond_64_bits_is_an_error(options: Any) -> None:
+    most = (1 << 63) - 1
+    flow = ts.Dataflow("sums")
+    x = flow.input("x", "k long, v long")
+    x.group_by("k").aggregate(total=("sum", "v"), **options).capture("out")
+    fits: list[Any] = [(1, most - 1), (1, 1), (2, -most), (2, -1), (2, None), (3, None)]
+    assert run(flow, {"x": [fits]}, workers=2)["out"].rows() == {0: [(1, most), (2, -most - 1), (3, None)]}
+    for rows in ([(1, most), (1, 1)], [(1, -most), (1, -2), (1, None)]):
+        with pytest.raises(VertexError, match=r"(?s)step 'aggregate'.*beyond 64 bits.*Hint: sum doubles"):
+            run(flow, {"x": [rows]})

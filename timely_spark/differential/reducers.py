@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from timely_spark.differential.trace import DIFF, consolidate, numbers, replaced
 from timely_spark.errors import RecordError, SchemaError
 from timely_spark.graph import as_table
+from timely_spark.operators.aggregate import beyond_longs, too_large_sum
 from timely_spark.operators.rows import records
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.keys import Mask, flat, run_starts
@@ -125,23 +126,35 @@ class Count(Logic):
 
 @dataclass(frozen=True, slots=True)
 class Sum(Logic):
-    """The sum of integers, inputs as a weight; values are not stored."""
+    """The sum of integers, inputs as weights; values are not stored.
+
+    They are added as high and low halves, so that no sum wraps around unseen.
+    """
 
     value: str
 
     def partial(self, changes: pa.Table) -> pa.Table:
-        """The values times their multiplicity, and the number of valid values."""
-        values, diffs = changes.column(self.value).cast(pa.int64()), changes.column(DIFF)
-        weighed = pc.multiply(pc.fill_null(values, 0), diffs)
-        valid = pc.multiply(pc.is_valid(values).cast(pa.int64()), diffs)
+        """The number of valid values, and the sums of their halves."""
+        column, diffs = changes.column(self.value).cast(pa.int64()), numbers(changes, DIFF)
+        values = flat(pc.fill_null(column, 0)).to_numpy()
+        low = values.astype(np.int32).astype(np.int64)  # with a sign, so that -1 is a small number
         kept = changes.select([*self.keys, DIFF])
-        return kept.append_column(f"{DIFF}_sum", weighed).append_column(f"{DIFF}_valid", valid)
+        for name, part in (
+            ("valid", flat(column).is_valid().to_numpy(zero_copy_only=False)),
+            ("high", (values >> 32) + (low < 0)),
+            ("low", low),
+        ):
+            kept = kept.append_column(f"{DIFF}_{name}", pa.array(part * diffs))
+        return kept
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The sums; null without valid values."""
         inputs = _positive(inputs)
-        valid = pa.array(numbers(inputs, f"{DIFF}_valid") > 0)
-        totals = pc.if_else(valid, inputs[f"{DIFF}_sum"], pa.scalar(None, pa.int64()))
+        low = numbers(inputs, f"{DIFF}_low")
+        high = numbers(inputs, f"{DIFF}_high") + (low >> 32)
+        if beyond_longs(high).any():
+            raise too_large_sum()
+        totals = pa.array((high << 32) | (low & ((1 << 32) - 1)), mask=numbers(inputs, f"{DIFF}_valid") <= 0)
         return pa.table({GROUP: inputs[GROUP], self.value: totals, DIFF: _ones(inputs.num_rows)})
 
 
@@ -174,27 +187,13 @@ class SumOfFractions(Logic):
 
 @dataclass(frozen=True, slots=True)
 class Mean(Logic):
-    """The mean of the valid values, as double: their sum divided by their number.
-
-    Longs are added as high and low halves, so that no sum of them wraps around.
-    """
+    """The mean of the valid values, as double: their sum divided by their number."""
 
     total: Sum | SumOfFractions
 
     def partial(self, changes: pa.Table) -> pa.Table:
-        """The number of valid longs, and the sums of their halves; of other values what their sum needs."""
-        if not isinstance(self.total, Sum):
-            return self.total.partial(changes)
-        column = changes.column(self.total.value).cast(pa.int64())
-        values, diffs = pc.fill_null(column, 0), changes.column(DIFF)
-        kept = changes.select([*self.keys, DIFF])
-        for name, part in (
-            ("valid", pc.is_valid(column).cast(pa.int64())),
-            ("high", pc.shift_right(values, 32)),
-            ("low", pc.bit_wise_and(values, (1 << 32) - 1)),
-        ):
-            kept = kept.append_column(f"{DIFF}_{name}", pc.multiply(part, diffs))
-        return kept
+        """What the sum needs."""
+        return self.total.partial(changes)
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The means; null without valid values."""

@@ -174,8 +174,8 @@ def sum(collection: Collection, value: str, *, keys: Columns = None, name: str |
     """The sum of a column per key: integers as long, others as double or decimal. Nulls are ignored.
 
     Doubles are summed in the order of the present values, so a sum does not depend on past changes or on the
-    number of workers. A sum of longs that is too large wraps around. Records of negative multiplicity count
-    negatively in sums of integers, and are ignored in others.
+    number of workers. A sum of longs beyond 64 bits is an error when it runs. Records of negative
+    multiplicity count negatively in sums of integers, and are ignored in others.
 
     **Columns:** out: `keys` (as for `count`), then `value`; null where all values are.
 

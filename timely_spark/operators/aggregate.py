@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -33,6 +34,8 @@ from timely_spark.times import only_epochs
 
 _FOLD: Mapping[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 _KINDS = ("count", "sum", "min", "max", "collect")
+
+_LOW = (1 << 32) - 1
 
 ALL = "__timely_all"
 """A constant column that makes all records one group, on one worker."""
@@ -116,6 +119,8 @@ class Aggregates:
 def _fold(values: pa.ChunkedArray, groups: Groups, function: str) -> pa.Array:
     """The sum, min or max of each group; `values` are sorted by group."""
     kind = values.type
+    if function == "sum" and pa.types.is_integer(kind):
+        check_sums(flat(values.fill_null(0) if values.null_count else values).to_numpy(), groups.starts)
     plain = pa.types.is_integer(kind) or (pa.types.is_floating(kind) and function == "sum")
     if plain and not values.null_count:
         with np.errstate(invalid="ignore", over="ignore"):  # infinities are values
@@ -127,6 +132,36 @@ def _fold(values: pa.ChunkedArray, groups: Groups, function: str) -> pa.Array:
     table = pa.table({"id": groups.ids, "value": values})
     table = table.group_by("id", use_threads=False).aggregate([("value", function)])
     return table.sort_by("id").column(f"value_{function}").cast(kind)
+
+
+def check_sums(values: npt.NDArray[np.int64], starts: Indices) -> None:
+    """Check that the sum of each group, which begins at one of `starts`, is a 64-bit number.
+
+    >>> check_sums(np.array([1, 2, 5]), np.array([0, 2]))
+    >>> check_sums(np.array([1, (1 << 63) - 1]), np.array([0]))
+    Traceback (most recent call last):
+    timely_spark.errors.SchemaError: a sum of longs is beyond 64 bits
+    Hint: sum doubles or decimals: select(..., amount=pc.field("amount").cast("float64")).
+    """
+    most = max(int(values.max(initial=0)), -int(values.min(initial=0)))
+    if most * len(values) < 1 << 63:
+        return
+    low = np.add.reduceat(values & _LOW, starts)
+    high = np.add.reduceat(values >> 32, starts) + (low >> 32)
+    if beyond_longs(high).any():
+        raise too_large_sum()
+
+
+def beyond_longs(high: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Whether numbers are beyond 64 bits, by what is above their lowest 32 bits."""
+    beyond: npt.NDArray[np.bool_] = (high < -(1 << 31)) | (high >= 1 << 31)
+    return beyond
+
+
+def too_large_sum() -> SchemaError:
+    """The error of a sum that wraps around."""
+    hint = 'sum doubles or decimals: select(..., amount=pc.field("amount").cast("float64")).'
+    return SchemaError("a sum of longs is beyond 64 bits", hint=hint)
 
 
 def _collect(lists: pa.ChunkedArray, groups: Groups, _: str) -> pa.Array:
@@ -253,8 +288,8 @@ class Grouped(Suggests):
         Kinds: count (of records, or of values that are not null), sum (integers as long, floats as double),
         min, max, collect (all values as a sorted list). Null values are ignored; a key with only nulls has a
         null sum, min, max. The last digits of a sum of doubles depend on the order of addition; a sum of
-        longs that is too large wraps around; one of decimals of more than 38 digits is an error when it runs.
-        A mapping names columns that cannot be keyword arguments: ``aggregate({"name": ("max", "name")})``.
+        decimals of more than 38 digits, or of integers of more than 64 bits, is an error when it runs. A
+        mapping names columns that cannot be keyword arguments: ``aggregate({"name": ("max", "name")})``.
 
         When a time is complete, the value of each key that changed at it is sent once; epochs are sent in
         order. The value is of all records up to that time, or with ``per="time"`` of that time's records.
