@@ -5,7 +5,7 @@ and 100,000 changes (half of them deletes). All sides read the same files, one a
 their own, and answer every epoch before they see the next; the number of components, and a checksum over
 (node, component), must be the same for all. Where a side has fewer epochs than ours, they are the first ones.
 
-- ours: a streaming DataFrame of parquet files, an epoch each, as a collection; `connected_components`, whose
+- ours: `flow.files` over parquet files, an epoch each, as a collection; `connected_components`, whose
   changes reach the driver by `subscribe`. From the file's appearance to the epoch's manifest, 2 workers. The
   query has just been started when the load appears, so it is still coming up: some 2 s.
 - scipy, networkx: one thread, components computed anew; without reading the file (the COST line).
@@ -89,9 +89,8 @@ def ours(folder: str, count: str) -> None:
 def fed(spark: SparkSession, files: Sequence[Path]) -> Iterator[tuple[float, pa.Table]]:
     """Seconds of each epoch, and the components' changes."""
     seen = harness.folder()
-    frame = spark.readStream.schema("src long, dst long, diff long").parquet(str(seen))
     flow, told = ts.Dataflow("components"), queue.Queue[tuple[int, pa.Table]]()
-    edges = flow.source("edges", frame).collection(diff="diff")
+    edges = flow.files("edges", seen, schema="src long, dst long, diff long").collection(diff="diff")
     components = ts.graphs.connected_components(edges).changes()
     components.subscribe(lambda epoch, table: told.put((epoch, table)))
     with flow.start(spark, checkpoint=str(harness.folder()), workers=2) as query:
