@@ -263,9 +263,9 @@ def adversary(draw: random.Random, beyond: int = 0) -> Iterator[Counter[str]]:
         return split
 
     def insert_and_compact(
-        self: Arrangement, table: pa.Table, hashed: Any = None, compact: Any = None, *, merge: bool = True
+        self: Arrangement, table: pa.Table, hashed: Any = None, compact: Any = None
     ) -> None:
-        insert(self, table, hashed, compact, merge=merge)
+        insert(self, table, hashed, compact)
         for parts in [self.recent, *self.lanes] if compact is not None else ():
             for at in range(len(parts)) if draw.random() < 0.5 else ():
                 made, rows = compact(parts[at].row_hashes, parts[at].table)
