@@ -34,7 +34,10 @@ KEYS, CHANGES = 1_000, 50
 #: What is kept for a rollback reaches its steady number within this many batches.
 MEMORY = ("driver", "JVM", "Python workers")
 DISK = ("files", "MB on disk")
-MAINTAINED = {"spark.sql.streaming.stateStore.maintenanceInterval": "10s"}
+SETTINGS = {
+    "spark.sql.streaming.stateStore.maintenanceInterval": "10s",
+    "spark.sql.streaming.numRecentProgressUpdates": "100",
+}
 
 
 class Window:
@@ -93,7 +96,7 @@ class Run:
 def run(quick: bool) -> Report:
     """Measure, and write the report."""
     epochs, warm = (60, 20) if quick else (EPOCHS, WARM)
-    session = harness.spark("endurance", confs=MAINTAINED)
+    session = harness.spark("endurance", confs=SETTINGS)
     checkpoint = harness.folder() / "checkpoint"
     running = Run(session, checkpoint)
     seconds: list[float] = []

@@ -89,6 +89,24 @@ def test_an_endless_loop_ends_by_its_predicate() -> None:
     assert run(flow, {"x": [[3]]}, workers=2)["out"].rows() == {0: [(10, 1)]}
 
 
+def test_a_loop_in_the_body_of_another_may_begin_with_an_outer_collection() -> None:
+    flow = ts.Dataflow("nested")
+    zero, tops = (flow.input(name, "n long").collection() for name in ("zero", "tops"))
+
+    def up(seen: ts.Collection) -> ts.Collection:  # counts up to the first number that was seen
+        def met(before: ts.Collection, after: ts.Collection) -> ts.Collection:
+            return after.semijoin(seen, on="n")
+
+        counted = zero.iterate_until(lambda n: n.select(n=pc.field("n") + 1), met)
+        return counted.select(n=pc.field("n") - 1).concat(seen).distinct()
+
+    tops.iterate(up).changes().capture("out")
+
+    assert run(flow, {"zero": [[0]], "tops": [[4]]}, workers=2)["out"].rows() == {
+        0: [(n, 1) for n in range(5)]
+    }
+
+
 def test_crashes_change_nothing() -> None:
     flow = ts.Dataflow("crashes")
     halved(flow.input("x", "n long, diff long").collection(diff="diff"), 20).changes().capture("out")

@@ -107,11 +107,10 @@ def iterate(
     """
     check_function("iterate", step, "variable")
     graph = collection.index.flow.graph
-    inside = graph.inside or graph.root
-    outer = collection.scope.graph_scope is not inside and collection.scope.graph_scope in inside.path
-    with graph.parts(inside if outer else collection.scope.graph_scope, name) as outside:
-        if outer:  # `iterate` is called in the body of a loop, whose variable `step` may use
-            collection = collection.enter(replace(collection.scope, graph_scope=inside))
+    around = surrounding(collection)
+    with graph.parts(around.graph_scope, name) as outside:
+        if around != collection.scope:
+            collection = collection.enter(around)
         scope = collection.scope.inner(name=name, max_iterations=max_iterations, on_limit=on_limit)
         variable = collection.variable(scope)
         with graph.body(scope.graph_scope, outside):
@@ -122,3 +121,14 @@ def iterate(
         left = result.leave()
         # what iterations undo of each other goes no further: a join would match all of it
         return left.consolidate() if consolidate else left
+
+
+def surrounding(collection: Collection) -> Scope:
+    """The scope of a loop that begins with a collection.
+
+    It is the collection's own, or the one inside it whose body is being made: its variable may be used.
+    """
+    own, inside = collection.scope, collection.index.flow.graph.inside
+    if inside is None or own.graph_scope is inside or own.graph_scope not in inside.path:
+        return own
+    return replace(own, graph_scope=inside)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential.collections import Collection, check_collection
+from timely_spark.differential.loops import surrounding
 from timely_spark.differential.trace import DIFF
 from timely_spark.graph import OnLimit, SchemaLike, composed, operator
 from timely_spark.operators.rows import check_function, computed
@@ -127,7 +128,10 @@ def iterate_until(
     check_function("iterate_until", step, "variable")
     check_function("iterate_until", converged, "before", "after")
     graph = collection.index.flow.graph
-    with graph.parts(collection.scope.graph_scope, name) as outside:
+    around = surrounding(collection)
+    with graph.parts(around.graph_scope, name) as outside:
+        if around != collection.scope:
+            collection = collection.enter(around)
         scope = collection.scope.inner(name=name, max_iterations=max_iterations, on_limit=on_limit)
         none = _verdict(collection.where(pc.scalar(False)))  # noqa: FBT003 - a constant
         before, done = collection.variable(scope), none.variable(scope)
@@ -142,7 +146,8 @@ def iterate_until(
         following = after.concat(undone)
         before.set(following)
         done.set(done.concat(_verdict(verdict)).distinct())
-        return following.leave()
+        # what iterations undo of each other goes no further: a join would match all of it
+        return following.leave().consolidate()
 
 
 def _verdict(collection: Collection) -> Collection:
