@@ -293,3 +293,22 @@ def test_a_method_without_the_number_of_the_input_is_refused(method: str) -> Non
         GraphError, match=rf"(?s)Old\.{method} does not take \(edge, batch\).*Hint: .*edge, batch"
     ):
         flow.vertex(old(), x, "n long", by="n")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, column: x.select(column),
+        lambda x, column: x.where(column),
+        lambda x, column: x.join(x, on=column),
+        lambda x, column: x.select(a=column),
+        lambda x, column: x.collection().min(column),
+    ],
+)
+def test_columns_of_dataframes_are_refused(call: Any) -> None:
+    column = type("Column", (), {"__module__": "pyspark.sql.classic.column", "__hash__": None})()
+    x = ts.Dataflow("frames").input("x", "n long")
+    with pytest.raises(
+        SchemaError, match=r"(?s)is a column of a DataFrame \(.*test_locate_errors.*Hint: .*pc.field"
+    ):
+        call(x, column)

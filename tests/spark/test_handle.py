@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import timely_spark as ts
+from timely_spark.errors import BadArgument
 from timely_spark.runtime.errors import InputsInUse, NameTaken, QueryRefused
 from timely_spark.runtime.handle.query import SPARK_NAMES, Query
 
@@ -53,6 +54,9 @@ def test_the_verbs(spark: SparkSession, checkpoint: str, capsys: pytest.CaptureF
         with pytest.raises(KeyError, match="out"):
             query.probe("nowhere")
         assert query.wait_for("out", epoch=5, timeout=0.2) is False
+        assert query.wait_for("out", epoch=5, timeout=-1) is False
+        with pytest.raises(BadArgument, match=r"(?s)timeout=.soon.*Hint"):
+            query.wait_for(timeout="soon")
     assert not query.is_active
     assert query.wait_for("out", epoch=5) is False, "nobody is left to bring it about"
     assert query.exception() is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -51,6 +51,7 @@ def _located(operator: Callable[..., Any], *, own: bool) -> Callable[..., Any]:
     def called(*args: Any, **options: Any) -> Any:
         if sys._getframe(1).f_code.co_filename.startswith(PACKAGE):  # noqa: SLF001 - as in `caller`
             return operator(*args, **options)
+        _check_no_frame_columns(operator.__name__, (*args, *options.values()))
         try:
             return operator(*args, **options)
         except SchemaError as error:
@@ -69,3 +70,13 @@ def _located(operator: Callable[..., Any], *, own: bool) -> Callable[..., Any]:
             raise GraphError(msg, where=caller(), hint=hint) from error
 
     return called
+
+
+def _check_no_frame_columns(operator: str, arguments: Iterable[Any]) -> None:
+    """Refuse columns of DataFrames: they compare, and are hashed, unlike anything that an operator takes."""
+    for value in arguments:
+        kind = type(value)
+        if kind.__name__ == "Column" and kind.__module__.startswith("pyspark.sql."):
+            msg = f"{operator}: {value} is a column of a DataFrame"
+            hint = "give a column's name, or an expression such as pc.field('n') > 1 (pyarrow.compute as pc)."
+            raise SchemaError(msg, where=caller(), hint=hint)

@@ -97,8 +97,8 @@ def sssp(
     Raises:
         GraphError: `edges` or `roots` is no collection.
         SchemaError: a column is missing, ends and roots are not of one flat type, or weights no numbers.
-        VertexError: when it runs: a weight is null, negative or not finite; a whole distance is beyond 64 bits
-            (one of doubles is infinite then).
+        VertexError: when it runs: a weight is null, negative or not finite; a distance in whole numbers is
+            beyond 64 bits (in doubles, one that is too large is infinite).
 
     Source: the algorithm of Bellman (1958) and Ford (1956).
     """

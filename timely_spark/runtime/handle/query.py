@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from timely_spark.captured import Captured
 from timely_spark.errors import TimelyError, with_hint
-from timely_spark.graph import caller, find
+from timely_spark.graph import caller, find, seconds
 from timely_spark.runtime.errors import EpochClosed, LostOwnership, NotComplete, QueryEnded, QueryFailed
 from timely_spark.runtime.handle.ask import Answer, Indexes, how_old
 from timely_spark.runtime.handle.inputs import InputHandle
@@ -518,6 +518,8 @@ class Query(Reasons):
                 time.sleep(BEAT)
 
     def _wait(self, reached: Any, timeout: float | None) -> bool:
+        if timeout is not None:  # what is left of a longer wait may be below 0
+            timeout = seconds("timeout", max(timeout, 0) if isinstance(timeout, int | float) else timeout)
         with only_the_wait():
             if self._watch.until(reached, lambda: self.is_active, timeout):
                 return True
