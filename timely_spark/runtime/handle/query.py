@@ -517,7 +517,7 @@ class Query(Reasons):
             if running:
                 time.sleep(BEAT)
 
-    def _wait(self, reached: Any, timeout: float | None) -> bool:
+    def _wait(self, reached: Any, timeout: Any) -> bool:
         if timeout is not None:  # what is left of a longer wait may be below 0
             timeout = seconds("timeout", max(timeout, 0) if isinstance(timeout, int | float) else timeout)
         with only_the_wait():
