@@ -63,8 +63,8 @@ def options_of(master: str | None = "local[2]", **more: str) -> dict[str, str]:
     return dict(configure(builder)._options)
 
 
-@pytest.mark.parametrize("master", ["local", "local[2]", None])
-def test_a_session_on_this_machine_uses_it(master: str | None, ready: Prepared) -> None:
+@pytest.mark.parametrize("master", ["local", "local[2]"])
+def test_a_session_on_this_machine_uses_it(master: str, ready: Prepared) -> None:
     options = options_of(master)
 
     assert f"-XX:SharedArchiveFile={ready.archive}" in options[OPTIONS]
@@ -73,8 +73,8 @@ def test_a_session_on_this_machine_uses_it(master: str | None, ready: Prepared) 
     assert options_of(master) == options, "nor does a second session differ"
 
 
-@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "local-cluster[2,1,1024]"])
-def test_a_cluster_does_not(master: str, ready: Prepared) -> None:
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "local-cluster[2,1,1024]", None])
+def test_a_cluster_does_not(master: str | None, ready: Prepared) -> None:
     assert "SharedArchiveFile" not in options_of(master)[OPTIONS]
     assert "SPARK_HOME" not in os.environ
 
@@ -155,7 +155,9 @@ def test_modules_of_the_zip_need_not_be_compiled(tmp_path: Path) -> None:
 def test_the_home_has_the_installed_sparks_parts(ready: Prepared, spark_folder: Path) -> None:
     (spark_folder / "conf").mkdir()  # settings that come later count, too
 
-    for part in ("bin", "conf", "jars", "sbin"):
+    (spark_folder / "python" / "pyspark").mkdir()
+
+    for part in ("bin", "conf", "jars", "sbin", "python/pyspark"):
         assert (ready.home / part).samefile(spark_folder / part)
     assert {path.name for path in (ready.home / "python" / "lib").iterdir()} == {
         "pyspark.zip",

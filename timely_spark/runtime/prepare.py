@@ -29,6 +29,9 @@ _SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 #: What would send the run below elsewhere.
 _ELSEWHERE = ("MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE", "SPARK_SUBMIT_OPTS")
 
+#: What a SPARK_HOME has besides `python/lib`; there may be settings in `conf` one day.
+_PARTS = ("bin", "conf", "data", "examples", "jars", "licenses", "sbin", "python/pyspark")
+
 #: A small flow: the archive has the classes that it needs.
 _FLOW = """
 import pyarrow.compute as pc
@@ -141,7 +144,7 @@ def _link(spark: Path, home: Path) -> None:
     """Make `home` like `spark`: of links, but for `python/lib`, whose zips have bytecode, too."""
     library = home / "python" / "lib"
     library.mkdir(parents=True, exist_ok=True)
-    for part in ("bin", "conf", "jars", "sbin"):  # there may be settings in `conf` one day
+    for part in _PARTS:
         (home / part).unlink(missing_ok=True)
         (home / part).symlink_to(spark / part)
     for path in (spark / "python" / "lib").glob("*.zip"):

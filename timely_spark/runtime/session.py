@@ -92,8 +92,8 @@ def configure(
 ) -> SparkSession.Builder:
     """A builder with tuned settings; settings that the builder has already do not change.
 
-    What `python -m timely_spark prepare` has made is used by a session on this machine (`local[...]`), unless
-    the environment has a SPARK_HOME. A Spark Connect server has its settings and packages from its own
+    What `python -m timely_spark prepare` has made is used if the builder's master is `local[...]`, unless the
+    environment has a SPARK_HOME: it is set then, in this process and those that it starts. A Spark Connect server has its settings and packages from its own
     start: its sessions stay as they are.
 
     Example:
@@ -142,8 +142,11 @@ def configure(
 
 
 def _prepared(given: Mapping[str, object]) -> Prepared | None:
-    """What makes a session on this machine start sooner, with its SPARK_HOME set, unless the user has one."""
-    if re.match(r"local($|\[)", str(given.get("spark.master", "local"))) and (found := prepared()):
+    """What makes a session on this machine start sooner, with its SPARK_HOME set, unless the user has one.
+
+    Without a master among the builder's settings the session may be one on a cluster.
+    """
+    if re.match(r"local($|\[)", str(given.get("spark.master"))) and (found := prepared()):
         home = str(found.home)
         if os.environ.setdefault("SPARK_HOME", home) == home:
             return found
