@@ -508,7 +508,8 @@ def run(
 
         >>> assert all(run(flow, {"x": [[1], [2]]}, seed=s, crashes=0.3) for s in range(20))
     """
-    given: Any = flow  # what is no flow is refused below
+    given: Any = flow
+    check_schedule(seed, crashes, flow=given, fits=isinstance(given, Dataflow | Plan))
     made = given.compile(workers).counting_given_epochs() if isinstance(given, Dataflow) else given
     simulation = Simulation(made, seed=seed, crashes=crashes, warn_after=warn_after)
     plan = simulation.plan

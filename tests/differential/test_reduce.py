@@ -10,6 +10,8 @@ from decimal import Decimal
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
@@ -102,3 +104,18 @@ def test_a_change_that_cannot_matter_reads_no_records() -> None:
     rows = {name: list(captured.rows().values())[1:] for name, captured in simulation.captured.items()}
     assert rows["min"] == [[], [(0, 100, -1), (0, 101, 1)]]
     assert rows["max"] == [[], [(0, 2098, 1), (0, 2099, -1)]]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_results_of_a_function_may_come_in_any_order(workers: int) -> None:
+    def less(rows: pa.Table) -> pa.Table:  # in a loop results are stored by key
+        rows = rows.sort_by([("k", "descending")])
+        return pa.table({"k": rows["k"], "n": pc.max_element_wise(pc.subtract(rows["n"], 1), pa.scalar(0))})
+
+    flow = ts.Dataflow("down")
+    x = flow.input("x", "k long, n long, diff long").collection(diff="diff")
+    x.iterate(lambda v: v.reduce_batches(less, "n long", keys="k")).changes().capture("out")
+
+    out = run(flow, {"x": [[(1, 3, 1), (2, 5, 1), (3, 1, 1)], [(2, 5, -1)]]}, workers=workers)["out"].rows()
+
+    assert out == {0: [(1, 0, 1), (2, 0, 1), (3, 0, 1)], 1: [(2, 0, -1)]}

@@ -31,7 +31,7 @@ MOST = 1 << 62
 
 
 def consolidate(table: pa.Table) -> pa.Table:
-    """Add up the weights of equal rows, and drop rows whose weights are all zero.
+    """Add up the weights of equal rows, and drop rows whose weights are all zero; sort them by their labels.
 
     **Columns:** in and out: any flat ones, and `DIFF`; or several weights, whose names begin with it.
 
@@ -41,7 +41,8 @@ def consolidate(table: pa.Table) -> pa.Table:
     """
     groups = runs(numbers_of(table, labels_of(table)), table.num_rows)
     if len(groups.starts) == table.num_rows and all(numbers(table, one).all() for one in weights_of(table)):
-        return table
+        order = groups.order
+        return table if (order[1:] > order[:-1]).all() else table.take(pa.array(order))
     return added_up(table, groups)[1]
 
 

@@ -70,6 +70,8 @@ class _NoContext:
     """The context of a vertex that is not called: it has no worker, and no capability."""
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # as Python's own modules ask of any object
+            raise AttributeError(name)
         msg = f"a vertex uses its worker ({name}) while it is not called"
         hint = "send, ask for notifications and read worker and workers in on_recv and on_notify only."
         raise CapabilityError(msg, where=caller(), hint=hint)

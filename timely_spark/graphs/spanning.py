@@ -182,7 +182,7 @@ def shallow_forest(
         >>> starts, to = np.array([0, 2, 4, 6, 8, 8]), np.array([1, 3, 0, 2, 1, 3, 2, 0])
         >>> forest = shallow_forest(starts, to, np.arange(5), np.array([3, 2, 1, 0, 0]))
         >>> forest.root.tolist(), forest.parent.tolist(), (forest.rank >> 20).tolist()
-        ([0, 0, 0, 0, 4], [0, 0, 1, 0, 4], [0, 1, 2, 1, 0])
+        ([0, 0, 0, 0, 4], [0, 0, 3, 0, 4], [0, 1, 2, 1, 0])
 
     Source: Dhulipala, Hong and Shun, ConnectIt, 2020: a sample finds most of the largest component.
     """
