@@ -93,8 +93,8 @@ def configure(
     """A builder with tuned settings; settings that the builder has already do not change.
 
     What `python -m timely_spark prepare` has made is used if the builder's master is `local[...]`, unless the
-    environment has a SPARK_HOME: it is set then, in this process and those that it starts. A Spark Connect server has its settings and packages from its own
-    start: its sessions stay as they are.
+    environment has a SPARK_HOME: it is set then, in this process and those that it starts. A Spark Connect
+    server has its settings and packages from its own start: its sessions stay as they are.
 
     Example:
         >>> from pyspark.sql import SparkSession
