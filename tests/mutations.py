@@ -402,6 +402,8 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             ('("id", "ascending"), ("value", "ascending")', '("id", "ascending"), ("value", "descending")'),
             ("partial[out] = ones if values is None else", "partial[out] = ones if True else"),
             ("pa.decimal128(min(38, kind.precision + 10), kind.scale)", "kind"),
+            ("if len(changed) > 1 or not once:", "if len(changed) > 1:"),
+            ("if total.num_rows > batch.num_rows:", "if False:"),
         ],
     ),
     (

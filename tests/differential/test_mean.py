@@ -113,3 +113,21 @@ def test_a_sum_beyond_64_bits_is_an_error_and_what_cancels_is_none() -> None:
     for rows in ([(1, MOST, 1), (1, 1, 1)], [(1, -MOST, 1), (1, -2, 1)], [(1, 1 << 61, 4)]):
         with pytest.raises(VertexError, match=r"(?s)step 'sum'.*beyond 64 bits.*Hint: sum doubles"):
             ts.testing.run(flow, {"x": [rows]})
+
+
+@pytest.mark.parametrize("operator", ["sum", "mean"])
+@pytest.mark.parametrize(
+    "epochs",
+    [
+        [[(1, 1 << 30, 1 << 34)]],
+        [[(1, 1 << 62, 1 << 34)]],
+        [[(1, -1 << 30, 1 << 31), (1, -1 << 29, 1 << 32)]],
+        [[(1, 1 << 30, 1 << 31)], [(1, 1 << 29, 1 << 32)]],
+    ],
+)
+def test_values_times_large_multiplicities_never_wrap_around(operator: str, epochs: Any) -> None:
+    flow = ts.Dataflow("large")
+    x = flow.input("x", "k long, v long, diff long").collection(diff="diff")
+    getattr(x, operator)("v", keys="k").changes().capture("out")
+    with pytest.raises(VertexError, match=r"(?s)values times their multiplicities.*Hint: sum doubles"):
+        ts.testing.run(flow, {"x": epochs})

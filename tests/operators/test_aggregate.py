@@ -14,8 +14,11 @@ import pytest
 import timely_spark as ts
 from timely_spark.errors import SchemaError, VertexError
 from timely_spark.graph import as_schema
-from timely_spark.state.keys import from_bytes
+from timely_spark.operators.aggregate import Aggregates
+from timely_spark.state.history import EPOCH, stamped
+from timely_spark.state.keys import from_bytes, group
 from timely_spark.testing import Simulation, run
+from timely_spark.times import Time
 from timely_spark.worker import pack
 
 ALL: dict[str, Any] = {
@@ -244,3 +247,46 @@ def test_a_sum_of_longs_beyond_64_bits_is_an_error(options: Any) -> None:
     for rows in ([(1, most), (1, 1)], [(1, -most), (1, -2), (1, None)]):
         with pytest.raises(VertexError, match=r"(?s)step 'aggregate'.*beyond 64 bits.*Hint: sum doubles"):
             run(flow, {"x": [rows]})
+
+
+HALF = 1 << 62
+
+
+@pytest.mark.parametrize("options", [{}, {"per": "time"}, {"expire": 3}])
+@pytest.mark.parametrize("seed", range(6))
+def test_sums_of_parts_beyond_64_bits_that_cancel_are_no_error(options: Any, seed: int) -> None:
+    flow = ts.Dataflow("sums")
+    x = flow.input("x", "k long, v long")
+    x.group_by("k").aggregate(total=("sum", "v"), least=("min", "v"), n="count", **options).capture("out")
+    rows: list[Any] = [(1, HALF), (1, HALF), (2, 7), (1, -HALF), (1, -HALF), (2, 8), (3, None)]
+    assert run(flow, {"x": [rows]}, workers=2, seed=seed)["out"].rows() == {
+        0: [(1, 0, -HALF, 4), (2, 15, 7, 2), (3, None, None, 1)]
+    }
+
+
+@pytest.mark.parametrize("options", [{}, {"expire": 3}])
+def test_an_epochs_sum_beyond_64_bits_is_added_to_those_before(options: Any) -> None:
+    flow = ts.Dataflow("sums")
+    x = flow.input("x", "k long, v long")
+    x.group_by("k").aggregate(total=("sum", "v"), **options).capture("out")
+    epochs: list[Any] = [[(1, -HALF), (1, 1)], [(1, HALF), (1, HALF), (2, 1)], [(1, -HALF), (2, 1), (2, 1)]]
+    assert run(flow, {"x": epochs}, workers=2)["out"].rows() == {
+        0: [(1, 1 - HALF)],
+        1: [(1, HALF + 1), (2, 1)],
+        2: [(1, 1), (2, 3)],
+    }
+
+
+def test_partial_sums_beyond_64_bits_are_kept_apart_as_times_become_equal() -> None:
+    sums = Aggregates(("k",), (("a", "sum", "a"), ("b", "sum", "b")))
+    a, b = [HALF, HALF, 1, 2, 3, 4], [0, 0, 0, 0, -HALF, -2 * HALF]
+    table = stamped(pa.table({"k": [1, 1, 2, 2, 3, 3], "a": a, "b": b}), Time(7))
+    firsts, kept = sums.fold(table, group(table, ["k"]))
+    assert table.column("k").take(pa.array(firsts)) == kept.column("k")
+    assert sorted(kept.to_pylist(), key=lambda row: tuple(row.values())) == [
+        {"k": 1, "a": HALF, "b": 0, EPOCH: 7},
+        {"k": 1, "a": HALF, "b": 0, EPOCH: 7},
+        {"k": 2, "a": 3, "b": 0, EPOCH: 7},
+        {"k": 3, "a": 3, "b": -HALF, EPOCH: 7},
+        {"k": 3, "a": 4, "b": -2 * HALF, EPOCH: 7},
+    ]

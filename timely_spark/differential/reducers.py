@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.differential.trace import DIFF, consolidate, numbers, replaced
+from timely_spark.differential.trace import DIFF, consolidate, numbers, products, replaced
 from timely_spark.errors import RecordError, SchemaError
 from timely_spark.graph import as_table
 from timely_spark.operators.aggregate import beyond_longs, too_large_sum
@@ -128,7 +128,8 @@ class Count(Logic):
 class Sum(Logic):
     """The sum of integers, inputs as weights; values are not stored.
 
-    They are added as high and low halves, so that no sum wraps around unseen.
+    They are added as high and low halves, so that no sum wraps around unseen. A value times its multiplicity
+    that is 2^62 or more, which takes a multiplicity of 2^31 or more, is an error.
     """
 
     value: str
@@ -140,11 +141,12 @@ class Sum(Logic):
         low = values.astype(np.int32).astype(np.int64)  # with a sign, so that -1 is a small number
         kept = changes.select([*self.keys, DIFF])
         for name, part in (
-            ("valid", flat(column).is_valid().to_numpy(zero_copy_only=False)),
+            ("valid", flat(column).is_valid().to_numpy(zero_copy_only=False).astype(np.int64)),
             ("high", (values >> 32) + (low < 0)),
             ("low", low),
         ):
-            kept = kept.append_column(f"{DIFF}_{name}", pa.array(part * diffs))
+            weight = f"{DIFF}_{name}"
+            kept = kept.append_column(weight, pa.array(products(part, diffs, weight)))
         return kept
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:

@@ -174,8 +174,9 @@ def sum(collection: Collection, value: str, *, keys: Columns = None, name: str |
     """The sum of a column per key: integers as long, others as double or decimal. Nulls are ignored.
 
     Doubles are summed in the order of the present values, so a sum does not depend on past changes or on the
-    number of workers. A sum of longs beyond 64 bits is an error when it runs. Records of negative
-    multiplicity count negatively in sums of integers, and are ignored in others.
+    number of workers. A sum of longs beyond 64 bits is an error when it runs, and so are values times their
+    multiplicities from 2^62 on, where a multiplicity is 2^31 or more. Records of negative multiplicity count
+    negatively in sums of integers, and are ignored in others.
 
     **Columns:** out: `keys` (as for `count`), then `value`; null where all values are.
 
@@ -216,7 +217,8 @@ def mean(collection: Collection, value: str, *, keys: Columns = None, name: str 
     """The mean of a column per key, as double. Nulls are ignored.
 
     It is the sum divided by the number of valid values, so it does not depend on past changes or on the
-    number of workers. The sum of longs may be larger than a long.
+    number of workers. The sum of longs may be larger than a long; a value times a multiplicity of 2^31 or
+    more is an error from 2^62 on.
 
     **Columns:** out: `keys` (as for `count`), then `value` double; null where all values are.
 

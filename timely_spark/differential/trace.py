@@ -6,6 +6,7 @@ A change is a row with `DIFF`: from its time on, the record occurs so many times
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -52,8 +53,7 @@ def added_up(table: pa.Table, of: Groups) -> tuple[Indices, pa.Table]:
     if not table.num_rows:
         return of.order, table
     columns = [numbers(table, one) for one in weights]
-    if DIFF in weights:
-        check_sums(of, columns[weights.index(DIFF)])
+    check_totals(of, dict(zip(weights, columns, strict=True)))
     firsts, totals = of.nonzero(columns)
     rows = table.drop_columns(weights).take(pa.array(firsts))
     for column, total in zip(weights, totals, strict=True):
@@ -61,18 +61,23 @@ def added_up(table: pa.Table, of: Groups) -> tuple[Indices, pa.Table]:
     return firsts, rows.select(table.schema.names)
 
 
-def check_sums(of: Groups, counts: Indices) -> None:
-    """Check that the sums of each group's multiplicities are not too large."""
-    if len(of.starts) == len(counts) or _most(counts) * len(counts) < MOST:
-        return  # nothing is added, or no sum reaches the bound
-    if (np.abs(np.add.reduceat(counts[of.order].astype(np.float64), of.starts)) >= MOST).any():
-        raise _too_large()
+def check_totals(of: Groups, weights: Mapping[str, Indices]) -> None:
+    """Check that the totals of each group's weights are not too large.
+
+    The totals are of some of the changes: near the bound, whether others would have brought one back in time
+    depends on the schedule.
+    """
+    for name, counts in weights.items():
+        if len(of.starts) == len(counts) or _most(counts) * len(counts) < MOST:
+            continue  # nothing is added, or no total reaches the bound
+        if (np.abs(np.add.reduceat(counts[of.order].astype(np.float64), of.starts)) >= MOST).any():
+            raise _too_large(name)
 
 
-def products(ours: Indices, theirs: Indices) -> Indices:
-    """The products of multiplicities, which must not be too large."""
+def products(ours: Indices, theirs: Indices, weight: str = DIFF) -> Indices:
+    """The products of multiplicities, or of values and multiplicities, which must not be too large."""
     if _most(ours) * _most(theirs) >= MOST and (np.abs(ours * theirs.astype(np.float64)) >= MOST).any():
-        raise _too_large()
+        raise _too_large(weight)
     return ours * theirs
 
 
@@ -81,7 +86,11 @@ def _most(counts: Indices) -> int:
     return max(int(counts.max(initial=0)), -int(counts.min(initial=0)))
 
 
-def _too_large() -> SchemaError:
+def _too_large(weight: str) -> SchemaError:
+    if weight != DIFF:
+        msg = "values times their multiplicities are 2 ** 62 or more, which no sum of longs can add up"
+        hint = 'sum doubles or decimals: select(..., amount=pc.field("amount").cast("float64")).'
+        return SchemaError(msg, hint=hint)
     msg = "a record occurs 2 ** 62 times or more, which no multiplicity can hold"
     hint = (
         "in a loop whose records add up from iteration to iteration, add distinct(), or give max_iterations."

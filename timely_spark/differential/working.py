@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from timely_spark.differential.reducers import GROUP, Logic, Rows
-from timely_spark.differential.trace import DIFF, check_sums, numbers
+from timely_spark.differential.trace import DIFF, check_totals, numbers
 from timely_spark.state.arrangement import Arrangement, Found
 from timely_spark.state.codes import runs
 from timely_spark.state.history import TIME, Coordinates, by_join
@@ -268,8 +268,9 @@ def consolidated(parts: Sequence[Rows], labels: int = 2) -> Rows:
         return []
     columns = _together(parts)
     found = runs(columns[:labels], len(columns[0]))
-    check_sums(found, columns[labels])
-    firsts, totals = found.nonzero(columns[labels:])
+    weights = columns[labels:]  # the first is the multiplicity
+    check_totals(found, {f"{DIFF}_{i}" if i else DIFF: each for i, each in enumerate(weights)})
+    firsts, totals = found.nonzero(weights)
     return [*(column[firsts] for column in columns[:labels]), *totals]
 
 

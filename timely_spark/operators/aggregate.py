@@ -28,7 +28,7 @@ from timely_spark.operators.rows import check_name, computed
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.history import RowTimes, compaction, stamped, time_columns
-from timely_spark.state.keys import Groups, Indices, flat, group
+from timely_spark.state.keys import Groups, Indices, Mask, flat, group
 from timely_spark.streams import Stream
 from timely_spark.times import only_epochs
 
@@ -96,31 +96,50 @@ class Aggregates:
         return self.combine(table, group(table, self.keys))
 
     def combine(self, table: pa.Table, groups: Groups) -> pa.Table:
-        """Combine partial aggregates, one row per group."""
+        """Combine partial aggregates: one row per group; where a sum is beyond 64 bits, its rows as they are.
+
+        Other partial aggregates may bring such a sum back: only a result that is beyond 64 bits is an error.
+        """
+        return self._combined(table, groups)[1]
+
+    def _combined(self, table: pa.Table, groups: Groups) -> tuple[Groups, pa.Table]:
+        """The groups that were combined to one row each, and these rows."""
         rows = groups.rows(table)
+        if len(groups.starts) < rows.num_rows:
+            groups = self._without_large_sums(rows, groups)
         if len(groups.starts) == rows.num_rows:  # one row per group, as in most small epochs
             names = (*self.keys, *(out for out, _, _ in self.columns))
-            return pa.table({name: rows.column(name) for name in names})
+            return groups, pa.table({name: rows.column(name) for name in names})
         firsts = rows.select(list(self.keys)).take(groups.starts)
         columns = {key: firsts.column(key) for key in self.keys}
         for out, kind, _ in self.columns:
             fold = _collect if kind == "collect" else _fold
             columns[out] = fold(rows.column(out), groups, "sum" if kind == "count" else kind)
-        return pa.table(columns)
+        return groups, pa.table(columns)
+
+    def _without_large_sums(self, rows: pa.Table, groups: Groups) -> Groups:
+        """The groups, but each row of those with a sum beyond 64 bits is a group of its own."""
+        for out, kind, _ in self.columns:
+            if kind == "sum" and pa.types.is_integer(rows.schema.field(out).type):
+                values = rows.column(out)
+                values = flat(values.fill_null(0) if values.null_count else values).to_numpy()
+                large = large_sums(values, groups.starts)
+                if large.any():
+                    apart = np.flatnonzero(np.repeat(large, groups.sizes))
+                    groups = Groups(groups.order, np.union1d(groups.starts, apart))
+        return groups
 
     def fold(self, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
         """Combine partial aggregates whose times have become equal."""
-        firsts, combined = groups.firsts, self.combine(table, groups)
+        groups, combined = self._combined(table, groups)
         for column in time_columns(table):
-            combined = combined.append_column(column, table.column(column).take(pa.array(firsts)))
-        return firsts, combined
+            combined = combined.append_column(column, table.column(column).take(pa.array(groups.firsts)))
+        return groups.firsts, combined
 
 
 def _fold(values: pa.ChunkedArray, groups: Groups, function: str) -> pa.Array:
     """The sum, min or max of each group; `values` are sorted by group."""
     kind = values.type
-    if function == "sum" and pa.types.is_integer(kind):
-        check_sums(flat(values.fill_null(0) if values.null_count else values).to_numpy(), groups.starts)
     plain = pa.types.is_integer(kind) or (pa.types.is_floating(kind) and function == "sum")
     if plain and not values.null_count:
         with np.errstate(invalid="ignore", over="ignore"):  # infinities are values
@@ -134,32 +153,27 @@ def _fold(values: pa.ChunkedArray, groups: Groups, function: str) -> pa.Array:
     return table.sort_by("id").column(f"value_{function}").cast(kind)
 
 
-def check_sums(values: npt.NDArray[np.int64], starts: Indices) -> None:
-    """Check that the sum of each group, which begins at one of `starts`, is a 64-bit number.
+def large_sums(values: npt.NDArray[np.int64], starts: Indices) -> Mask:
+    """Whether the sum of each group, which begins at one of `starts`, is beyond 64 bits.
 
-    >>> check_sums(np.array([1, 2, 5]), np.array([0, 2]))
-    >>> check_sums(np.array([1, (1 << 63) - 1]), np.array([0]))
-    Traceback (most recent call last):
-    timely_spark.errors.SchemaError: a sum of longs is beyond 64 bits
-    Hint: sum doubles or decimals: select(..., amount=pc.field("amount").cast("float64")).
+    >>> large_sums(np.array([1, 2, (1 << 63) - 1, 1]), np.array([0, 2])).tolist()
+    [False, True]
     """
     most = max(int(values.max(initial=0)), -int(values.min(initial=0)))
     if most * len(values) < 1 << 63:
-        return
+        return np.zeros(len(starts), np.bool_)
     low = np.add.reduceat(values & _LOW, starts)
-    high = np.add.reduceat(values >> 32, starts) + (low >> 32)
-    if beyond_longs(high).any():
-        raise too_large_sum()
+    return beyond_longs(np.add.reduceat(values >> 32, starts) + (low >> 32))
 
 
-def beyond_longs(high: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def beyond_longs(high: npt.NDArray[np.int64]) -> Mask:
     """Whether numbers are beyond 64 bits, by what is above their lowest 32 bits."""
-    beyond: npt.NDArray[np.bool_] = (high < -(1 << 31)) | (high >= 1 << 31)
+    beyond: Mask = (high < -(1 << 31)) | (high >= 1 << 31)
     return beyond
 
 
 def too_large_sum() -> SchemaError:
-    """The error of a sum that wraps around."""
+    """The error of a sum of longs that no long can hold."""
     hint = 'sum doubles or decimals: select(..., amount=pc.field("amount").cast("float64")).'
     return SchemaError("a sum of longs is beyond 64 bits", hint=hint)
 
@@ -203,12 +217,13 @@ class Aggregate(BufferingVertex):
 
     def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
         """Send the values that changed at `time`."""
-        batch = self.combine(0, pa.concat_tables(batches[0])) if batches[0] else None
         if not self.accumulate:
-            if batch is not None:
-                self.send_by(0, time, batch)
+            if batches[0]:
+                self.send_by(0, time, self._results(pa.concat_tables(batches[0])))
             return
-        if batch is not None:
+        batch, once = None, False
+        if batches[0]:
+            batch, once = self._combined(pa.concat_tables(batches[0]))
             compact = compaction(
                 self._since(time), self._context.times, self.aggregates.keys, self.aggregates.fold
             )
@@ -219,7 +234,7 @@ class Aggregate(BufferingVertex):
         if not changed:
             return
         probe = changed[0]
-        if batch is None or len(changed) > 1 or not self.aggregates.one_row:  # else each key is there once
+        if len(changed) > 1 or not once:
             one = pa.concat_tables(changed)
             probe = one.take(group(one, keys).firsts)
         _, rows = self.state.lookup(probe, keys)
@@ -230,7 +245,20 @@ class Aggregate(BufferingVertex):
                 self.interesting.setdefault(later, []).append(some)
                 self.notify_at(later)
             rows = rows.filter(pa.array(counts))
-        self.send_by(0, time, self.combine(0, rows))
+        self.send_by(0, time, self._results(rows))
+
+    def _combined(self, table: pa.Table) -> tuple[pa.Table, bool]:
+        """The combined partial aggregates, and whether each key is there once."""
+        groups = group(table, self.aggregates.keys)
+        combined = self.aggregates.combine(table, groups)
+        return combined, self.aggregates.one_row and combined.num_rows == len(groups.starts)
+
+    def _results(self, table: pa.Table) -> pa.Table:
+        """The aggregates of partial ones."""
+        results, once = self._combined(table)
+        if self.aggregates.one_row and not once:
+            raise too_large_sum()
+        return results
 
     def _since(self, time: Any) -> int:
         """The compaction frontier when `time` is complete: later times do not distinguish earlier epochs."""
@@ -255,6 +283,8 @@ class AggregateSessions(Sessions):
 
     def changes(self, total: pa.Table, batch: pa.Table, probe: Indices, stored: pa.Table) -> pa.Table:
         """The value of each key in the epoch."""
+        if total.num_rows > batch.num_rows:
+            raise too_large_sum()
         return total
 
 
@@ -288,8 +318,9 @@ class Grouped(Suggests):
         Kinds: count (of records, or of values that are not null), sum (integers as long, floats as double),
         min, max, collect (all values as a sorted list). Null values are ignored; a key with only nulls has a
         null sum, min, max. The last digits of a sum of doubles depend on the order of addition; a sum of
-        decimals of more than 38 digits, or of integers of more than 64 bits, is an error when it runs. A
-        mapping names columns that cannot be keyword arguments: ``aggregate({"name": ("max", "name")})``.
+        decimals of more than 38 digits, or of integers of more than 64 bits, is an error when it runs; of
+        integers the sum that is sent, not one of a part of them. A mapping names columns that cannot be
+        keyword arguments: ``aggregate({"name": ("max", "name")})``.
 
         When a time is complete, the value of each key that changed at it is sent once; epochs are sent in
         order. The value is of all records up to that time, or with ``per="time"`` of that time's records.

@@ -72,7 +72,7 @@ class Sessions(BufferingVertex):
         self.state = Arrangement(self.keys)
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
-        """Combine records, or partial aggregates, to one row per key."""
+        """Combine records, or partial aggregates, to one row per key; more, where one cannot hold them."""
         raise NotImplementedError
 
     def changes(self, total: pa.Table, batch: pa.Table, probe: Indices, stored: pa.Table) -> pa.Table:
@@ -80,14 +80,14 @@ class Sessions(BufferingVertex):
 
         Args:
             total: the session's aggregate of each key in the epoch.
-            batch: the epoch's own aggregates.
+            batch: the epoch's own aggregates, a row per key.
             probe: for each row of `stored` the row of its key in `batch`.
             stored: the aggregates, before the epoch, of the sessions that continue.
         """
         raise NotImplementedError
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Buffer one row per key."""
+        """Buffer what `combine` makes of the batch."""
         super().on_recv(edge, time, self.combine(0, batch))
 
     def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
@@ -97,7 +97,9 @@ class Sessions(BufferingVertex):
         batch = batches[0][0] if len(batches[0]) == 1 else self.combine(0, pa.concat_tables(batches[0]))
         if not batch.num_rows:
             return
-        probe, stored = self.state.lookup(batch, self.keys)
+        firsts = group(batch, self.keys).firsts
+        each = batch if len(firsts) == batch.num_rows else batch.take(firsts)
+        probe, stored = self.state.lookup(each, self.keys)
         if len(probe):
             epochs = epochs_of(stored)
             order = np.lexsort((epochs, probe))
@@ -107,7 +109,7 @@ class Sessions(BufferingVertex):
         total = self.combine(0, pa.concat_tables([stored, batch])) if len(probe) else batch
         self.state.expire(time.epoch + 1 - self.expire)
         self.state.insert(stamped(total, time), compact=self._compact)
-        self.send_by(0, time, self.changes(total, batch, probe, stored))
+        self.send_by(0, time, self.changes(total, each, probe, stored))
 
     def _compact(self, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
         return latest(self.keys, hashed, table)
