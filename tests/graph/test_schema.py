@@ -156,3 +156,71 @@ def test_parts_of_values_are_not_dropped(schema: str, records: Any) -> None:
 )  # fmt: skip
 def test_values_that_keep_all_parts_are_taken(schema: str, records: Any, expected: list[Any]) -> None:
     assert as_table(records, as_schema(schema)).column(0).to_pylist() == expected
+
+
+ZONED, NAN = pa.timestamp("us", "Europe/Paris"), float("nan")
+SHAPES: dict[str, Any] = {
+    "flat": lambda kind: (kind, lambda value: value),
+    "array": lambda kind: (pa.list_(kind), lambda value: [value]),
+    "fixed": lambda kind: (pa.list_(kind, 1), lambda value: [value]),
+    "struct": lambda kind: (pa.struct([("x", pa.float64()), ("t", kind)]), lambda v: {"x": NAN, "t": v}),
+    "map": lambda kind: (pa.map_(pa.string(), kind), lambda value: [("a", value)]),
+}
+
+
+def zoned(hour: int) -> Any:
+    return pd.Timestamp(2020, 1, 1, hour, tz=ZONED.tz)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_time_with_a_zone_is_the_date_of_its_zone_if_it_is_midnight_there(shape: str) -> None:
+    (before, of), (after, _) = SHAPES[shape](ZONED), SHAPES[shape](pa.date32())
+    schema = pa.schema([("d", after)])
+    hidden = pa.array([of(zoned(5)), of(zoned(0)), None], before)[1:]
+
+    made = as_table(pa.table({"d": pa.chunked_array([hidden, hidden[:1]])}), schema)
+
+    assert str(made["d"].to_pylist()) == str([of(dt.date(2020, 1, 1)), None, of(dt.date(2020, 1, 1))])
+    with pytest.raises(SchemaError, match=r"'d': values of type .* would lose a part"):
+        as_table(pa.table({"d": pa.array([of(zoned(1))], before)}), schema)
+
+
+@pytest.mark.parametrize("kind", ["datetime64[ns, Europe/Paris]", "category", "object", "arrow"])
+def test_a_pandas_time_with_a_zone_is_the_date_of_its_zone(kind: str) -> None:
+    dtype: Any = pd.ArrowDtype(ZONED) if kind == "arrow" else kind
+    frame = lambda hour: pd.DataFrame({"n": [1, 2], "d": pd.Series([zoned(hour), None]).astype(dtype)})  # noqa: E731
+    schema = as_schema("n long, d date")
+
+    assert as_table(frame(0), schema).to_pydict() == {"n": [1, 2], "d": [dt.date(2020, 1, 1), None]}
+    with pytest.raises(SchemaError, match="column 'd'"):
+        as_table(frame(1), schema)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "finer"),
+    [
+        (pd.Timedelta(1500, "ns"), pa.duration("us"), pa.duration("ns")),
+        (dt.timedelta(microseconds=-1500), pa.duration("ms"), pa.duration("us")),
+        (dt.time(1, 2, 3, 4000), pa.time32("s"), pa.time32("ms")),
+        (dt.datetime(2020, 1, 1, 5, 0, 0, 4), pa.timestamp("ms"), pa.timestamp("us")),  # noqa: DTZ001
+    ],
+    ids=str,
+)
+def test_fractions_of_a_unit_of_time_are_not_dropped(value: Any, kind: Any, finer: Any) -> None:
+    with pytest.raises(SchemaError, match=r"column 't': .* has a part smaller than a unit of"):
+        as_table([(value,)], pa.schema([("t", kind)]))
+    assert as_table([(value,), (None,)], pa.schema([("t", finer)]))["t"].to_pylist() == [value, None]
+
+
+@pytest.mark.parametrize(("kind", "value"), [("date", AT_FIVE), ("boolean", 2)])
+def test_encoded_values_keep_all_parts(kind: str, value: Any) -> None:
+    with pytest.raises(SchemaError, match="would lose a part"):
+        as_table(pa.table({"c": pa.array([value]).dictionary_encode()}), as_schema(f"c {kind}"))
+
+
+def test_a_time_of_day_is_not_taken_from_a_timestamp() -> None:
+    schema = pa.schema([("t", pa.time64("us"))])
+    with pytest.raises(SchemaError, match="would lose a part"):
+        as_table(pa.table({"t": pa.array([AT_FIVE])}), schema)
+    empty = as_table(pa.table({"t": pa.array([None], pa.timestamp("us"))}), schema)
+    assert empty["t"].to_pylist() == [None]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from datetime import datetime, time
+from datetime import datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError, Where, shorten
 
@@ -35,6 +36,9 @@ _TYPES: dict[str, pa.DataType] = {
 #: text types with a length, which Arrow ignores
 _TEXTS = frozenset({"varchar", "char", "character"})
 _TOKEN = re.compile(r"""\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\w+|[<>(),:])""")
+
+#: nanoseconds in Arrow's units of time
+_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 #: The prefix of reserved column names.
 RESERVED = "__timely_"
@@ -307,36 +311,61 @@ def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
 def _from_frame(frame: Any, schema: pa.Schema) -> pa.Table:
     """The table of a pandas frame; missing values, NaN among them, are null."""
     made = pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
-    for field in schema:
+    for index, field in enumerate(schema):
         values = frame[field.name]
         if values.dtype == object:
             missing = values.isna()
             _check_column(
                 tuple(value for value, none in zip(values, missing, strict=True) if not none), field
             )
-        else:
-            _check_cast(
-                pa.chunked_array([pa.array(values, from_pandas=True)]), made.column(field.name), field
-            )
+        elif _drops((before := pa.chunked_array([pa.array(values, from_pandas=True)])).type, field.type):
+            after = before.cast(field.type)  # the date of a time zone; `from_pandas` takes that of UTC
+            _check_cast(before, after, field)
+            made = made.set_column(index, field, after)
     return made.replace_schema_metadata()
 
 
 def _check_cast(before: pa.ChunkedArray, after: pa.ChunkedArray, field: pa.Field) -> None:
-    """Check that a cast which Arrow takes for safe has changed no value: back again it is the same."""
+    """Check that a cast which Arrow takes for safe has changed no value."""
     if not _drops(before.type, field.type):
         return
     with contextlib.suppress(pa.ArrowException):
-        if after.cast(before.type).equals(before):
+        ends = np.cumsum([len(chunk) for chunk in before.chunks]).tolist()
+        parts = (after.slice(end - len(one), len(one)) for end, one in zip(ends, before.chunks, strict=True))
+        if all(_same(one, part.combine_chunks()) for one, part in zip(before.chunks, parts, strict=True)):
             return
     msg = f"column {field.name!r}: values of type {before.type} would lose a part as {field.type}"
     raise ValueError(msg)
 
 
+def _same(before: pa.Array, after: pa.Array) -> bool:
+    """Whether the parts that a cast may drop are the same when cast back; times are those of their zone."""
+    of, to = before.type, after.type
+    if before.null_count == len(before) or not _drops(of, to):
+        return True
+    if pa.types.is_dictionary(of):
+        return _same(before.dictionary_decode(), after)
+    if pa.types.is_struct(of):
+        kept = dict(zip((field.name for field in _fields_of(to)), after.flatten(), strict=True))
+        return all(
+            _same(part, kept[field.name]) if field.name in kept else part.null_count == len(part)
+            for field, part in zip(_fields_of(of), before.flatten(), strict=True)
+        )
+    if pa.types.is_map(of):
+        before, after = (one.cast(pa.list_(one.type.field(0))) for one in (before, after))
+    if pa.types.is_nested(of):
+        return _same(before.flatten(), after.flatten())
+    local = pc.local_timestamp(before) if pa.types.is_timestamp(of) and of.tz else before
+    return bool(after.cast(local.type).equals(local))
+
+
 def _drops(of: pa.DataType, to: pa.DataType) -> bool:
-    """Whether Arrow's safe cast may drop parts of a value: of a number, a time of day, a field."""
+    """Whether Arrow's safe cast may drop parts of a value: of a number, a date, a time of day, a field."""
+    if pa.types.is_dictionary(of):
+        return _drops(of.value_type, to)
     if pa.types.is_boolean(to):
         return bool(pa.types.is_integer(of) or pa.types.is_floating(of))
-    if pa.types.is_date(to):
+    if pa.types.is_date(to) or pa.types.is_time(to):
         return bool(pa.types.is_timestamp(of))
     if pa.types.is_struct(of) and pa.types.is_struct(to):
         theirs = {field.name: field.type for field in _fields_of(to)}
@@ -388,7 +417,7 @@ def _check_column(values: tuple[Any, ...], field: pa.Field) -> None:
 def _check_lossless(value: Any, kind: pa.DataType) -> None:
     """Check what Arrow would change.
 
-    It drops fractions, times of day, nanoseconds and unknown fields, and takes a text for a list.
+    It drops fractions, also of seconds, times of day and unknown fields, and takes a text for a list.
     """
     if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
         _check_instant(value, kind)
@@ -405,14 +434,21 @@ def _check_lossless(value: Any, kind: pa.DataType) -> None:
 
 
 def _check_instant(value: Any, kind: pa.DataType) -> None:
-    if not isinstance(value, datetime) or value != value:  # noqa: PLR0124 - pandas' NaT
+    if not isinstance(value, datetime | time | timedelta) or value != value:  # noqa: PLR0124 - pandas' NaT
         return
-    if pa.types.is_date(kind) and value.time() != time.min:
+    if pa.types.is_date(kind) and isinstance(value, datetime) and value.time() != time.min:
         msg = f"{value} has a time of day, which a date has not"
         raise ValueError(msg)
-    if getattr(value, "nanosecond", 0) and pa.types.is_timestamp(kind) and kind.unit != "ns":
-        msg = f"{value} has nanoseconds, which {kind} has not"
+    if (unit := getattr(kind, "unit", None)) and _subsecond(value) % _UNITS[unit]:
+        msg = f"{value!r} has a part smaller than a unit of {kind}"
         raise ValueError(msg)
+
+
+def _subsecond(value: datetime | time | timedelta) -> int:
+    """The nanoseconds since the last whole second; only the types of pandas have some below 1000."""
+    if isinstance(value, timedelta):
+        return value.microseconds * 1000 + int(getattr(value, "nanoseconds", 0))
+    return value.microsecond * 1000 + int(getattr(value, "nanosecond", 0))
 
 
 def _parts(value: Any, kind: pa.DataType) -> Iterable[tuple[Any, pa.DataType]]:
