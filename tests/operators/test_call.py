@@ -8,6 +8,7 @@ import threading
 import time as clock
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -197,13 +198,14 @@ def test_a_repeated_batch_has_the_same_answers(tmp_path: Path, seed: int, epochs
     )
 
 
-def test_answers_are_deleted_when_their_micro_batch_can_run_no_more(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keep", [3, 9])
+def test_answers_are_kept_as_long_as_their_micro_batch_can_run_again(tmp_path: Path, keep: int) -> None:
     made = flow(lambda batch: [(n, n) for n in batch["n"].to_pylist()], record=str(tmp_path / "a"))
-    simulation = Simulation(made)
-    for n in range(110):
+    simulation = Simulation(replace(made.compile(1), keep=keep))
+    for n in range(15):
         simulation.send("x", [n])
         simulation.run()
-    assert sorted(int(each.name) for each in (tmp_path / "a").iterdir()) == [*range(109 - 102, 110)]
+    assert sorted(int(each.name) for each in (tmp_path / "a").iterdir()) == [*range(14 - keep, 15)]
 
 
 def test_a_function_that_returns_a_coroutine_is_waited_for() -> None:

@@ -86,6 +86,24 @@ def small() -> tuple[ts.Dataflow, ts.Input]:
     return flow, x
 
 
+@pytest.mark.parametrize(("retained", "kept"), [("100", 102), ("500", 502)])
+def test_workers_know_how_many_batches_spark_retains(
+    session: Session, monkeypatch: pytest.MonkeyPatch, retained: str, kept: int
+) -> None:
+    values = {"spark.sql.streaming.minBatchesToRetain": retained}
+    conf = SimpleNamespace(get=values.get, set=lambda *_: None, unset=lambda *_: None)
+    monkeypatch.setattr(session, "conf", conf, raising=False)
+    seen: list[Any] = []
+
+    def run(_s: Any, context: Any, _f: Any, _d: Any, *, name: str, trigger: Any) -> Running:
+        seen.append(context)
+        return Running(name, session)
+
+    monkeypatch.setattr(start, "_run", run)
+    started(small()[0], session, None)
+    assert (seen[0].keep, seen[0].plan.keep) == (kept, kept)
+
+
 def numbers(place: Path) -> list[int]:
     log = RoundLog(str(place))
     return [read_entry(log, "x", k).table.column("n")[0].as_py() for k in log.files.numbers("inputs/x")]

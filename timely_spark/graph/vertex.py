@@ -57,6 +57,10 @@ class Context(Protocol):
         """The number of the micro-batch, which is the same if it runs again."""
         ...
 
+    def keep(self) -> int:
+        """How many micro-batches before it may still run again."""
+        ...
+
     def since(self) -> int:
         """An epoch before which nothing will arrive anywhere."""
         ...

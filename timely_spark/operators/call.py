@@ -24,8 +24,6 @@ from timely_spark.streams import Stream
 
 _FIRST_PAUSE = 0.1
 """Seconds before a call is repeated; doubled each time."""
-_KEPT = 102
-"""Micro-batches of which answers are kept: as many as Spark and the round log keep by default."""
 
 
 class Call(Vertex):
@@ -59,7 +57,7 @@ class Call(Vertex):
         answers = Answers(self.record, number, time) if self.record is not None else None
         if answers is not None and number > self._swept:
             self._swept = number
-            answers.sweep(number - _KEPT)
+            answers.sweep(number - self._context.keep())
         parts = [batch.slice(first, self.rows) for first in range(0, batch.num_rows, self.rows)]
         # a thread of its own: a notebook's thread has an event loop already
         pool = ThreadPoolExecutor(self.concurrency + 1, "call")
@@ -183,8 +181,9 @@ def call(
     **At least once:** a micro-batch that runs again, after a failure or a restart, asks again. With `record`
     each answer is recorded as it arrives; a repeated micro-batch reads the recorded answers and asks only for
     the others, so results are exactly once in effect. Without it, a service whose answers vary may give the
-    repeated micro-batch others than a sink has already written. Recorded answers are deleted some hundred
-    micro-batches later, when Spark can run theirs no more. Equal calls of one time share an answer.
+    repeated micro-batch others than a sink has already written. Recorded answers are kept as long as Spark
+    can run their micro-batch again (``spark.sql.streaming.minBatchesToRetain``; at least 102 micro-batches).
+    Equal calls of one time share an answer.
 
     **Columns:** in: any; out: those of `schema`. No exchange: records stay on their workers.
 

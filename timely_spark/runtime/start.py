@@ -98,7 +98,8 @@ def start(
     """
     require_spark()
     session = active_session(session)
-    plan = plan if log_to is None else dataclasses.replace(plan, measured=True)
+    retained = _retention(session)
+    plan = dataclasses.replace(plan, measured=log_to is not None, keep=retained)
     partitions = partitions if partitions is None else whole("partitions", partitions)
     rounds = Bound().rounds if rounds_per_batch is None else whole("rounds_per_batch", rounds_per_batch)
     name, arguments = name or plan.name, trigger_of(trigger)
@@ -111,7 +112,7 @@ def start(
         inputs=(*(handle.name for handle in inputs), *(s.name for s in plan.inputs if by_column(s.epochs))),
         name=plan.name,
         run=uuid.uuid4().hex,
-        keep=_retention(session),
+        keep=retained,
         keep_seconds=0.0 if keep is None else seconds("keep", keep),
         rounds=rounds,
         parallel=_parallel(session, plan.workers, asked=parallel_rounds),

@@ -214,6 +214,10 @@ class CallContext:
         """The number of the micro-batch to which the round belongs."""
         return self.round.received.batch_id
 
+    def keep(self) -> int:
+        """How many micro-batches are kept, so that they may run again."""
+        return self.round.plan.keep
+
     def since(self) -> int:
         """The least epoch that is not complete in the whole flow."""
         return self.invocation.since
