@@ -103,7 +103,7 @@ def named(**options: Any) -> ts.Dataflow:
 def test_a_higher_bound_is_accepted_with_named_steps_and_nothing_in_flight(wider: Any) -> None:
     old, plan = begun(named(max_iterations=50), 3), named(**wider).compile(2)
     rest = lambda: (old.coordinator.encode(), old.states, old.result.rows)  # noqa: E731
-    with pytest.raises(FlowChanged, match=r"step 'grow\S*' \(.*test_bounds\.py:\d+\).*\nHint: "):
+    with pytest.raises(FlowChanged, match=r"step 'grow\S*' \(.*test_differences\.py:\d+\).*\nHint: "):
         migrate(old.plan.described(), plan, *rest())
     old.run()
     made = migrate(old.plan.described(), plan, *rest())

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
 from timely_spark.coordinator import Coordinator
 from timely_spark.coordinator.hot_keys import hot_keys
+from timely_spark.graph import as_schema, as_table
 from timely_spark.testing import Simulation
 from timely_spark.worker.hot_keys import Load
 
@@ -91,6 +94,56 @@ def test_a_step_without_skew_has_no_hint() -> None:
 
     assert "hot key k, v = (7, 0):" in text
     assert "Hint" not in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "listed"),
+    [
+        ("string", "it's", """skew=["it's"]."""),
+        ("boolean", True, "skew=[True]."),
+        ("string", "x" * 39, "skew=[...], a list of their values."),
+        ("double", float("nan"), "skew=[...], a list of their values."),
+        ("date", dt.date(2020, 1, 1), "skew=[...], a list of their values."),
+        ("binary", b"a", "skew=[...], a list of their values."),
+    ],
+)
+def test_the_hint_has_a_key_only_if_its_text_is_that_key(kind: str, key: Any, listed: str) -> None:
+    flow = ts.Dataflow("kinds")
+    flow.input("x", f"k {kind}, v long").collection().arrange("k", name="it").changes().probe("seen")
+    table = as_table({"k": [key] * ROWS, "v": range(ROWS)}, as_schema(f"k {kind}, v long"))
+
+    assert found(flow, table)["it"].endswith(f"Hint: name such keys in your call of arrange: {listed}")
+
+
+def test_several_columns_are_named_by_tuples() -> None:
+    flow = ts.Dataflow("pairs")
+    flow.input("x", "k long, v long").collection().arrange(["k", "v"], name="it").changes().probe("seen")
+    table = rows(1).set_column(1, "v", pa.array(np.zeros(ROWS, np.int64)))
+
+    assert found(flow, table)["it"].endswith("skew=[(7, 0)].")
+
+
+def test_a_step_of_the_librarys_own_algorithm_has_no_hint() -> None:
+    flow = ts.Dataflow("algorithm")
+    edges = flow.input("x", "src long, dst long").collection()
+    roots = edges.select(node="src").where(pc.field("node") < 0)
+    ts.graphs.bfs(edges, roots, name="near").changes().probe("seen")
+    n = np.arange(ROWS)
+
+    texts = found(flow, pa.table({"src": np.full(ROWS, 7), "dst": n}))
+
+    assert [text for text in texts.values() if "hot key src = 7:" in text]
+    assert not [text for text in texts.values() if "Hint" in text]
+
+
+def test_a_step_of_the_users_own_loop_has_a_hint() -> None:
+    flow = ts.Dataflow("loop")
+    edges = flow.input("x", "k long, v long").collection()
+    none = edges.select(n="k").where(pc.field("n") < 0)
+    step = lambda n: edges.join(n, left="k", right="n", name="it").select(n="v").concat(n).distinct()  # noqa: E731
+    none.iterate(step).changes().probe("seen")
+
+    assert [text for text in found(flow, rows(0.5)).values() if text.endswith("call of join: skew=[7].")]
 
 
 def test_records_that_are_combined_before_the_exchange_are_no_load() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -9,6 +10,8 @@ from timely_spark.compiler.plan import Plan
 from timely_spark.errors import with_hint
 from timely_spark.worker.hot_keys import MANY, Load, exchange_by_key
 
+#: Longer keys are not repeated in the hint.
+_LONGEST = 40
 #: A worker has much more than its share from this factor on; of two workers one can have no more than 2.
 _FACTOR = 1.5
 
@@ -37,7 +40,20 @@ def hot_keys(plan: Plan, loads: Iterable[Load]) -> dict[str, str]:
             f"{workers} workers one got {most.records:,} records, at least {most.records / share:.1f} times "
             f"its share, and {most.share:.0%} of them have this key"
         )
-        if getattr(stage.vertex, "takes_skew", False):
-            text = with_hint(text, f"name such keys in your call of {stage.operator}: skew=[{most.key}].")
+        if getattr(stage.vertex, "takes_skew", False) and stage.direct:
+            key = most.key if _is_literal(most.key) else "..."
+            listed = f"skew=[{key}]" + ("" if key == most.key else ", a list of their values")
+            text = with_hint(text, f"name such keys in your call of {stage.operator}: {listed}.")
         found.setdefault(stage.name, text)
     return found
+
+
+def _is_literal(key: str) -> bool:
+    """Whether a key's text, which may be cut off, is short Python of the same value, to paste."""
+    if len(key) > _LONGEST:
+        return False
+    try:
+        value = ast.literal_eval(key)
+    except (ValueError, SyntaxError):  # nan, datetime.date(...)
+        return False
+    return all(isinstance(one, str | int) for one in (value if isinstance(value, tuple) else (value,)))

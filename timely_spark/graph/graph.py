@@ -12,6 +12,7 @@ import pyarrow as pa
 from timely_spark.errors import GraphError
 from timely_spark.graph.arguments import check_columns, refuse, whole
 from timely_spark.graph.caller import caller
+from timely_spark.graph.locate_errors import METHOD
 from timely_spark.graph.loop_context import Scope
 from timely_spark.graph.naming import Name, Names, Owner
 from timely_spark.graph.schema import check_names
@@ -151,6 +152,7 @@ class Graph:
             title=title,
             operator=operator,
             scope=scope,
+            direct=METHOD.get() == operator,
             where=where,
             outputs=tuple(outputs),
             requires=needs,

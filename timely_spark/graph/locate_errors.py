@@ -6,6 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -13,6 +14,9 @@ from timely_spark.errors import GraphError, SchemaError, TimelyError, user_line
 from timely_spark.graph.caller import PACKAGE, caller
 
 Located = TypeVar("Located", bound=Callable[..., Any])
+
+METHOD: ContextVar[str] = ContextVar("METHOD", default="")
+"""The operator that the user's own code has called, while it runs; one that the library calls is not it."""
 
 
 def locate_errors(of: Located) -> Located:
@@ -52,6 +56,7 @@ def _located(operator: Callable[..., Any], *, own: bool) -> Callable[..., Any]:
         if sys._getframe(1).f_code.co_filename.startswith(PACKAGE):  # noqa: SLF001 - as in `caller`
             return operator(*args, **options)
         _check_no_frame_columns(operator.__name__, (*args, *options.values()))
+        before = METHOD.set(operator.__name__)
         try:
             return operator(*args, **options)
         except SchemaError as error:
@@ -68,6 +73,8 @@ def _located(operator: Callable[..., Any], *, own: bool) -> Callable[..., Any]:
             msg = f"{operator.__name__}: {error}"
             hint = f"check the arguments: {operator.__name__}({names})"
             raise GraphError(msg, where=caller(), hint=hint) from error
+        finally:
+            METHOD.reset(before)
 
     return called
 

@@ -156,6 +156,8 @@ class Stage:
     kind: Kind = Kind.VERTEX
     #: a label for `explain`
     operator: str
+    #: whether the user called that operator; else one that is made of it, or a function of the library
+    direct: bool = False
     scope: Scope
     where: Where
     #: the path summary from its inputs to its outputs
