@@ -35,7 +35,7 @@ spark.stop()
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_prepared_session_maps_its_classes_and_compiles_no_module(tmp_path: Path) -> None:
     given = ("SPARK_HOME", "SPARK_SUBMIT_OPTS", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
     environment = {name: value for name, value in os.environ.items() if name not in given}
