@@ -53,11 +53,7 @@ class Call(Vertex):
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Ask, wait for all answers, and send them in the order of their questions."""
-        number = self._context.batch()
-        answers = Answers(self.record, number, time) if self.record is not None else None
-        if answers is not None and number > self._swept:
-            self._swept = number
-            answers.sweep(number - self._context.keep())
+        answers = None if self.record is None else self._answers(self.record, time)
         parts = [batch.slice(first, self.rows) for first in range(0, batch.num_rows, self.rows)]
         # a thread of its own: a notebook's thread has an event loop already
         pool = ThreadPoolExecutor(self.concurrency + 1, "call")
@@ -66,6 +62,15 @@ class Call(Vertex):
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
         self.send_by(0, time, pa.concat_tables(tables))
+
+    def _answers(self, record: str, time: Any) -> Answers:
+        """The recorded answers of a time; those of batches that cannot run again are deleted."""
+        number = self._context.batch()
+        answers = Answers(record, number, time)
+        if number > self._swept:
+            self._swept = number
+            answers.sweep(number - self._context.keep())
+        return answers
 
     async def _all(
         self, parts: list[pa.Table], answers: Answers | None, pool: ThreadPoolExecutor
