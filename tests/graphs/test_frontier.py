@@ -60,6 +60,7 @@ def keeps_its_bound(epochs: Epochs, out: Any, tolerance: int, damping: float = 0
         assert near(present, ts.snapshot(out, at=epoch), tolerance, damping)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [20_000, 200_000])
 @pytest.mark.parametrize(
     "how",

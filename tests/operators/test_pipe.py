@@ -95,6 +95,7 @@ def test_notifications_and_state_are_those_of_a_vertex_whatever_crashes(seed: in
     assert rows == {epoch: [(epoch,), (epoch + 10,)] for epoch in range(4)}
 
 
+@pytest.mark.slow
 def test_a_program_of_python_keeps_state_by_key_and_is_rescaled(totals: Sequence[str]) -> None:
     made = totals_flow(totals)
     epochs = [[("a", 1), ("b", 2)], [("a", 10), ("c", 5)]]
