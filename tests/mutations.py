@@ -519,8 +519,8 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         "differential/trace.py",
         ["tests/differential/test_errors.py"],
         [
-            ("_most(ours) * _most(theirs) >= MOST", "_most(ours) >= MOST"),
-            ("_most(counts) * len(counts) < MOST", "_most(counts) < MOST"),
+            ("magnitude(ours) * magnitude(theirs) >= MOST", "magnitude(ours) >= MOST"),
+            ("magnitude(counts) * len(counts) < MOST", "magnitude(counts) < MOST"),
         ],
     ),
     (

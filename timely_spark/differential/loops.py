@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from timely_spark.differential.collections import Collection, check_product_order
 from timely_spark.errors import GraphError
 from timely_spark.graph import Expression, OnLimit, caller, check_columns, composed, operator
+from timely_spark.graph.naming import Owner
 from timely_spark.operators.rows import check_function
 from timely_spark.streams import Scope
 
@@ -106,14 +108,10 @@ def iterate(
         SchemaError: `step` returns other columns.
     """
     check_function("iterate", step, "variable")
-    graph = collection.index.flow.graph
-    around = surrounding(collection)
-    with graph.parts(around.graph_scope, name) as outside:
-        if around != collection.scope:
-            collection = collection.enter(around)
-        scope = collection.scope.inner(name=name, max_iterations=max_iterations, on_limit=on_limit)
-        variable = collection.variable(scope)
-        with graph.body(scope.graph_scope, outside):
+    with beginning(collection, name) as (initial, outside):
+        scope = initial.scope.inner(name=name, max_iterations=max_iterations, on_limit=on_limit)
+        variable = initial.variable(scope)
+        with collection.index.flow.graph.body(scope.graph_scope, outside):
             result = step(variable)
         variable.set(result, consolidate=consolidate)
         if result.scope != scope:  # `step` did not use the variable
@@ -123,12 +121,14 @@ def iterate(
         return left.consolidate() if consolidate else left
 
 
-def surrounding(collection: Collection) -> Scope:
-    """The scope of a loop that begins with a collection.
+@contextmanager
+def beginning(collection: Collection, name: str | None) -> Iterator[tuple[Collection, Owner | None]]:
+    """Begin a loop with a collection; yields it in the scope around the loop, and the owner for `Graph.body`.
 
-    It is the collection's own, or the one inside it whose body is being made: its variable may be used.
+    That scope is the collection's own, or the one inside it whose body is being made, with its variable.
     """
-    own, inside = collection.scope, collection.index.flow.graph.inside
-    if inside is None or own.graph_scope is inside or own.graph_scope not in inside.path:
-        return own
-    return replace(own, graph_scope=inside)
+    graph, own = collection.index.flow.graph, collection.scope
+    inside = graph.inside or graph.root
+    outer = own.graph_scope is not inside and own.graph_scope in inside.path
+    with graph.parts(inside if outer else own.graph_scope, name) as outside:
+        yield collection.enter(replace(own, graph_scope=inside)) if outer else collection, outside

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential.collections import Collection, check_collection
-from timely_spark.differential.loops import surrounding
+from timely_spark.differential.loops import beginning
 from timely_spark.differential.trace import DIFF
 from timely_spark.graph import OnLimit, SchemaLike, composed, operator
 from timely_spark.operators.rows import check_function, computed
@@ -127,15 +127,11 @@ def iterate_until(
     """
     check_function("iterate_until", step, "variable")
     check_function("iterate_until", converged, "before", "after")
-    graph = collection.index.flow.graph
-    around = surrounding(collection)
-    with graph.parts(around.graph_scope, name) as outside:
-        if around != collection.scope:
-            collection = collection.enter(around)
-        scope = collection.scope.inner(name=name, max_iterations=max_iterations, on_limit=on_limit)
-        none = _verdict(collection.where(pc.scalar(False)))  # noqa: FBT003 - a constant
-        before, done = collection.variable(scope), none.variable(scope)
-        with graph.body(scope.graph_scope, outside):
+    with beginning(collection, name) as (initial, outside):
+        scope = initial.scope.inner(name=name, max_iterations=max_iterations, on_limit=on_limit)
+        none = _verdict(initial.where(pc.scalar(False)))  # noqa: FBT003 - a constant
+        before, done = initial.variable(scope), none.variable(scope)
+        with collection.index.flow.graph.body(scope.graph_scope, outside):
             after = step(before)
             check_collection("iterate_until", after)
             _, after = before.together("iterate_until", after)

@@ -14,10 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from timely_spark.errors import SchemaError, StateError
+from timely_spark.operators.aggregate import OTHER_SUMS
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.codes import numbers_of, runs
 from timely_spark.state.history import Compact, compaction, stamped, time_columns
-from timely_spark.state.keys import Groups, Hashes, Indices, flat
+from timely_spark.state.keys import Groups, Hashes, Indices, flat, magnitude
 from timely_spark.times import PRODUCT
 
 DIFF = "__timely_diff"
@@ -68,7 +69,7 @@ def check_totals(of: Groups, weights: Mapping[str, Indices]) -> None:
     depends on the schedule.
     """
     for name, counts in weights.items():
-        if len(of.starts) == len(counts) or _most(counts) * len(counts) < MOST:
+        if len(of.starts) == len(counts) or magnitude(counts) * len(counts) < MOST:
             continue  # nothing is added, or no total reaches the bound
         if (np.abs(np.add.reduceat(counts[of.order].astype(np.float64), of.starts)) >= MOST).any():
             raise _too_large(name)
@@ -76,21 +77,18 @@ def check_totals(of: Groups, weights: Mapping[str, Indices]) -> None:
 
 def products(ours: Indices, theirs: Indices, weight: str = DIFF) -> Indices:
     """The products of multiplicities, or of values and multiplicities, which must not be too large."""
-    if _most(ours) * _most(theirs) >= MOST and (np.abs(ours * theirs.astype(np.float64)) >= MOST).any():
+    if (
+        magnitude(ours) * magnitude(theirs) >= MOST
+        and (np.abs(ours * theirs.astype(np.float64)) >= MOST).any()
+    ):
         raise _too_large(weight)
     return ours * theirs
-
-
-def _most(counts: Indices) -> int:
-    """The greatest absolute value."""
-    return max(int(counts.max(initial=0)), -int(counts.min(initial=0)))
 
 
 def _too_large(weight: str) -> SchemaError:
     if weight != DIFF:
         msg = "values times their multiplicities are 2 ** 62 or more, which no sum of longs can add up"
-        hint = 'sum doubles or decimals: select(..., amount=pc.field("amount").cast("float64")).'
-        return SchemaError(msg, hint=hint)
+        return SchemaError(msg, hint=OTHER_SUMS)
     msg = "a record occurs 2 ** 62 times or more, which no multiplicity can hold"
     hint = (
         "in a loop whose records add up from iteration to iteration, add distinct(), or give max_iterations."

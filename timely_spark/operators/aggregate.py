@@ -28,7 +28,7 @@ from timely_spark.operators.rows import check_name, computed
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.history import RowTimes, compaction, stamped, time_columns
-from timely_spark.state.keys import Groups, Indices, Mask, flat, group
+from timely_spark.state.keys import Groups, Indices, Mask, flat, group, magnitude
 from timely_spark.streams import Stream
 from timely_spark.times import only_epochs
 
@@ -36,6 +36,8 @@ _FOLD: Mapping[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.max
 _KINDS = ("count", "sum", "min", "max", "collect")
 
 _LOW = (1 << 32) - 1
+OTHER_SUMS = 'sum doubles or decimals: select(..., amount=pc.field("amount").cast("float64")).'
+"""The hint of errors of sums of longs that are too large."""
 
 ALL = "__timely_all"
 """A constant column that makes all records one group, on one worker."""
@@ -159,8 +161,7 @@ def large_sums(values: npt.NDArray[np.int64], starts: Indices) -> Mask:
     >>> large_sums(np.array([1, 2, (1 << 63) - 1, 1]), np.array([0, 2])).tolist()
     [False, True]
     """
-    most = max(int(values.max(initial=0)), -int(values.min(initial=0)))
-    if most * len(values) < 1 << 63:
+    if magnitude(values) * len(values) < 1 << 63:
         return np.zeros(len(starts), np.bool_)
     low = np.add.reduceat(values & _LOW, starts)
     return beyond_longs(np.add.reduceat(values >> 32, starts) + (low >> 32))
@@ -174,8 +175,7 @@ def beyond_longs(high: npt.NDArray[np.int64]) -> Mask:
 
 def too_large_sum() -> SchemaError:
     """The error of a sum of longs that no long can hold."""
-    hint = 'sum doubles or decimals: select(..., amount=pc.field("amount").cast("float64")).'
-    return SchemaError("a sum of longs is beyond 64 bits", hint=hint)
+    return SchemaError("a sum of longs is beyond 64 bits", hint=OTHER_SUMS)
 
 
 def _collect(lists: pa.ChunkedArray, groups: Groups, _: str) -> pa.Array:

@@ -334,6 +334,15 @@ def _split_collisions(
     return order, new
 
 
+def magnitude(values: npt.NDArray[Any]) -> int:
+    """The greatest absolute value of integers, 0 without any.
+
+    >>> magnitude(np.array([2, -3]))
+    3
+    """
+    return max(int(values.max(initial=0)), -int(values.min(initial=0)))
+
+
 def partition(table: pa.Table, columns: Sequence[str], workers: int) -> dict[int, pa.Table]:
     """Partition the rows of a table by H: a part for each worker that gets rows, in the table's order.
 
