@@ -1,0 +1,49 @@
+"""The data source of Spark: what each of its processes imports, and that its reader is the feedback's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from pyspark import cloudpickle
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+from stepper import Begin
+
+import timely_spark as ts
+from timely_spark.runtime.query.data_source import timely_source
+
+#: What Spark's process does that plans the reading: it has PySpark, and the instance that another one made.
+PLANS = """
+import sys
+from pyspark import cloudpickle
+from pyspark.sql.types import StructType
+with open(sys.argv[1], "rb") as file:
+    source = cloudpickle.load(file)
+reader = source.simpleStreamReader(StructType())
+with open(sys.argv[1], "wb") as file:
+    cloudpickle.dump(reader, file)
+print(*(name for name in sys.modules if name.split(".")[0] in ("timely_spark", "pyarrow", "numpy")))
+"""
+
+
+def test_planning_its_reading_imports_nothing_that_reading_needs(begin: Begin, tmp_path: Path) -> None:
+    flow = ts.Dataflow("f")
+    flow.input("x", "n long").distinct().capture("out")
+    process, pickled = begin(flow), tmp_path / "pickled"
+    options = {"context": process.context.to_option()}
+    pickled.write_bytes(cloudpickle.dumps(timely_source([])(options)))
+    command = [sys.executable, "-c", PLANS, str(pickled)]
+    planned = subprocess.run(command, capture_output=True, text=True, check=True)
+    reader = cloudpickle.loads(pickled.read_bytes())
+
+    assert planned.stdout.split() == [], "the first epoch waits for this process"
+    assert isinstance(reader, SupportsTriggerAvailableNow)
+    start = reader.initialOffset()
+    assert start == process.reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    process.handles["x"].send([1])
+    rows, end = reader.read(start)
+    assert list(rows) == list(process.reader.readBetweenOffsets(start, end))
+    assert list(reader.readBetweenOffsets(start, end)) == list(process.reader.read(start)[0]) != []
+    reader.commit(end)
