@@ -16,7 +16,7 @@ PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 KILLS ?= 60
 # An archive of the classes that Spark loads: a JVM that finds it starts in a third of the time.
 ARCHIVE := $(CURDIR)/.venv/classes.jsa
-# Spark without its zip of PySpark, which each Python process would compile anew: see conf/prepare.py.
+# Spark with folders for its zips, of which each Python process would compile PySpark anew: see conf/prepare.py.
 LEAN := $(CURDIR)/.venv/spark
 # Every test process and each Spark worker imports the package: compile it once, wherever bytecode is usually off.
 unexport PYTHONDONTWRITEBYTECODE
@@ -112,7 +112,7 @@ check-tools:
 	@$(PY) -m pip install --quiet --no-deps --editable .
 	@touch $@
 
-.venv/.jars: .venv/.installed conf/prepare.py conf/jars.sha256 tests/kafka/broker.py
+.venv/.jars: .venv/.installed conf/prepare.py timely_spark/runtime/prepare.py conf/jars.sha256 tests/kafka/broker.py
 	@$(PY) conf/prepare.py $(ARCHIVE) $(LEAN)
 	@$(PY) tests/kafka/broker.py
 	@touch $@

@@ -1,26 +1,23 @@
-"""Fetch Delta's and Kafka's jars, archive the classes that Spark loads, and make a lean SPARK_HOME.
+"""Fetch Delta's and Kafka's jars, archive the classes that Spark loads, and make a SPARK_HOME of links.
 
-Later sessions find the jars in Ivy's cache, without a network. A JVM that is given the archive
-(`-XX:SharedArchiveFile`) maps Spark's classes instead of loading and verifying some 20,000 of them: a session
-with its first epoch starts in a third of the CPU time. A JVM that the archive does not fit ignores it.
+Later sessions find the jars in Ivy's cache, without a network.
 
 No class of a jar is loaded before the jar has a checksum of `conf/jars.sha256`. After a change of versions
 the message has the lines to add, once somebody has looked where the jars come from.
 
-The lean SPARK_HOME has no `python/lib/pyspark.zip`, which Spark puts first on the path of its Python
-processes: they import the installed PySpark instead, whose modules are compiled. Each process, of which every
-query starts one, needs half a second of CPU time less.
+Archive and SPARK_HOME are those of `python -m timely_spark prepare` (`timely_spark/runtime/prepare.py`), but
+for the jars.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+
+from timely_spark.runtime.prepare import archive, link
 
 #: As `sha256sum` writes them.
 CHECKSUMS = Path(__file__).with_name("jars.sha256")
@@ -76,23 +73,12 @@ def verify(jars: Iterable[str]) -> None:
         raise RuntimeError(message)
 
 
-def lean(home: Path) -> None:
-    """Make a SPARK_HOME of links into the installed PySpark, without its zip."""
-    found = importlib.util.find_spec("pyspark")
-    assert found is not None
-    assert found.origin is not None
-    home.mkdir(exist_ok=True)
-    for part in ("bin", "jars", "sbin"):
-        (home / part).unlink(missing_ok=True)
-        (home / part).symlink_to(Path(found.origin).resolve().parent / part)
-
-
-def main(archive: str, home: str) -> int:
+def main(classes: str, home: str) -> int:
     """Start one session with Delta and Kafka, and run a flow; show what it printed only if it failed.
 
     Args:
-        archive: the file of the archive.
-        home: the folder of the lean SPARK_HOME.
+        classes: the file of the archive.
+        home: the folder of the SPARK_HOME.
 
     Returns:
         The exit code: 0 when the jars and the archive are there.
@@ -101,18 +87,10 @@ def main(archive: str, home: str) -> int:
         "fetching Delta's and Kafka's jars, and archiving Spark's classes (once)",
         flush=True,
     )
-    lean(Path(home))
-    # In a process of its own, because Ivy writes its hundreds of lines straight to the JVM's standard error.
-    # The run ends when the JVM does, which holds the pipes: it writes the archive when it exits.
-    environment = os.environ | {
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_HOME": home,
-        "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={archive} -Xlog:disable",
-    }
-    tried = subprocess.run(  # noqa: S603 - our own text, our own interpreter
-        [sys.executable, "-c", START, __file__], env=environment, capture_output=True, text=True, check=False
-    )
+    # Ivy writes its hundreds of lines straight to the JVM's standard error.
+    link(Path(home))
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+    tried = archive(Path(classes), Path(home), START, __file__, environment=environment)
     if tried.returncode != 0:
         print(tried.stdout, tried.stderr, sep="\n", file=sys.stderr)
         print("Spark did not start with its jars: is Maven Central reachable?", file=sys.stderr)

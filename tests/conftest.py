@@ -52,7 +52,7 @@ if (
     os.rename(made, OWN)  # noqa: PTH104 - texts
     Path(OWN).chmod(0o711)  # a server of another user's has a folder in it
     tempfile.tempdir = None  # found anew
-# Spark's Python processes import the installed PySpark, which is compiled, not its zip (`conf/prepare.py`).
+# Spark's Python processes import PySpark compiled, not from its zip (`conf/prepare.py`).
 if (LEAN := Path(sys.prefix) / "spark").is_dir():
     os.environ.setdefault("SPARK_HOME", str(LEAN))
 # Hundreds of short queries: compiling for a long run would take longer than they do (`conf/prepare.py`).

@@ -75,10 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "prepare",
         help="once per machine: let Spark's sessions on it start sooner",
         description=(
-            "Archives the classes that Spark loads, and adds bytecode to the zip that its Python processes "
-            "import, in ~/.local/share/timely_spark; takes about a minute, and 200 MB. Sessions that "
-            "timely_spark.configure makes on this machine use them. To be repeated after an upgrade of Java, "
-            "Python or Spark."
+            "Archives the classes that Spark loads, and unpacks and compiles the zip that its Python "
+            "processes import, in ~/.local/share/timely_spark; takes about a minute, and 250 MB. Sessions "
+            "that timely_spark.configure makes on this machine use them. To be repeated after an upgrade of "
+            "Java, Python or Spark."
         ),
     )
     given = parser.parse_args(arguments)

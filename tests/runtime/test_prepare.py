@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import zipfile
-import zipimport
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from pyspark.sql import SparkSession
@@ -100,9 +102,9 @@ def test_what_is_not_whole_is_not_used(damage: str, ready: Prepared) -> None:
     if damage == "archive":
         ready.archive.write_text("class")
     elif damage == "zip":
-        next((ready.home / "python" / "lib").glob("pyspark*")).unlink()
+        shutil.rmtree(ready.home / "python" / "lib" / "pyspark.zip")
     elif damage == "index":
-        (ready.folder / "sizes.json").write_text("{")
+        (ready.folder / "index.json").write_text("{")
     else:
         (ready.home / "jars").unlink()
 
@@ -131,25 +133,27 @@ def test_the_command_says_what_spark_submit_needs(
     assert str(ready.archive) in said
 
 
-def test_modules_of_the_zip_need_not_be_compiled(tmp_path: Path) -> None:
-    source, target = tmp_path / "given.zip", tmp_path / "made.zip"
+class Compiled(SourceFileLoader):
+    """A loader of modules that are compiled already."""
+
+    def source_to_code(self, *_: object, **__: object) -> NoReturn:
+        pytest.fail("a module is compiled")
+
+
+def test_folders_with_bytecode_stand_for_the_zips(ready: Prepared, spark_folder: Path) -> None:
+    source = spark_folder / "python" / "lib" / "pyspark.zip"
     with zipfile.ZipFile(source, "w") as out:
-        out.writestr("package/__init__.py", "")
         out.writestr("package/module.py", "def fail():\n    raise ValueError\n")
         out.writestr("package/other.py", "print 'of another Python'")
-
-    prepare._with_bytecode(source, target)
-    with zipfile.ZipFile(target) as made, zipfile.ZipFile(tmp_path / "no sources.zip", "w") as bare:
-        assert made.read("package/other.py") == b"print 'of another Python'"
-        for name in made.namelist():
-            if name.endswith(".pyc"):
-                bare.writestr(name, made.read(name))
-    code = zipimport.zipimporter(f"{bare.filename}/package").get_code("package.module")
+    ready.make()
+    made = ready.home / "python" / "lib" / source.name
+    module = made / "package" / "module.py"
+    code = Compiled("package.module", str(module)).get_code("package.module")
 
     assert code is not None
-    assert code.co_filename == f"{target}/package/module.py", "where a traceback finds the line"
-    with zipfile.ZipFile(source) as given:
-        assert {*given.namelist()} <= {*made.namelist()}
+    assert code.co_filename == str(module), "where a traceback finds the line"
+    assert (made / "package" / "other.py").read_text() == "print 'of another Python'"
+    assert not (made / "package" / "__init__.py").exists(), "nothing stays of what was there"
 
 
 def test_the_home_has_the_installed_sparks_parts(ready: Prepared, spark_folder: Path) -> None:

@@ -51,8 +51,9 @@ def test_a_prepared_session_maps_its_classes_and_compiles_no_module(tmp_path: Pa
     loaded = tmp_path / "loaded"
     file, counts = run("-c", FLOW, SPARK_SUBMIT_OPTS=f"-Xlog:class+load:file={loaded}").splitlines()
 
-    (zipped,) = (tmp_path / "user's data").glob("timely_spark/*/spark/python/lib/pyspark.zip")
-    assert file == f"{zipped}/pyspark/worker.pyc"
+    (folder,) = (tmp_path / "user's data").glob("timely_spark/*/spark/python/lib/pyspark.zip")
+    assert file == f"{folder}/pyspark/worker.py"
+    assert [*folder.glob("pyspark/__pycache__/worker.*.pyc")]
     assert counts == "[('a', 2), ('b', 1)]"
     sources = [line.partition("source: ")[2] for line in loaded.read_text().splitlines()]
     assert sum("(top)" in source for source in sources) > len(sources) / 2, "classes of the archive"

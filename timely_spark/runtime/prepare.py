@@ -1,8 +1,9 @@
 """What lets Spark start sooner here: `python -m timely_spark prepare` makes it, and `configure` uses it.
 
 - An archive of classes. A JVM maps them from it, instead of loading and verifying some 20,000 from jars.
-- A SPARK_HOME of links, whose `pyspark.zip` has bytecode. Spark puts that zip first on the path of its Python
-  processes; with sources only, each of the five that a session's first query starts compiles PySpark anew.
+- A SPARK_HOME of links, in which folders stand for `pyspark.zip` and its like. Spark puts them first on the
+  path of its Python processes. Of the zip, which has sources only, each of the five that a session's first
+  query starts would compile PySpark anew; and each process reads a zip's directory a dozen times, in 0.2 s.
 
 Nothing depends on either: without them, or with an archive of another Java, Spark runs as ever.
 """
@@ -17,10 +18,10 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from py_compile import PycInvalidationMode
 
 from timely_spark.errors import TimelyError
 
@@ -29,7 +30,8 @@ _SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 #: What would send the run below elsewhere.
 _ELSEWHERE = ("MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE", "SPARK_SUBMIT_OPTS")
 
-#: What a SPARK_HOME has besides `python/lib`; there may be settings in `conf` one day.
+#: What a SPARK_HOME has besides its libraries; there may be settings in `conf` one day.
+_LIBRARIES = "python/lib"
 _PARTS = ("bin", "conf", "data", "examples", "jars", "licenses", "sbin", "python/pyspark")
 
 #: A small flow: the archive has the classes that it needs.
@@ -78,14 +80,19 @@ class Prepared:
     def whole(self) -> bool:
         """Whether all is there, as it was made: a JVM may crash on a part of an archive."""
         try:
-            sizes = json.loads((self.folder / "sizes.json").read_bytes())
-            return bool(sizes == self._sizes()) and (self.home / "jars").is_dir()
+            return (
+                bool(json.loads(self._index.read_bytes()) == self._made()) and (self.home / "jars").is_dir()
+            )
         except (OSError, ValueError):
             return False
 
-    def _sizes(self) -> dict[str, int]:
-        zips = sorted((self.home / "python" / "lib").glob("*.zip"))
-        return {path.name: path.stat().st_size for path in (self.archive, *zips)}
+    @property
+    def _index(self) -> Path:
+        return self.folder / "index.json"
+
+    def _made(self) -> dict[str, object]:
+        libraries = sorted(path.name for path in (self.home / _LIBRARIES).iterdir())
+        return {"archive": self.archive.stat().st_size, "libraries": libraries}
 
     def make(self) -> None:
         """Make it, or make it anew.
@@ -93,23 +100,16 @@ class Prepared:
         Raises:
             TimelyError: Spark does not run here.
         """
-        index, archive = self.folder / "sizes.json", self.archive.with_suffix(".new")
-        index.unlink(missing_ok=True)
-        _link(_pyspark(), self.home)
+        self._index.unlink(missing_ok=True)
+        link(self.home)
         environment = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
-        environment |= {
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_HOME": str(self.home),
-            "SPARK_SUBMIT_OPTS": f'"-XX:ArchiveClassesAtExit={archive}" -Xlog:disable',
-        }
-        # a process of its own: its JVM writes the archive when it ends, and holds the pipes until then
-        command = [sys.executable, "-c", _FLOW]
-        tried = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 - our own text
-        if tried.returncode != 0 or not archive.exists():
+        new = self.archive.with_suffix(".new")
+        tried = archive(new, self.home, _FLOW, environment=environment)
+        if tried.returncode != 0 or not new.exists():
             msg = f"a small flow did not run on Spark:\n{tried.stdout}{tried.stderr}"
             raise TimelyError(msg, hint="Spark 4.2 needs Java 17 or newer, found by JAVA_HOME or the PATH.")
-        archive.replace(self.archive)
-        index.write_text(json.dumps(self._sizes()))
+        new.replace(self.archive)
+        self._index.write_text(json.dumps(self._made()))
 
 
 def prepared() -> Prepared | None:
@@ -140,29 +140,39 @@ def _pyspark() -> Path:
     return Path(found.origin).resolve().parent
 
 
-def _link(spark: Path, home: Path) -> None:
-    """Make `home` like `spark`: of links, but for `python/lib`, whose zips have bytecode, too."""
-    library = home / "python" / "lib"
-    library.mkdir(parents=True, exist_ok=True)
+def link(home: Path) -> None:
+    """Make `home` a SPARK_HOME of links into the installed PySpark, with folders for its zips of Python."""
+    spark, libraries = _pyspark(), home / _LIBRARIES
+    libraries.mkdir(parents=True, exist_ok=True)
     for part in _PARTS:
         (home / part).unlink(missing_ok=True)
         (home / part).symlink_to(spark / part)
-    for path in (spark / "python" / "lib").glob("*.zip"):
-        _with_bytecode(path, library / path.name)
+    for path in (spark / _LIBRARIES).glob("*.zip"):
+        _unpack(path, libraries / path.name)
 
 
-def _with_bytecode(source: Path, target: Path) -> None:
-    """Copy a zip of Python modules, and add their bytecode."""
-    with tempfile.TemporaryDirectory() as folder:
+def _unpack(source: Path, target: Path) -> None:
+    """Make of a zip of Python modules a folder of the same name, with their bytecode."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        new = Path(folder) / "new"
         with zipfile.ZipFile(source) as given:
-            given.extractall(folder)
-        compileall.compile_dir(
-            folder, quiet=2, legacy=True, stripdir=folder, prependdir=target,
-            invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
-        )  # fmt: skip
-        made = target.with_suffix(".new")
-        with zipfile.ZipFile(made, "w") as out:
-            for path in sorted(Path(folder).rglob("*")):
-                if path.is_file():
-                    out.write(path, path.relative_to(folder))
-    made.replace(target)
+            given.extractall(new)
+        compileall.compile_dir(new, quiet=2, stripdir=str(new), prependdir=str(target))
+        if target.exists():
+            target.rename(Path(folder) / "old")
+        new.rename(target)
+
+
+def archive(
+    path: Path, home: Path, program: str, *arguments: str, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run a program on the Spark of `home`, whose JVM archives the classes that it has loaded."""
+    environment = {
+        **environment,
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(home),
+        "SPARK_SUBMIT_OPTS": f'"-XX:ArchiveClassesAtExit={path}" -Xlog:disable',
+    }
+    # a process of its own: its JVM writes the archive when it ends, and holds the pipes until then
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 - our own text
