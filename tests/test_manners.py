@@ -28,8 +28,8 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 #: What takes longer to load than the package itself. Pandas is half a second on a busy machine.
 HEAVY = OPTIONAL | {
-    "pandas", "pyspark", "py4j", "pyarrow.dataset", "pyarrow.parquet", "timely_spark.testing", "hypothesis",
-    "pytest",
+    "asyncio", "pandas", "pyspark", "py4j", "pyarrow.dataset", "pyarrow.parquet", "timely_spark.graphs",
+    "timely_spark.testing", "hypothesis", "pytest",
 }  # fmt: skip
 
 

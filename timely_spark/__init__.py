@@ -23,7 +23,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from timely_spark import graphs
 from timely_spark.dataflow import Dataflow
 from timely_spark.differential import Collection, snapshot, wcoj
 from timely_spark.errors import TimelyError
@@ -37,7 +36,7 @@ from timely_spark.streams import Scope, Stream, Variable
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Time
 
 if TYPE_CHECKING:
-    from timely_spark import testing
+    from timely_spark import graphs, testing
     from timely_spark.libraries import kafka
     from timely_spark.libraries.all_reduce import all_reduce
     from timely_spark.libraries.pregel import pregel
@@ -97,7 +96,7 @@ _ON_FIRST_USE = {
     "tune": "runtime.session",
 }
 #: The same of modules.
-_MODULES = {"kafka": "libraries.kafka", "testing": "testing"}
+_MODULES = {"graphs": "graphs", "kafka": "libraries.kafka", "testing": "testing"}
 
 
 def __dir__() -> list[str]:
@@ -106,7 +105,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import libraries, the simulator, and names that need Spark, on first use."""
+    """Import algorithms, libraries, the simulator, and names that need Spark, on first use."""
     if name in _MODULES:
         return import_module(f"timely_spark.{_MODULES[name]}")
     if name in _ON_FIRST_USE:

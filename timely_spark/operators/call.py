@@ -1,8 +1,11 @@
-"""`call`: questions to services outside, many at a time; an epoch is complete when all are answered."""
+"""`call`: questions to services outside, many at a time; an epoch is complete when all are answered.
+
+`asyncio` is imported where questions are asked: each Python process of any flow imports this module, and
+would take 15 ms more.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import inspect
 import json
@@ -53,6 +56,8 @@ class Call(Vertex):
 
     def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
         """Ask, wait for all answers, and send them in the order of their questions."""
+        import asyncio
+
         answers = None if self.record is None else self._answers(self.record, time)
         parts = [batch.slice(first, self.rows) for first in range(0, batch.num_rows, self.rows)]
         # a thread of its own: a notebook's thread has an event loop already
@@ -75,6 +80,8 @@ class Call(Vertex):
     async def _all(
         self, parts: list[pa.Table], answers: Answers | None, pool: ThreadPoolExecutor
     ) -> list[pa.Table]:
+        import asyncio
+
         free = asyncio.Semaphore(self.concurrency)
 
         async def answered(part: pa.Table) -> pa.Table:
@@ -93,6 +100,8 @@ class Call(Vertex):
         return [task.result() for task in tasks]
 
     async def _asked(self, part: pa.Table, pool: ThreadPoolExecutor) -> Any:
+        import asyncio
+
         pause = _FIRST_PAUSE
         for left in range(self.attempts - 1, -1, -1):
             try:
@@ -109,6 +118,8 @@ class Call(Vertex):
         raise AssertionError  # there is at least one attempt
 
     async def _answer(self, part: pa.Table, pool: ThreadPoolExecutor) -> Any:
+        import asyncio
+
         if inspect.iscoroutinefunction(self.function):
             return await self.function(part)
         made = await asyncio.get_running_loop().run_in_executor(pool, self.function, part)
