@@ -161,16 +161,16 @@ def test_broadcast_records_are_no_load() -> None:
     assert not found(flow, rows(1))
 
 
-def test_a_key_is_reported_once_also_after_a_restart() -> None:
+def test_the_last_hot_key_of_a_step_stays_with_its_micro_batch_also_after_a_restart() -> None:
     simulation = Simulation(flow_of(CASES["join"]), workers=4)
-    simulation.send("x", rows(0.5))
-    simulation.run()
-    first = simulation.coordinator.hot_keys
-    simulation.coordinator = Coordinator.decode(simulation.plan, simulation.coordinator.encode())
-    simulation.send("x", rows(0.5, key=9), epoch=1)
-    simulation.run()
+    for epoch, table in enumerate([rows(0.5), rows(0.5, key=9), rows(0)]):
+        simulation.send("x", table, epoch=epoch)
+        simulation.run()
+        simulation.coordinator = Coordinator.decode(simulation.plan, simulation.coordinator.encode())
 
-    assert simulation.coordinator.hot_keys == first
+    (text,) = simulation.coordinator.hot_keys.values()
+    assert "hot key k = 9: of 4 workers" in text
+    assert "of them have this key (micro-batch 1)" in text
 
 
 def test_the_share_counts_workers_that_report_nothing() -> None:
@@ -178,6 +178,6 @@ def test_the_share_counts_workers_that_report_nothing() -> None:
     vertex = plan.by_name["it"].index
     most = Load(vertex, 0, 3 * MANY, "7", 0.5)
 
-    assert "at least 2.0 times" in hot_keys(plan, [most])["it"]  # 3 of at most 6 times MANY
-    assert not hot_keys(plan, [most, *[Load(vertex, 0, 2 * MANY, "8", 0.1)] * 3])
-    assert not hot_keys(plan, [Load(vertex, 0, 3 * MANY, "7", 0.4)])
+    assert "at least 2.0 times" in hot_keys(plan, [most], 0)["it"]  # 3 of at most 6 times MANY
+    assert not hot_keys(plan, [most, *[Load(vertex, 0, 2 * MANY, "8", 0.1)] * 3], 0)
+    assert not hot_keys(plan, [Load(vertex, 0, 3 * MANY, "7", 0.4)], 0)

@@ -79,7 +79,7 @@ class Coordinator:
         self.late_rows: Counter[str] = Counter()
         self.refused_rows: Counter[str] = Counter()
         self.loops = Loops.of(plan)
-        #: by step the warning of a hot key
+        #: by step the warning of the last hot key, with its micro-batch
         self.hot_keys: dict[str, str] = {}
         for node in plan.nodes:
             for time in plan.initial(node):
@@ -178,7 +178,7 @@ class Coordinator:
         loops = [counts for _, counts in sorted(of_loops, key=itemgetter(0))]
         notices = self.loops.enter(loops)
         loads = chain(*(report.loads for _, report in reports), *(other.loads for other in others))
-        self.hot_keys = hot_keys(self.plan, loads) | self.hot_keys
+        self.hot_keys |= hot_keys(self.plan, loads, batch_id)
         for epoch in cancel:
             owners = self.plan.owners
             active = ((owners[at].stage.scope.path[1:], time) for at, time in self.tracker.active)
@@ -474,7 +474,7 @@ class Coordinator:
         self.late_rows, self.refused_rows = Counter(snapshot["late"]), Counter(snapshot["refused"])
         self.loops = Loops.of(plan)
         self.loops.restore(snapshot["loops"])
-        self.hot_keys = snapshot.get("hot_keys", {})
+        self.hot_keys = dict(snapshot.get("hot_keys", {}))
         return self
 
 

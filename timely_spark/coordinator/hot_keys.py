@@ -16,8 +16,8 @@ _LONGEST = 40
 _FACTOR = 1.5
 
 
-def hot_keys(plan: Plan, loads: Iterable[Load]) -> dict[str, str]:
-    """By step a warning; `loads`: those of all workers in one round.
+def hot_keys(plan: Plan, loads: Iterable[Load], batch: int) -> dict[str, str]:
+    """By step a warning; `loads`: those of all workers in one round of a micro-batch.
 
     A worker that reports no load of an input has fewer than `MANY` records there, so the share of each worker
     is at most what is computed here.
@@ -38,7 +38,7 @@ def hot_keys(plan: Plan, loads: Iterable[Load]) -> dict[str, str]:
         text = (
             f"step {stage.name!r} ({stage.where}): hot key {', '.join(by.columns)} = {most.key}: of "
             f"{workers} workers one got {most.records:,} records, at least {most.records / share:.1f} times "
-            f"its share, and {most.share:.0%} of them have this key"
+            f"its share, and {most.share:.0%} of them have this key (micro-batch {batch})"
         )
         if getattr(stage.vertex, "takes_skew", False) and stage.direct:
             key = most.key if _is_literal(most.key) else "..."

@@ -47,7 +47,7 @@ class Status:
     #: workers whose last round ended with its budget
     left: list[int]
     late: Mapping[str, int]
-    #: by step the warning of a hot key
+    #: by step the warning of the last hot key, with its micro-batch
     hot_keys: Mapping[str, str]
     state_bytes: Mapping[str, int]
     #: what keeps the oldest epoch open; None: no epoch is in flight
