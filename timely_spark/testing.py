@@ -123,6 +123,8 @@ class Simulation:
         crashes: the probability that an attempt at a batch crashes. The seed also decides where it crashes
             and how far it is rolled back; its schedule is the same with and without crashes.
         warn_after: iterations of a loop in one epoch, after which there is a `LoopWarning`; None: never.
+        given_epochs: where state expires by epochs, count those that `send` is given, as `run` does; else by
+            the clock an epoch is a batch.
 
     Raises:
         BadArgument: `crashes` is not at least 0 and below 1; or another argument is not allowed.
@@ -158,14 +160,14 @@ class Simulation:
         blobs: Blobs | None = None,
         crashes: float = 0.0,
         warn_after: int | None = 10_000,
+        given_epochs: bool = False,
     ) -> None:
         check_schedule(seed, crashes, flow=flow, fits=isinstance(flow, Dataflow | Plan))
         plan = flow.compile(workers) if isinstance(flow, Dataflow) else flow
-        self.plan = with_warn_after(plan, warn_after)
+        self.plan = with_warn_after(plan.counting_given_epochs() if given_epochs else plan, warn_after)
         self.coordinator = Coordinator(self.plan)
         self.random = random.Random(seed) if seed is not None else None
-        self.budget = budget
-        self.rounds_per_batch, self.blobs = rounds_per_batch, blobs
+        self.budget, self.rounds_per_batch, self.blobs = budget, rounds_per_batch, blobs
         self.states: list[bytes | None] = [None] * self.plan.workers
         #: the number of rounds so far, and of the next batch
         self.rounds = 0
@@ -508,12 +510,10 @@ def run(
 
         >>> assert all(run(flow, {"x": [[1], [2]]}, seed=s, crashes=0.3) for s in range(20))
     """
-    given: Any = flow
-    check_schedule(seed, crashes, flow=given, fits=isinstance(given, Dataflow | Plan))
-    made = given.compile(workers).counting_given_epochs() if isinstance(given, Dataflow) else given
-    simulation = Simulation(made, seed=seed, crashes=crashes, warn_after=warn_after)
+    simulation = Simulation(
+        flow, workers=workers, seed=seed, crashes=crashes, warn_after=warn_after, given_epochs=True
+    )
     plan = simulation.plan
-    simulation.folders = SimulatedFolders(flow, plan)
     epochs = most_epochs(inputs)
     names: list[int] = []
     for epoch in range(epochs):
