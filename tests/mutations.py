@@ -450,7 +450,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
                 "self.state.expire(time.epoch + 2 - self.expire)",
             ),
             ("self.retracted = time.epoch - self.after", "self.retracted = time.epoch - self.after - 1"),
-            ("negated = pc.negate_checked(rows.column(place))", "negated = rows.column(place)"),
+            ("pc.negate_checked(rows.column(self.diff))", "rows.column(self.diff)"),
         ],
     ),
     (

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from timely_spark.differential import working
 from timely_spark.differential.reducers import GROUP, Count, Extreme, Logic, Threshold, present
-from timely_spark.differential.trace import DIFF, numbers
+from timely_spark.differential.trace import DIFF
 from timely_spark.differential.working import Numbering, consolidated
 from timely_spark.state import keys
+from timely_spark.state.keys import numbers
 
 KEYS = st.lists(st.one_of(st.none(), st.integers(-3, 30)), max_size=30)
 

@@ -13,12 +13,13 @@ from timely_spark.differential.collections import Collection
 from timely_spark.differential.joins import padded
 from timely_spark.differential.reducers import GROUP, Logic
 from timely_spark.differential.reductions import reduced
-from timely_spark.differential.trace import DIFF, numbers
+from timely_spark.differential.trace import DIFF
 from timely_spark.graph import composed, operator
 from timely_spark.operators.aggregate import ALL
 from timely_spark.operators.asof import Checked, Direction, Nearest
 from timely_spark.operators.event_time import Duration
 from timely_spark.operators.rows import computed, key_columns
+from timely_spark.state.keys import numbers
 
 _SIDE = "__timely_side"
 

@@ -143,17 +143,17 @@ def _atoms(given: Sequence[tuple[Collection, Any, bool]]) -> list[_Atom]:
     _check_types(mapped, signs)
     uses = Counter(attribute for _, columns in mapped for attribute in columns)
     joined = Counter(a for (_, columns), no in zip(mapped, signs, strict=True) if not no for a in columns)
-    narrowed: dict[Any, Collection] = {}
+    chosen: dict[Any, Collection] = {}
     atoms = []
     for (relation, columns), negated in zip(mapped, signs, strict=True):
         kept = tuple(columns.values())
         valid = tuple(column for a, column in columns.items() if joined[a] > 1 or negated)
         key = (id(relation.index), kept, valid, negated)
-        if key not in narrowed:
-            narrowed[key] = _narrowed(relation, kept, valid, distinct=negated)
+        if key not in chosen:
+            chosen[key] = _chosen(relation, kept, valid, distinct=negated)
         shared = tuple(a for a in columns if uses[a] > 1)
         others = tuple((a, column) for a, column in columns.items() if uses[a] == 1)
-        atoms.append(_Atom(narrowed[key], columns, negated, shared, others))
+        atoms.append(_Atom(chosen[key], columns, negated, shared, others))
     return atoms
 
 
@@ -186,15 +186,15 @@ def _check_types(mapped: Sequence[tuple[Collection, dict[str, str]]], negated: S
                 raise SchemaError(msg, where=caller(), hint="cast one of the columns with select.")
 
 
-def _narrowed(
+def _chosen(
     relation: Collection, columns: Sequence[str], valid: Sequence[str], *, distinct: bool
 ) -> Collection:
     """The columns of a relation, without nulls in some of them."""
-    narrowed = relation.select(*columns)
+    chosen = relation.select(*columns)
     if any(relation.schema.field(column).nullable for column in valid):
         for column in valid:
-            narrowed = narrowed.where(pc.is_valid(pc.field(column)))
-    return narrowed.distinct() if distinct else narrowed
+            chosen = chosen.where(pc.is_valid(pc.field(column)))
+    return chosen.distinct() if distinct else chosen
 
 
 # -- the plan of a delta query -------------------------------------------------------------------------------

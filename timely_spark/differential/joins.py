@@ -11,15 +11,7 @@ import pyarrow.compute as pc
 from timely_spark.differential.arranged import index_of, numbered
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.skew import hot_keys
-from timely_spark.differential.trace import (
-    DIFF,
-    SEQUENCE,
-    check_since,
-    consolidate,
-    consolidation,
-    numbers,
-    products,
-)
+from timely_spark.differential.trace import DIFF, SEQUENCE, check_since, consolidate, consolidation, products
 from timely_spark.errors import GraphError
 from timely_spark.graph import (
     Partition,
@@ -35,7 +27,7 @@ from timely_spark.operators.join import How, Join, Keys, check_how, keys_text, m
 from timely_spark.operators.rows import computed
 from timely_spark.state.arrangement import Arrangement, Found
 from timely_spark.state.history import by_join, stamped_each
-from timely_spark.state.keys import hashes, is_hot
+from timely_spark.state.keys import hashes, is_hot, numbers
 from timely_spark.state.partitioning import repartition
 
 Columns = str | Sequence[str] | None

@@ -15,20 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.differential.arranged import read_by
-from timely_spark.differential.trace import (
-    DIFF,
-    check_since,
-    consolidate,
-    consolidation,
-    numbers,
-    products,
-    replaced,
-)
+from timely_spark.differential.trace import DIFF, check_since, consolidate, consolidation, products
 from timely_spark.graph import Partitioner, Stateless, States, Vertex
 from timely_spark.state.arrangement import Arrangement, paired
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.history import EPOCH, epochs_of, stamped
-from timely_spark.state.keys import Hashes, hashes
+from timely_spark.state.keys import Hashes, hashes, numbers, replaced
 from timely_spark.state.partitioning import repartition as repartitioned
 
 AT = "__timely_at"

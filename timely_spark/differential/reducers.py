@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.differential.trace import DIFF, consolidate, numbers, products, replaced
+from timely_spark.differential.trace import DIFF, consolidate, products
 from timely_spark.errors import RecordError, SchemaError
 from timely_spark.graph import as_table
 from timely_spark.operators.aggregate import beyond_longs, too_large_sum
 from timely_spark.operators.rows import records
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.keys import Mask, flat, run_starts
+from timely_spark.state.keys import Mask, flat, numbers, replaced, run_starts
 
 GROUP = "__timely_group"
 """The column with a number for each key of a call; rows are sorted by it."""

@@ -11,10 +11,11 @@ import pyarrow.compute as pc
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.reducers import GROUP, Logic
 from timely_spark.differential.reductions import reduced
-from timely_spark.differential.trace import DIFF, numbers
+from timely_spark.differential.trace import DIFF
 from timely_spark.graph import Expression, composed, operator
 from timely_spark.operators.rows import computed
 from timely_spark.operators.sets import OPERATIONS, check_alike
+from timely_spark.state.keys import numbers
 
 _OTHER = f"{DIFF}_other"
 """The changes of the other side: a weight of its own, so that both sides are one trace."""

@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.captured import Captured
-from timely_spark.differential.trace import DIFF, consolidate, numbers
+from timely_spark.differential.trace import DIFF, consolidate
 from timely_spark.errors import SchemaError
 from timely_spark.graph import caller, identifier, locate_errors, refuse
+from timely_spark.state.keys import numbers
 from timely_spark.times import as_epoch
 
 if TYPE_CHECKING:

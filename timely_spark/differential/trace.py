@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from timely_spark.errors import SchemaError, StateError
@@ -18,7 +17,7 @@ from timely_spark.operators.aggregate import OTHER_SUMS
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.codes import numbers_of, runs
 from timely_spark.state.history import Compact, compaction, stamped, time_columns
-from timely_spark.state.keys import Groups, Hashes, Indices, flat, magnitude
+from timely_spark.state.keys import Groups, Hashes, Indices, magnitude, numbers, replaced
 from timely_spark.times import PRODUCT
 
 DIFF = "__timely_diff"
@@ -94,19 +93,6 @@ def _too_large(weight: str) -> SchemaError:
         "in a loop whose records add up from iteration to iteration, add distinct(), or give max_iterations."
     )
     return SchemaError(msg, hint=hint)
-
-
-def replaced(table: pa.Table, column: str, values: npt.NDArray[Any]) -> pa.Table:
-    """The table with a column replaced."""
-    place = table.schema.get_field_index(column)
-    field = table.schema.field(place)
-    return table.set_column(place, field, pa.array(values, field.type))
-
-
-def numbers(table: pa.Table, column: str) -> npt.NDArray[Any]:
-    """A numeric column without nulls as an array."""
-    values: npt.NDArray[Any] = flat(table.column(column)).to_numpy()
-    return values
 
 
 def insert(state: Arrangement, changes: pa.Table, time: Any, since: int, received: int = 0) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.reducers import GROUP, Logic
 from timely_spark.differential.reductions import reduced
-from timely_spark.differential.trace import DIFF, numbers
+from timely_spark.differential.trace import DIFF
 from timely_spark.errors import SchemaError
 from timely_spark.graph import caller, check_columns, names, operator
 from timely_spark.operators.event_time import (
@@ -24,6 +24,7 @@ from timely_spark.operators.event_time import (
     numbers_of_time,
 )
 from timely_spark.operators.rows import key_columns
+from timely_spark.state.keys import numbers
 
 
 @dataclass(frozen=True, slots=True)

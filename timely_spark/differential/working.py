@@ -18,11 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from timely_spark.differential.reducers import GROUP, Logic, Rows
-from timely_spark.differential.trace import DIFF, check_totals, numbers
+from timely_spark.differential.trace import DIFF, check_totals
 from timely_spark.state.arrangement import Arrangement, Found
 from timely_spark.state.codes import runs
 from timely_spark.state.history import TIME, Coordinates, by_join
-from timely_spark.state.keys import FEW, Hashes, Indices, exact, group, hashes, same
+from timely_spark.state.keys import FEW, Hashes, Indices, exact, group, hashes, numbers, same
 
 
 class HasNulls(Exception):
@@ -173,7 +173,7 @@ class Values:
         if not columns:
             return np.zeros(len(rows), np.int64)
         if self._is_plain():
-            values = _whole(rows, columns[0])
+            values = _integers(rows, columns[0])
             if values is None:
                 raise HasNulls
             return values.astype(np.int64, copy=False)
@@ -197,10 +197,10 @@ class Values:
         return not fields or (self.plain and [pa.types.is_signed_integer(f.type) for f in fields] == [True])
 
 
-def _whole(rows: pa.Table | Found, column: str) -> npt.NDArray[Any] | None:
+def _integers(rows: pa.Table | Found, column: str) -> npt.NDArray[Any] | None:
     """A column of whole numbers; None: it has nulls."""
     if isinstance(rows, Found):
-        return rows.whole(column)
+        return rows.integers(column)
     return None if rows.column(column).null_count else numbers(rows, column)
 
 

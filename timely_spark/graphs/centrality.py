@@ -14,7 +14,7 @@ from timely_spark.errors import SchemaError
 from timely_spark.graph import composed, locate_errors
 from timely_spark.graphs.edges import edges_of, ends_of, nodes_of, reversed_of
 from timely_spark.state.codes import adjacent
-from timely_spark.state.keys import Groups, Indices, flat, same
+from timely_spark.state.keys import Groups, Indices, numbers, replaced, same
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 
@@ -80,7 +80,7 @@ def betweenness(
     every = ends_of(graph)
     sources = every
     if samples is not None:
-        given = nodes_of("betweenness", samples, node, graph.schema.field("src").type)
+        given = nodes_of("betweenness", samples, node, graph)
         every, given = every.together("betweenness", given)
         sources = every.semijoin(given.distinct(), on="node", unique=True)
     links = graph if directed else graph.concat(reversed_of(graph))
@@ -124,7 +124,7 @@ def betweenness(
 def _nearest(rows: pa.Table) -> pa.Table:
     """For each node and source the least distance, and the number of paths of this length."""
     of = adjacent(rows, ["node", "source"])
-    distance, paths, count = (flat(rows.column(name)).to_numpy() for name in ("distance", "paths", "count"))
+    distance, paths, count = (numbers(rows, name) for name in ("distance", "paths", "count"))
     least = np.minimum.reduceat(distance, of.starts)
     # equal records are as many neighbours with so many paths
     near = distance == least[of.ids]
@@ -139,7 +139,7 @@ def _nearest(rows: pa.Table) -> pa.Table:
 def _summed(rows: pa.Table) -> pa.Table:
     """The sum of the parts of each node and source, of which all have arrived."""
     of = adjacent(rows, ["node", "source"])
-    through, count = (flat(rows.column(name)).to_numpy() for name in ("through", "count"))
+    through, count = (numbers(rows, name) for name in ("through", "count"))
     complete = of.totals(np.where(through == _WAITS, count, -count)) == 1  # the node's own row
     total = _sums(np.where(through == _WAITS, 0.0, through), count, of)
     keys = rows.select(["node", "source"]).take(pa.array(of.starts[complete]))
@@ -149,7 +149,7 @@ def _summed(rows: pa.Table) -> pa.Table:
 def _added(rows: pa.Table) -> pa.Table:
     """The sum of each node."""
     of = adjacent(rows, ["node"])
-    through, count = (flat(rows.column(name)).to_numpy() for name in ("through", "count"))
+    through, count = (numbers(rows, name) for name in ("through", "count"))
     return pa.table(
         {"node": rows.column("node").take(pa.array(of.starts)), "through": _sums(through, count, of)}
     )
@@ -166,5 +166,4 @@ def _sums(values: Doubles, count: Indices, of: Groups) -> Doubles:
 def _own(rows: pa.Table) -> pa.Table:
     """The parts, with 0 for a source itself."""
     own = pa.array(same(rows, rows, ["node"], ["source"]))
-    place = rows.schema.get_field_index("through")
-    return rows.set_column(place, "through", pc.if_else(own, 0.0, rows.column("through")))
+    return replaced(rows, "through", pc.if_else(own, 0.0, rows.column("through")))

@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
 from timely_spark.graph import composed, locate_errors
-from timely_spark.graphs.edges import edges_of, ends_of, nodes_of
+from timely_spark.graphs.edges import all_nodes, edges_of
 from timely_spark.graphs.triangles import by_degree
 
 
@@ -58,11 +58,7 @@ def lcc(
     Source: LDBC Graphalytics specification 1.0, section 2.3.6.
     """
     graph = edges_of("lcc", edges, src, dst)
-    every = ends_of(graph)
-    if nodes is not None:
-        more = nodes_of("lcc", nodes, node, graph.schema.field("src").type)
-        every, more = every.together("lcc", more)
-        every = every.concat(more).distinct()
+    every = all_nodes("lcc", graph, nodes, node)
     links = _links(graph, directed=directed).arrange(["a", "b"])
     pairs = by_degree(links).arrange("low")
     more_pairs = pairs.select("low", first="high", to_first="n")

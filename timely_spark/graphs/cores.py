@@ -10,7 +10,7 @@ from timely_spark.differential import Collection
 from timely_spark.graph import composed, locate_errors, positive
 from timely_spark.graphs.edges import edges_of, links_of
 from timely_spark.state.codes import adjacent
-from timely_spark.state.keys import flat
+from timely_spark.state.keys import numbers
 
 
 @locate_errors
@@ -108,7 +108,7 @@ def core_numbers(
 def _h_index(near: pa.Table) -> pa.Table:
     """For each node the greatest h such that h of its neighbours have at least h."""
     of = adjacent(near, ["node"])
-    values, counts = (flat(near.column(column)).to_numpy() for column in ("core", "count"))
+    values, counts = (numbers(near, column) for column in ("core", "count"))
     order = np.lexsort((-values, of.ids))
     values, counts = values[order], counts[order]
     total = np.cumsum(counts)

@@ -32,12 +32,12 @@ def edges_of(algorithm: str, edges: Any, src: str, dst: str, weight: str | None 
     return result
 
 
-def nodes_of(algorithm: str, nodes: Any, node: str, kind: pa.DataType, **more: str) -> Collection:
-    """The nodes as a column `node`, and further columns by their new names, without nulls."""
+def nodes_of(algorithm: str, nodes: Any, node: str, edges: Collection, **more: str) -> Collection:
+    """Nodes like those of the edges as a column `node`, and further columns by new names, without nulls."""
     check_collection(algorithm, nodes)
     for column in (node, *more.values()):
         check_columns(algorithm, nodes.schema, names(algorithm, column), keys=True)
-    found = nodes.schema.field(node).type
+    found, kind = nodes.schema.field(node).type, edges.schema.field("src").type
     if found != kind:
         msg = f"{algorithm}: node={node!r} is {found}, the ends of the edges are {kind}"
         raise SchemaError(msg, where=caller(), hint="cast one with select(node=pc.field('node').cast(...)).")
@@ -45,6 +45,16 @@ def nodes_of(algorithm: str, nodes: Any, node: str, kind: pa.DataType, **more: s
     for column in result.schema.names:
         result = result.where(pc.is_valid(pc.field(column)))
     return result
+
+
+def all_nodes(algorithm: str, edges: Collection, nodes: Any, node: str) -> Collection:
+    """The distinct nodes of the edges, and further nodes if they are given."""
+    ends = ends_of(edges)
+    if nodes is None:
+        return ends
+    ends, more = ends.together(algorithm, nodes_of(algorithm, nodes, node, edges))
+    every: Collection = ends.concat(more).distinct()
+    return every
 
 
 def ends_of(edges: Collection) -> Collection:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.differential.trace import DIFF, consolidate, numbers
+from timely_spark.differential.trace import DIFF, consolidate
 from timely_spark.errors import SchemaError
 from timely_spark.graph import (
     Partition,
@@ -29,13 +29,13 @@ from timely_spark.graph import (
     describe,
 )
 from timely_spark.graphs.affected import NO_NODE, Affected, ordered, summed, unique
-from timely_spark.graphs.pairs import insert_pairs, narrowed, pairs_of
+from timely_spark.graphs.pairs import in_bytes, insert_pairs, pairs_of
 from timely_spark.graphs.spanning import Rooted, along_paths, rooted_forest, shallow_forest
 from timely_spark.operators.aggregate import ALL
 from timely_spark.operators.rows import computed
 from timely_spark.state.arrangement import Arrangement, paired
 from timely_spark.state.buffering import BufferingVertex
-from timely_spark.state.keys import Hashes, Indices, Mask, changes, exact, flat, same
+from timely_spark.state.keys import Hashes, Indices, Mask, changes, exact, flat, numbers, replaced, same
 from timely_spark.state.partitioning import repartition
 from timely_spark.streams import Stream
 
@@ -124,7 +124,7 @@ class _Forest(BufferingVertex):
     def _load(self, nodes: Affected, changes: pa.Table) -> pa.Table:
         """Apply the first changes, in shallow trees: later removals detach less. Returns the self-loops."""
         a, b = nodes.numbers(*(changes.column(end) for end in self.ends))
-        a, b, count = _both_ways(a, b, narrowed(numbers(changes, DIFF)))
+        a, b, count = _both_ways(a, b, in_bytes(numbers(changes, DIFF)))
         x, y = (a, b) if (count > 0).all() else (a[count > 0], b[count > 0])
         starts = np.append(0, np.cumsum(np.bincount(x, minlength=len(nodes))))
         there, loops = np.flatnonzero(np.diff(starts)), nodes.of(x[x == y])
@@ -132,7 +132,7 @@ class _Forest(BufferingVertex):
         forest = shallow_forest(starts, y, nodes.ranks(), tie, _LEVELS)
         nodes.label[there], nodes.parent[there] = forest.root[there], forest.parent[there]
         nodes.rank[there] = forest.rank[there]
-        insert_pairs(self.edges, nodes, a, b, narrowed(count))
+        insert_pairs(self.edges, nodes, a, b, in_bytes(count))
         self._store(nodes)
         return self._table(loops, loops, np.ones(len(loops), np.int64))
 
@@ -143,7 +143,7 @@ class _Forest(BufferingVertex):
         a, b = nodes.numbers(*(changes.column(end) for end in self.ends))
         a, b, diff = summed(a, b, numbers(changes, DIFF))
         before, back = self._multiplicity(nodes, a, b), a != b
-        small = narrowed(diff)
+        small = in_bytes(diff)
         either = np.append(a, b[back]), np.append(b, a[back])
         insert_pairs(self.edges, nodes, *either, np.append(small, small[back]))
         changed = (before > 0) != (before + diff > 0)
@@ -474,9 +474,7 @@ def _latest(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
     keep = np.flatnonzero(last)
     rank = numbers(table, "rank")[keep]
     needed = (rank != _REMOVED) | (total != 0)
-    place = table.schema.get_field_index(DIFF)
-    table = table.take(keep[needed]).set_column(place, DIFF, pa.array(total[needed], pa.int8()))
-    return hashed[keep[needed]], table
+    return hashed[keep[needed]], replaced(table.take(keep[needed]), DIFF, total[needed])
 
 
 @composed

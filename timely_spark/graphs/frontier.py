@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
-from timely_spark.differential.trace import DIFF, numbers
+from timely_spark.differential.trace import DIFF
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Partition, Partitioner, States
 from timely_spark.graphs.affected import summed, unique
 from timely_spark.state.buffering import BufferingVertex
-from timely_spark.state.keys import Indices, Mask, flat
+from timely_spark.state.keys import Indices, Mask, flat, numbers
 from timely_spark.state.partitioning import repartition
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from timely_spark.differential import Collection
 from timely_spark.errors import GraphError
 from timely_spark.graph import caller, composed, locate_errors
-from timely_spark.graphs.edges import edges_of, ends_of, nodes_of
+from timely_spark.graphs.edges import all_nodes, edges_of
 from timely_spark.state.codes import adjacent
-from timely_spark.state.keys import Groups, Hashes, Indices, Mask, flat, hashes, mix
+from timely_spark.state.keys import Groups, Hashes, Indices, Mask, flat, hashes, mix, numbers
 
 _CHOICE = "choice"
 #: in place of a choice: a row for each earlier neighbour that must choose first, and one for the node
@@ -144,11 +144,7 @@ def _in_order(  # noqa: PLR0917
     if type(seed) is not int:
         msg = f"{algorithm}: seed={seed!r}"
         raise GraphError(msg, where=caller(), hint="give a whole number.")
-    every = ends_of(graph)
-    if nodes is not None:
-        more = nodes_of(algorithm, nodes, node, graph.schema.field("src").type)
-        every, more = every.together(algorithm, more)
-        every = every.concat(more).distinct()
+    every = all_nodes(algorithm, graph, nodes, node)
     kind = graph.schema.field("src").type
     schema = pa.schema([("first", kind), ("second", kind), ("linked", pa.bool_())])
     ordered = graph.map_batches(partial(_ordered, seed), schema)
@@ -191,7 +187,7 @@ def _chosen(
 
 def _rows(seen: pa.Table) -> tuple[Groups, npt.NDArray[Any], Mask]:
     """The rows by node, as they are adjacent; the choices; whether a node's are complete."""
-    choices, counts = (flat(seen.column(column)).to_numpy() for column in (_CHOICE, "count"))
+    choices, counts = (numbers(seen, column) for column in (_CHOICE, "count"))
     of = adjacent(seen, ["node"])
     return of, choices, of.totals(np.where(choices == _WAITS, counts, -counts)) == 1  # the node's own row
 

@@ -10,7 +10,7 @@ from timely_spark.differential import Collection
 from timely_spark.graph import composed, locate_errors, positive
 from timely_spark.graphs.edges import edges_of, ends_of, nodes_of, reversed_of
 from timely_spark.state.codes import adjacent
-from timely_spark.state.keys import flat, run_starts
+from timely_spark.state.keys import flat, numbers, run_starts
 
 
 @locate_errors
@@ -64,8 +64,7 @@ def cdlp(
     own = linked.select("node", label="node")
     if nodes is None:
         return _propagated(graph, own, iterations, name=name)
-    kind = graph.schema.field("src").type
-    linked, more = linked.together("cdlp", nodes_of("cdlp", nodes, node, kind).distinct())
+    linked, more = linked.together("cdlp", nodes_of("cdlp", nodes, node, graph).distinct())
     alone = more.antijoin(linked, on="node", unique=True).select("node", label="node")
     return _propagated(graph, own, iterations).concat(alone, name=name)
 
@@ -126,7 +125,7 @@ def label_propagation(
     """
     graph = edges_of("label_propagation", edges, src, dst)
     iterations = positive("label_propagation", "iterations", iterations)
-    given = nodes_of("label_propagation", labels, node, graph.schema.field("src").type, label=label)
+    given = nodes_of("label_propagation", labels, node, graph, label=label)
     graph, given = graph.together("label_propagation", given)
     given = given.min("label", keys="node")
     return _propagated(graph, given, iterations, own="fixed" if fixed else "last", name=name)
@@ -157,14 +156,14 @@ def _propagated(
 
 def _first_ranked(votes: pa.Table) -> pa.Table:
     """The most frequent labels among the votes of each node's greatest rank."""
-    of, ranks = adjacent(votes, ["node"]), flat(votes.column("rank")).to_numpy()
+    of, ranks = adjacent(votes, ["node"]), numbers(votes, "rank")
     greatest = np.maximum.reduceat(ranks, of.starts)[of.ids]
     return _most_frequent(votes.filter(pa.array(ranks == greatest)).drop_columns(["rank"]))
 
 
 def _most_frequent(votes: pa.Table) -> pa.Table:
     """For each node, whose rows are adjacent, the least of the labels with the greatest count."""
-    of, counts = adjacent(votes, ["node"]), flat(votes.column("count")).to_numpy()
+    of, counts = adjacent(votes, ["node"]), numbers(votes, "count")
     most_frequent = np.flatnonzero(counts == np.maximum.reduceat(counts, of.starts)[of.ids])
     votes, nodes = votes.select(["node", "label"]).take(pa.array(most_frequent)), of.ids[most_frequent]
     starts, labels = run_starts(nodes), flat(votes.column("label"))

@@ -57,7 +57,7 @@ def landmarks(
     Source: Potamias et al., Fast shortest path distance estimation in large networks, CIKM 2009.
     """
     graph = weighed("landmarks", edges, src, dst, weight)
-    start = nodes_of("landmarks", nodes, node, graph.schema.field("src").type)
+    start = nodes_of("landmarks", nodes, node, graph)
     graph, start = graph.together("landmarks", start)
     zero = pc.scalar(pa.scalar(0, graph.schema.field("weight").type))
     start = start.distinct().select("node", landmark="node", distance=zero)

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timely_spark.differential.trace import DIFF, numbers
+from timely_spark.differential.trace import DIFF
 from timely_spark.graphs.affected import Affected, summed
 from timely_spark.state.arrangement import Arrangement, paired
-from timely_spark.state.keys import Hashes, Indices, group, in_order
+from timely_spark.state.keys import Hashes, Indices, group, in_order, numbers
 
 #: hashes that are computed at once: they take five times as much memory meanwhile
 _PIECE = 1 << 18
@@ -79,11 +79,11 @@ def _compact(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
     keep[rows] = False
     keep[rows[groups.firsts]] = totals != 0
     weights[rows[groups.firsts]] = totals
-    table = table.filter(pa.array(keep)).set_column(2, DIFF, pa.array(narrowed(weights[keep])))
+    table = table.filter(pa.array(keep)).set_column(2, DIFF, pa.array(in_bytes(weights[keep])))
     return hashed[keep], table
 
 
-def narrowed(weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def in_bytes(weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The weights as int8, if all fit."""
     small = weights.astype(np.int8, copy=False)
     return small if (small == weights).all() else weights

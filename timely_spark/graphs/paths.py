@@ -53,7 +53,7 @@ def bfs(
     Source: `bfs` of differential dataflow.
     """
     graph = edges_of("bfs", edges, src, dst)
-    start = nodes_of("bfs", roots, node, graph.schema.field("src").type)
+    start = nodes_of("bfs", roots, node, graph)
     return _nearest("bfs", graph.select("src", "dst", weight=pc.scalar(1)), start, name)
 
 
@@ -103,7 +103,7 @@ def sssp(
     Source: the algorithm of Bellman (1958) and Ford (1956).
     """
     graph = weighed("sssp", edges, src, dst, weight)
-    start = nodes_of("sssp", roots, node, graph.schema.field("src").type)
+    start = nodes_of("sssp", roots, node, graph)
     return _nearest("sssp", graph, start, name)
 
 

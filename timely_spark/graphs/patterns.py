@@ -87,9 +87,8 @@ def motifs(
     Source: GraphFrames (Dave et al., GRADES 2016); Ammar et al., VLDB 2018.
     """
     graph = edges_of("motifs", edges, src, dst)
-    kind = graph.schema.field("src").type
     if nodes is not None:
-        nodes_of("motifs", nodes, node, kind)
+        nodes_of("motifs", nodes, node, graph)
     terms = _parsed(pattern)
     filters = dict(where or {})
     _check_names(terms, filters, nodes=nodes is not None)

@@ -16,12 +16,13 @@ import pyarrow.compute as pc
 from timely_spark.differential import Collection
 from timely_spark.differential.reducers import GROUP, Logic
 from timely_spark.differential.reductions import reduced
-from timely_spark.differential.trace import DIFF, numbers
+from timely_spark.differential.trace import DIFF
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import caller, composed, locate_errors
-from timely_spark.graphs.edges import edges_of, ends_of, nodes_of
+from timely_spark.graphs.edges import all_nodes, edges_of
 from timely_spark.graphs.frontier import by_frontier
 from timely_spark.operators.rows import computed
+from timely_spark.state.keys import numbers
 
 #: the greatest unit: sums of many ranks must fit in a long
 _LARGEST = 10**9
@@ -127,11 +128,7 @@ def pagerank(
     share = _fraction(iterations, damping, unit)
     shares = _shares(iterations, dangling, start)
     _check_tolerance(tolerance, unit, iterations)
-    every = ends_of(graph)
-    if nodes is not None:
-        more = nodes_of("pagerank", nodes, node, graph.schema.field("src").type)
-        every, more = every.together("pagerank", more)
-        every = every.concat(more).distinct()
+    every = all_nodes("pagerank", graph, nodes, node)
     if tolerance is not None:
         return by_frontier(graph, every, unit, share.as_integer_ratio(), tolerance, name=name)
     by_source = graph.arrange("src")

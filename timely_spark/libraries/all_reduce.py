@@ -12,7 +12,7 @@ import pyarrow as pa
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Partition, Stateless, caller, check_columns, composed, locate_errors, names
 from timely_spark.state.buffering import BufferingVertex
-from timely_spark.state.keys import flat
+from timely_spark.state.keys import flat, numbers
 from timely_spark.streams import Stream
 
 Op = Literal["sum", "mean", "min", "max"]
@@ -50,10 +50,10 @@ class ReduceScatter(BufferingVertex):
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Reduce the rows of each part."""
-        part, weights = (flat(batch.column(name)).to_numpy() for name in ("part", "weight"))
+        part, weights = (numbers(batch, name) for name in ("part", "weight"))
         if len(np.unique(part)) == len(part):
             return batch.sort_by("part")
-        place, of = flat(batch.column("place")).to_numpy(), batch.column("value")
+        place, of = numbers(batch, "place"), batch.column("value")
         rows = [np.flatnonzero(part == one) for one in np.unique(part)]
         return _parts(
             self.kind,

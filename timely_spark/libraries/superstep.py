@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential.reducers import GROUP, Logic
-from timely_spark.differential.trace import DIFF, numbers
+from timely_spark.differential.trace import DIFF
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Expression, as_table, caller, describe, project
 from timely_spark.operators.rows import map_records
+from timely_spark.state.keys import numbers, replaced
 
 Program = Callable[[pa.Table], pa.Table]
 """A vertex program: from a table of nodes that compute to their new columns, row by row."""
@@ -115,8 +116,7 @@ class Superstep(Logic):
         if self.halt is None:
             return results
         for column in self.columns.names:
-            place = batch.schema.get_field_index(column)
-            batch = batch.set_column(place, self.columns.field(column), results.column(column))
+            batch = replaced(batch, column, results.column(column))
         vote = project(batch, {HALTED: self.halt}).column(HALTED)
         return results.append_column(HALTED, pc.fill_null(vote, fill_value=False))
 

@@ -18,7 +18,7 @@ from timely_spark.graph import Partitioner, States, Vertex, caller, operator
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.history import EPOCH, epochs_of, stamped
-from timely_spark.state.keys import Hashes, Indices, group
+from timely_spark.state.keys import Hashes, Indices, group, replaced
 from timely_spark.state.partitioning import repartition
 from timely_spark.streams import Stream
 from timely_spark.times import is_whole
@@ -48,9 +48,7 @@ class Expire(Vertex):
         rows = self.state.take([self.retracted])
         if not rows.num_rows:
             return
-        place = rows.schema.get_field_index(self.diff)
-        negated = pc.negate_checked(rows.column(place))
-        self.send_by(0, time, rows.set_column(place, rows.schema.field(place), negated))
+        self.send_by(0, time, replaced(rows, self.diff, pc.negate_checked(rows.column(self.diff))))
 
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Drop retracted records: another worker may still be notified of their epoch."""

@@ -27,7 +27,7 @@ from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.codes import numbers_of, runs
 from timely_spark.state.history import epochs_of, stamped
-from timely_spark.state.keys import Groups, Hashes, Indices, flat, group
+from timely_spark.state.keys import Groups, Hashes, Indices, group, numbers
 from timely_spark.streams import Stream
 
 _WEIGHT = "__timely_weight"
@@ -122,7 +122,7 @@ class StatefulMap(GroupMap):
                 stamped(self.rows.empty_table(), time) if self.expire is not None else self.rows.empty_table()
             )
         rows = consolidated(rows)[1]
-        rows = rows.take(pa.array(np.repeat(np.arange(rows.num_rows), np.maximum(_weights(rows), 0))))
+        rows = rows.take(pa.array(np.repeat(np.arange(rows.num_rows), np.maximum(numbers(rows, _WEIGHT), 0))))
         if self.expire is not None:
             rows = rows.filter(pa.array(epochs_of(rows) >= time.epoch - self.expire))
         return rows.drop_columns([_WEIGHT])
@@ -130,11 +130,6 @@ class StatefulMap(GroupMap):
 
 def _weighed(rows: pa.Table, weight: int) -> pa.Table:
     return rows.append_column(_WEIGHT, pa.array(np.full(rows.num_rows, weight, np.int64)))
-
-
-def _weights(rows: pa.Table) -> Indices:
-    weights: Indices = flat(rows.column(_WEIGHT)).to_numpy()
-    return weights
 
 
 def consolidated(rows: pa.Table, *first: Indices) -> tuple[Indices, pa.Table]:
@@ -145,7 +140,7 @@ def consolidated(rows: pa.Table, *first: Indices) -> tuple[Indices, pa.Table]:
     """
     labels = [column for column in rows.schema.names if column != _WEIGHT]
     of = runs([*first, *numbers_of(rows, labels)], rows.num_rows)
-    totals = of.totals(_weights(rows))
+    totals = of.totals(numbers(rows, _WEIGHT))
     kept = of.firsts[totals != 0]
     left = rows.select(labels).take(pa.array(kept))
     return kept, left.append_column(_WEIGHT, pa.array(totals[totals != 0]))

@@ -26,7 +26,7 @@ from timely_spark.operators.expire import check_expire, check_per, latest, optio
 from timely_spark.state.arrangement import Arrangement, Found
 from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.state.history import EPOCH, TIME, RowTimes, compaction, epochs_of, stamped
-from timely_spark.state.keys import Indices, Mask, flat, group
+from timely_spark.state.keys import Indices, Mask, group, numbers
 from timely_spark.state.partitioning import repartition
 from timely_spark.streams import Stream
 from timely_spark.times import EPOCHS
@@ -161,7 +161,7 @@ class JoinComplete(BufferingVertex):
         index, known = Arrangement(self.on[1]), with_keys(_numbered(left), self.on[0])
         index.insert(with_keys(_numbered(right), self.on[1]))
         at, found = index.matches(known, self.on[0])
-        probe = _rows(known)[at]
+        probe = numbers(known, _ROW)[at]
         matched = _among(probe, left)
         if self.how in {"semi", "anti"}:
             self.send_by(0, time, left.filter(pa.array(matched == (self.how == "semi"))))
@@ -176,7 +176,7 @@ class JoinComplete(BufferingVertex):
             alone = left.filter(pa.array(~matched))
             parts.append({c: alone.column(c) for c in left.schema.names})
         if self.how in {"right", "outer"}:
-            alone = right.filter(pa.array(~_among(_rows(found) if len(probe) else probe, right)))
+            alone = right.filter(pa.array(~_among(numbers(found, _ROW) if len(probe) else probe, right)))
             extra = {c: alone.column(c) for c in self.schema.names if c not in left.schema.names}
             parts.append({ours: alone.column(theirs) for ours, theirs in zip(*self.on, strict=True)} | extra)
         for part in parts:
@@ -328,12 +328,6 @@ def with_keys(batch: pa.Table, keys: Sequence[str]) -> pa.Table:
         if batch.column(key).null_count:
             batch = batch.filter(pc.is_valid(batch.column(key)))
     return batch
-
-
-def _rows(table: pa.Table) -> Indices:
-    """The numbers that `_numbered` gave."""
-    values: Indices = flat(table.column(_ROW)).to_numpy()
-    return values
 
 
 def matching_keys(

@@ -30,7 +30,7 @@ from timely_spark.operators.rows import check_function, check_predicate, keys_an
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import PerTime
 from timely_spark.state.history import Fold, RowTimes, compaction, stamped
-from timely_spark.state.keys import Groups, Indices, flat, group
+from timely_spark.state.keys import Groups, Indices, flat, group, numbers, replaced
 from timely_spark.state.partitioning import repartition
 from timely_spark.streams import Stream
 
@@ -66,7 +66,7 @@ class Growing(Vertex):
         moments: dict[Any, Indices] = {at: np.arange(named.num_rows)}
         if times is not None:
             for moment, part in times.joins(at, pa.table({"key": probe})):
-                moments.setdefault(moment, np.unique(flat(part.column("key")).to_numpy()))
+                moments.setdefault(moment, np.unique(numbers(part, "key")))
         grown = np.zeros(0, np.bool_)
         for moment, which in moments.items():
             earlier = times.less_equal(moment) if times is not None else np.zeros(0, np.bool_)
@@ -114,7 +114,7 @@ class Merged(Growing):
         groups = group(batch, self.keys)
         rows = batch.take(pa.array(groups.firsts))
         values = self.values(batch, groups.of, rows.num_rows)
-        return rows.set_column(rows.schema.get_field_index(self.value), self.value, values)
+        return replaced(rows, self.value, values)
 
     def values(self, rows: pa.Table, of: Indices, keys: int) -> pa.Array:
         """Merge neighbours of one key, until each key has one value."""
@@ -141,7 +141,7 @@ class Merged(Growing):
     def _merged(self, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
         values = self.values(table, groups.of, len(groups.starts))
         firsts, rows = _firsts(table, groups)
-        return firsts, rows.set_column(rows.schema.get_field_index(self.value), self.value, values)
+        return firsts, replaced(rows, self.value, values)
 
 
 class MergedPerTime(PerTime, Merged):

@@ -61,11 +61,11 @@ class Found:
         tables = [part.take(at, columns, hashed) for part, at, hashed in self._with_hashes()]
         return tables[0] if len(tables) == 1 else _concat(tables)
 
-    def whole(self, column: str) -> npt.NDArray[Any] | None:
-        """A column of whole numbers without nulls; None: it is another."""
+    def integers(self, column: str) -> npt.NDArray[Any] | None:
+        """A column of signed integers without nulls; None: it is another."""
         taken = []
         for part, at, hashed in self._with_hashes():
-            if (known := part.whole(column, at, hashed)) is None:
+            if (known := part.integers(column, at, hashed)) is None:
                 return None
             taken.append(known)
         if len(taken) == 1:
@@ -81,7 +81,7 @@ class Found:
 
     def numbers(self, column: str) -> npt.NDArray[Any]:
         """A column that has whole numbers and no nulls."""
-        found = self.whole(column)
+        found = self.integers(column)
         assert found is not None, column
         return found
 

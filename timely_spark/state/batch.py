@@ -113,20 +113,20 @@ class Batch:
 
     def _column(self, one: pa.Field, at: Indices | None, hashed: Hashes | None) -> Any:
         """A column at some positions, or at all."""
-        if (values := self.whole(one.name, at, hashed)) is not None:
+        if (values := self.integers(one.name, at, hashed)) is not None:
             return pa.array(values, one.type)
         column = self.rows.column(one.name)
         return column if at is None else column.take(pa.array(at))
 
-    def whole(
+    def integers(
         self, column: str, at: Indices | None = None, hashed: Hashes | None = None
     ) -> npt.NDArray[Any] | None:
-        """A column of whole numbers without nulls, at some positions or at all; None: it is another.
+        """A column of signed integers without nulls, at some positions or at all; None: it is another.
 
         Args:
             hashed: the hash of each of these rows, if the column is the key and not stored.
 
-        >>> Batch.of(np.zeros(2, np.uint64), pa.table({"n": [7, 8]})).whole("n").tolist()
+        >>> Batch.of(np.zeros(2, np.uint64), pa.table({"n": [7, 8]})).integers("n").tolist()
         [7, 8]
         """
         values = self._arrays.get(column)
@@ -143,17 +143,13 @@ class Batch:
 
     @cached_property
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The stored columns of whole numbers, in place."""
+        """The stored columns of signed integers, in place."""
         columns = zip(self.rows.schema.names, self.rows.columns, strict=True)
-        return {
-            name: _values(one)
-            for name, one in columns
-            if pa.types.is_integer(one.type) and not one.null_count
-        }
+        return {name: _values(one) for name, one in columns if _is_plain(one)}
 
     @cached_property
     def _kinds(self) -> dict[str, npt.DTypeLike]:
-        """The types of the columns of whole numbers, as they were inserted."""
+        """The types of the columns of signed integers, as they were inserted."""
         there = {self.key, *self.constants, *self._arrays}
         return {one.name: one.type.to_pandas_dtype() for one in self.schema if one.name in there}
 
@@ -228,7 +224,7 @@ class Batch:
     @property
     def epochs(self) -> Indices:
         """The epoch of each row."""
-        found = self.whole(EPOCH, None, self.row_hashes if self.key == EPOCH else None)
+        found = self.integers(EPOCH, None, self.row_hashes if self.key == EPOCH else None)
         assert found is not None
         return found
 

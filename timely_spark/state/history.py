@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from timely_spark.state.codes import numbers_of, runs
-from timely_spark.state.keys import Groups, Hashes, Indices, Mask, exact, flat
+from timely_spark.state.keys import Groups, Hashes, Indices, Mask, exact, numbers, replaced
 from timely_spark.times import PRODUCT, CompactingTimes, RefinedTime, Time, Times, only_epochs
 
 Coordinates = npt.NDArray[np.int64]
@@ -71,7 +71,7 @@ def time_columns(table: pa.Table) -> list[str]:
 
 def epochs_of(table: pa.Table) -> Indices:
     """The epochs of rows with times of the library's own kinds."""
-    epochs: Indices = flat(table.column(EPOCH)).to_numpy().astype(np.int64, copy=False)
+    epochs: Indices = numbers(table, EPOCH).astype(np.int64, copy=False)
     return epochs
 
 
@@ -87,7 +87,7 @@ def times_of(table: pa.Table, depth: int) -> tuple[Coordinates, pa.Table]:
     names = time_columns(table)
     times = np.zeros((table.num_rows, depth), np.int64, order="F")
     for i, column in enumerate(names):
-        times[:, i] = flat(table.column(column)).to_numpy()
+        times[:, i] = numbers(table, column)
     return times, table.drop_columns(names)
 
 
@@ -163,8 +163,7 @@ class RowTimes:
 def advanced(table: pa.Table, kind: Times, since: int) -> pa.Table:
     """The rows, with `Times.advance` applied to their times: no later time is before epoch `since`."""
     if only_epochs(kind):
-        epochs = np.maximum(epochs_of(table), since - 1)
-        return table.set_column(table.schema.get_field_index(EPOCH), EPOCH, pa.array(epochs))
+        return replaced(table, EPOCH, np.maximum(epochs_of(table), since - 1))
     if not isinstance(kind, CompactingTimes):
         return table
     times, rows = RowTimes.of(table, kind)

@@ -80,6 +80,21 @@ def flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column.dictionary_decode() if isinstance(column.type, pa.DictionaryType) else column
 
 
+def numbers(table: pa.Table, column: str) -> npt.NDArray[Any]:
+    """A numeric column without nulls as an array."""
+    values: npt.NDArray[Any] = flat(table.column(column)).to_numpy()
+    return values
+
+
+def replaced(table: pa.Table, column: str, values: Any) -> pa.Table:
+    """The table with other values in a column, whose type stays."""
+    place = table.schema.get_field_index(column)
+    field = table.schema.field(place)
+    if not isinstance(values, pa.Array | pa.ChunkedArray):
+        values = pa.array(values, field.type)
+    return table.set_column(place, field, values)
+
+
 def _hash_column(column: pa.Array) -> Hashes:
     kind = column.type
     nulls = column.null_count

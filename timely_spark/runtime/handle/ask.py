@@ -12,13 +12,13 @@ import pandas as pd
 import pyarrow as pa
 
 from timely_spark.captured import sorted_rows
-from timely_spark.differential.trace import DIFF, consolidate, consolidation, numbers
+from timely_spark.differential.trace import DIFF, consolidate, consolidation
 from timely_spark.errors import SchemaError, shorten
 from timely_spark.graph import caller, describe, refuse, seconds
 from timely_spark.graph.schema import as_table
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.history import EPOCH, epochs_of, stamped
-from timely_spark.state.keys import Indices
+from timely_spark.state.keys import Indices, numbers, replaced
 from timely_spark.times import Time
 
 Released = Callable[[str, int], Iterator[tuple[int, pa.Table]]]
@@ -93,8 +93,7 @@ def _present(which: Indices, changes: pa.Table, epoch: int) -> tuple[Indices, pa
     if not changes.num_rows:
         return which, changes
     past = epochs_of(changes) <= epoch
-    rows = changes.set_column(changes.schema.get_field_index(EPOCH), EPOCH, pa.array(which))
-    total = consolidate(rows.filter(pa.array(past)))
+    total = consolidate(replaced(changes, EPOCH, which).filter(pa.array(past)))
     counts = np.maximum(numbers(total, DIFF), 0)
     order = np.argsort(epochs_of(total), kind="stable")
     order = np.repeat(order, counts[order])

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential.trace import DIFF, consolidate
+from timely_spark.state.keys import replaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +80,7 @@ def _period(changes: pa.Table, end: int, last: int) -> int | None:
         once, before = (_after(changes, end - n * period, period) for n in (1, 2))
         if not once.num_rows or consolidate(once.drop_columns(["iteration"])).num_rows:
             continue
-        opposite = before.set_column(
-            before.schema.get_field_index(DIFF), DIFF, pc.negate(before.column(DIFF))
-        )
+        opposite = replaced(before, DIFF, pc.negate(before.column(DIFF)))
         if not consolidate(pa.concat_tables([once, opposite])).num_rows:
             return period
     return None
@@ -90,5 +89,4 @@ def _period(changes: pa.Table, end: int, last: int) -> int | None:
 def _after(changes: pa.Table, base: int, number: int) -> pa.Table:
     """The changes of some iterations after one, from which they are counted."""
     at = pc.subtract(changes["iteration"], base)
-    rows = changes.set_column(changes.schema.get_field_index("iteration"), "iteration", at)
-    return rows.filter(pc.and_(pc.greater(at, 0), pc.less_equal(at, number)))
+    return replaced(changes, "iteration", at).filter(pc.and_(pc.greater(at, 0), pc.less_equal(at, number)))

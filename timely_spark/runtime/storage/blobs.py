@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from timely_spark.errors import LogDamaged, TimelyError
 from timely_spark.runtime.storage.checksums import checksum
 from timely_spark.runtime.storage.files import Files
-from timely_spark.state.keys import from_bytes
+from timely_spark.state.keys import from_bytes, replaced
 from timely_spark.worker import wire
 from timely_spark.worker.wire import Message, Output
 
@@ -106,8 +106,7 @@ class Blobs:
             scalar.as_py() if span is None else _FILE + name + b"@%d+%d+%08x" % span
             for scalar, span in zip(payloads, spans, strict=True)
         ]
-        at = rows.schema.get_field_index("payload")
-        return rows.set_column(at, rows.schema.field(at), pa.array(references, pa.binary()))
+        return replaced(rows, "payload", references)
 
     def resolve(self, rows: pa.Table) -> pa.Table:
         """The rows with payloads instead of references."""
@@ -115,8 +114,7 @@ class Blobs:
             return rows
         references = rows.column("payload").to_pylist()
         payloads = [None if each is None else self.get(each).to_pybytes() for each in references]
-        at = rows.schema.get_field_index("payload")
-        return rows.set_column(at, rows.schema.field(at), pa.array(payloads, pa.binary()))
+        return replaced(rows, "payload", payloads)
 
 
 def file_of(reference: Any) -> str | None:
