@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from timely_spark.errors import TimelyError
 from timely_spark.runtime.handle.inspection import inspect
-from timely_spark.runtime.handle.overview import loops_table
+from timely_spark.runtime.handle.overview import loops_table, steps_table
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.query.live import running_batch
 from timely_spark.runtime.storage.log import FIRST, RoundLog
@@ -119,9 +119,8 @@ def page(server: Server, flow: int) -> str:
 def _flow(checkpoint: str) -> Iterator[str]:
     status = Status.of(checkpoint)
     look = inspect(checkpoint)
-    state = {True: "running", False: "not running", None: "perhaps running"}[status.running]
-    kind = state.partition(" ")[0]
-    yield f'<h1>{escaped(status.flow)} <small class="{kind}">{state}</small></h1>'
+    kind = status.alive.partition(" ")[0]
+    yield f'<h1>{escaped(status.flow)} <small class="{kind}">{status.alive}</small></h1>'
     yield (
         f"<p>{counted(status.workers, 'worker')}; micro-batch {status.batch}, "
         f"{counted(status.rounds, 'round')}{', complete' * status.complete}; "
@@ -135,15 +134,16 @@ def _flow(checkpoint: str) -> Iterator[str]:
     running = running_batch(RoundLog(checkpoint), status.batch)
     if running is not None:
         yield loops_table(running).html()
-    late = [[name, at, status.late.get(name, 0), line] for name, (at, line) in status.inputs.items()]
-    closed = [[name, "closed" if at is None else at, *more] for name, at, *more in late]
-    yield Table(["input", "epoch", "late rows", "line"], closed, "Inputs").html()
-    steps = [
-        [name, ", ".join(map(time_text, times)) or "complete", status.state_bytes.get(name, "")]
-        for name, times in status.frontier.items()
+    inputs = [
+        [name, "closed" if at is None else at, status.late.get(name, 0), line]
+        for name, (at, line) in status.inputs.items()
     ]
-    title = "Steps: the least times that may still arrive"
-    yield Table(["step", "frontier", "bytes of state"], steps, title).html()
+    yield Table(["input", "epoch", "late rows", "line"], inputs, "Inputs").html()
+    steps = (
+        (name, ", ".join(map(time_text, times)) or "complete", status.state_bytes.get(name))
+        for name, times in status.frontier.items()
+    )
+    yield steps_table(steps).html()
     rounds = [row for row in look.rounds(last=_ROUNDS).to_pylist()[::-1] if row["round"] > FIRST]
     cells = [
         [", ".join(map(str, row[name])) if name in {"epochs", "released"} else row[name] for name in _COLUMNS]

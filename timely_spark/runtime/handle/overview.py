@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -107,11 +107,7 @@ class Overview:
         yield Table(["", ""], open_)
         if self.running is not None:
             yield loops_table(self.running)
-        yield Table(
-            ["step", "frontier", "bytes of state"],
-            [[name, frontier, "" if size is None else size] for name, frontier, size in self.steps],
-            "Steps: the least times that may still arrive",
-        )
+        yield steps_table(self.steps)
         if rows := list(self._batches()):
             columns = ["micro-batch", "rounds", "records", "ms", "late rows", "cut off"]
             yield Table(columns, rows, "Last micro-batches")
@@ -134,6 +130,13 @@ def loops_table(running: BatchProgress) -> Table:
     title = f"Running: micro-batch {running.epoch}, round {running.rounds}, {running.records:,} records"
     rows = [[each.loop, each.epoch, each.iteration, each.changes, each.total] for each in running.loops]
     return Table(["loop", "epoch", "iteration", "changes", "changes so far"], rows, title)
+
+
+def steps_table(steps: Iterable[tuple[str, str, int | None]]) -> Table:
+    """By step its frontier, and the bytes of its state."""
+    rows = [[name, frontier, "" if size is None else size] for name, frontier, size in steps]
+    title = "Steps: the least times that may still arrive"
+    return Table(["step", "frontier", "bytes of state"], rows, title)
 
 
 def _times(frontier: Any) -> str:

@@ -101,11 +101,15 @@ class Status:
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
+    @property
+    def alive(self) -> str:
+        """Whether the flow is running, in words."""
+        return {True: "running", False: "not running", None: "perhaps running"}[self.running]
+
     def _lines(self) -> Iterator[str]:
-        alive = {True: "running", False: "not running", None: "perhaps running"}[self.running]
         owner = f"process {self.owner.get('pid')} on {self.owner.get('host')}"
         yield f"flow {self.flow!r}, {counted(self.workers, 'worker')}, {self.checkpoint}"
-        yield f"  {alive}; started {self.owner.get('started')} by {owner}"
+        yield f"  {self.alive}; started {self.owner.get('started')} by {owner}"
         yield (
             f"  after micro-batch {self.batch}, {counted(self.rounds, 'round')}"
             + ", complete" * self.complete
