@@ -231,7 +231,7 @@ CALLS = {
     "advance_to": of_input("advance_to", epoch=1),
 }
 #: arguments that stand for parts of the runtime, and what is only asked whether it is true
-NOT_CHECKED = {"budget", "blobs", "rounds_per_batch", "together"}
+NOT_CHECKED = {"budget", "blobs", "given_epochs", "rounds_per_batch", "together"}
 
 
 @pytest.mark.parametrize("called", CALLS)
