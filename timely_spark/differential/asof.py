@@ -104,7 +104,10 @@ def asof_join(
     if listed:
         key_columns("asof_join", ours.schema, listed)
     mine = [column for column in ours.schema.names if column not in listed]
-    both = _side(ours, [*listed, *mine], schema, 0).concat(_side(theirs, [*listed, on, *extra], schema, 1))
+    side = {c: c for c in (*listed, on, *extra)}
+    both = padded(ours, schema, **{_SIDE: pc.scalar(0)}).concat(
+        padded(theirs, schema, side, **{_SIDE: pc.scalar(1)})
+    )
     keys = listed
     if not listed:
         every = both.stream.schema.names
@@ -117,10 +120,3 @@ def asof_join(
     arguments = {"direction": direction, "tolerance": checked.nearest.tolerance, "how": how}
     result = reduced("asof_join", both, logic, fields, name=name, detail=f"{on}, {direction}", **arguments)
     return result if listed else result.select(*schema.names)
-
-
-def _side(collection: Collection, columns: Sequence[str], schema: pa.Schema, side: int) -> Collection:
-    marked = padded(collection, {column: column for column in columns}, schema)
-    return collection.like(
-        computed(marked.stream, *schema.names, {_SIDE: pc.scalar(side), DIFF: DIFF}, own=(_SIDE, DIFF))
-    )

@@ -14,6 +14,7 @@ from timely_spark.differential.skew import hot_keys
 from timely_spark.differential.trace import DIFF, SEQUENCE, check_since, consolidate, consolidation, products
 from timely_spark.errors import GraphError
 from timely_spark.graph import (
+    Expression,
     Partition,
     Partitioner,
     Skew,
@@ -195,19 +196,27 @@ def join(
     pairs, alone = _join("join", collection, other, keys, extra=extra, skew=skew, name=None), []
     if how in {"left", "outer"}:
         ours = _by_keys("join", collection, other, keys, "anti", skew=skew)
-        alone.append(padded(ours, {column: column for column in collection.schema.names}, pairs.schema))
+        alone.append(padded(ours, pairs.schema))
     if how in {"right", "outer"}:
         theirs = _by_keys("join", other, collection, keys[::-1], "anti")
         columns = {column: column for column in extra} | dict(zip(*keys, strict=True))
-        alone.append(padded(theirs, columns, pairs.schema))
+        alone.append(padded(theirs, pairs.schema, columns))
     return pairs.concat(*alone, name=name)
 
 
-def padded(collection: Collection, columns: Mapping[str, str], schema: pa.Schema) -> Collection:
-    """The records with the columns of `schema`; those that are not in `columns` (new: old) are null."""
-    null = {one.name: pc.scalar(pa.scalar(None, one.type)) for one in schema if one.name not in columns}
-    every = {column: null.get(column, columns.get(column)) for column in schema.names}
-    return collection.like(computed(collection.stream, {**every, DIFF: DIFF}, own=(DIFF,)))
+def padded(
+    collection: Collection, schema: pa.Schema, columns: Mapping[str, str] | None = None, **more: Expression
+) -> Collection:
+    """The records with the columns of `schema`, which are null where `columns` (new: old) has none.
+
+    Args:
+        columns: by default the collection's own.
+        more: further columns, which may have reserved names.
+    """
+    known = {column: column for column in collection.schema.names} if columns is None else columns
+    every = {one.name: known.get(one.name, pc.scalar(pa.scalar(None, one.type))) for one in schema}
+    own = {**more, DIFF: DIFF}
+    return collection.like(computed(collection.stream, every, own, own=own))
 
 
 @operator(Collection)

@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.differential import DIFF, Collection
+from timely_spark.differential import Collection
 from timely_spark.differential.collections import check_collection
+from timely_spark.differential.joins import padded
 from timely_spark.differential.reduce import Reduce
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Expression, Partition, caller, check_columns, columns_in, describe
 from timely_spark.libraries.superstep import HALTED, IS_MESSAGE, Program, Superstep, checked
-from timely_spark.operators.rows import computed
 
 Message = str | Expression | Mapping[str, str | Expression]
 """A message: an expression, or several by column."""
@@ -130,7 +130,8 @@ class Supersteps:
             self.halt,
         )
         full = pa.schema([*seen.schema, *received])
-        rows = _padded(seen, full, message=False).concat(_padded(messages, full, message=True))
+        parts = [padded(of, full, **{IS_MESSAGE: pc.scalar(of is messages)}) for of in (seen, messages)]
+        rows = parts[0].concat(parts[1])
         after = rows.stream.then(
             "superstep",
             [nodes.stream.schema],
@@ -139,18 +140,6 @@ class Supersteps:
             guarantees=logic.keys,
         )
         return nodes.like(after[0], once=True)
-
-
-def _padded(collection: Collection, full: pa.Schema, *, message: bool) -> Collection:
-    """The records with the columns of nodes and of messages, and which of these they are."""
-    columns = {
-        field.name: field.name
-        if field.name in collection.schema.names
-        else pc.scalar(pa.scalar(None, field.type))
-        for field in full
-    }
-    own = {IS_MESSAGE: pc.scalar(message), DIFF: DIFF}
-    return collection.like(computed(collection.stream, columns, own, own=own))
 
 
 def value_of(value: Any) -> Any:

@@ -61,12 +61,8 @@ class Combines(Protocol):
         """The summaries of a batch of records."""
         ...
 
-    def combine(self, table: pa.Table, groups: Groups) -> pa.Table:
-        """The summary of each group of summaries."""
-        ...
-
     def fold(self, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
-        """`combine` for compaction: keeps time columns, and gives a row number for each row (`Fold`)."""
+        """The summary of each group of summaries, with its time columns, as a `Fold`."""
         ...
 
 
@@ -95,14 +91,17 @@ class Aggregates:
             else:
                 partial[out] = values
         table = pa.table({key: batch.column(key) for key in self.keys} | partial)
-        return self.combine(table, group(table, self.keys))
+        return self.fold(table, group(table, self.keys))[1]
 
-    def combine(self, table: pa.Table, groups: Groups) -> pa.Table:
+    def fold(self, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
         """Combine partial aggregates: one row per group; where a sum is beyond 64 bits, its rows as they are.
 
         Other partial aggregates may bring such a sum back: only a result that is beyond 64 bits is an error.
         """
-        return self._combined(table, groups)[1]
+        groups, combined = self._combined(table, groups)
+        for column in time_columns(table):
+            combined = combined.append_column(column, table.column(column).take(pa.array(groups.firsts)))
+        return groups.firsts, combined
 
     def _combined(self, table: pa.Table, groups: Groups) -> tuple[Groups, pa.Table]:
         """The groups that were combined to one row each, and these rows."""
@@ -130,13 +129,6 @@ class Aggregates:
                     apart = np.flatnonzero(np.repeat(large, groups.sizes))
                     groups = Groups(groups.order, np.union1d(groups.starts, apart))
         return groups
-
-    def fold(self, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
-        """Combine partial aggregates whose times have become equal."""
-        groups, combined = self._combined(table, groups)
-        for column in time_columns(table):
-            combined = combined.append_column(column, table.column(column).take(pa.array(groups.firsts)))
-        return groups.firsts, combined
 
 
 def _fold(values: pa.ChunkedArray, groups: Groups, function: str) -> pa.Array:
@@ -213,7 +205,7 @@ class Aggregate(BufferingVertex):
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Combine partial aggregates before the exchange."""
-        return self.aggregates.combine(batch, group(batch, self.aggregates.keys))
+        return self.aggregates.fold(batch, group(batch, self.aggregates.keys))[1]
 
     def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
         """Send the values that changed at `time`."""
@@ -250,7 +242,7 @@ class Aggregate(BufferingVertex):
     def _combined(self, table: pa.Table) -> tuple[pa.Table, bool]:
         """The combined partial aggregates, and whether each key is there once."""
         groups = group(table, self.aggregates.keys)
-        combined = self.aggregates.combine(table, groups)
+        combined = self.aggregates.fold(table, groups)[1]
         return combined, self.aggregates.one_row and combined.num_rows == len(groups.starts)
 
     def _results(self, table: pa.Table) -> pa.Table:
@@ -279,7 +271,7 @@ class AggregateSessions(Sessions):
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Combine partial aggregates."""
-        return self.aggregates.combine(batch, group(batch, self.keys))
+        return self.aggregates.fold(batch, group(batch, self.keys))[1]
 
     def changes(self, total: pa.Table, batch: pa.Table, probe: Indices, stored: pa.Table) -> pa.Table:
         """The value of each key in the epoch."""

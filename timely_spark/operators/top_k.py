@@ -33,11 +33,7 @@ class First:
 
     def partial(self, batch: pa.Table) -> pa.Table:
         """The first records of a batch."""
-        return self.combine(batch, group(batch, self.keys))
-
-    def combine(self, table: pa.Table, groups: Groups) -> pa.Table:
-        """The first records of each group."""
-        return self.fold(table, groups)[1]
+        return self.fold(batch, group(batch, self.keys))[1]
 
     def fold(self, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
         """The first records of each group, and their row numbers."""
