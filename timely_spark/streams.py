@@ -14,6 +14,7 @@ from timely_spark.graph import (
     Expression,
     Kind,
     OnLimit,
+    Partition,
     SchemaLike,
     Stage,
     Suggests,
@@ -81,6 +82,7 @@ class Stream(StreamMethods):
         others: Sequence[Stream] = (),
         name: str | None = None,
         scope: GraphScope | None = None,
+        keyed: Sequence[str] | None = None,
         **parts: Any,
     ) -> tuple[Stream, ...]:
         """Add a stage that reads this stream and others: the primitive of all operators.
@@ -90,6 +92,7 @@ class Stream(StreamMethods):
             outputs: the schema of each output.
             others: further inputs.
             scope: the scope of the outputs, if not that of the inputs.
+            keyed: columns by which all inputs must be partitioned, and then the output is.
             parts: `kind` (by default a vertex), `vertex`, `requires`, `guarantees`, `keeps`, `summary`,
                 `detail`, `parameters` of the stage; `called`: the text from which a name is derived, by
                 default `operator`; `own`: reserved column names that the stage adds.
@@ -98,6 +101,9 @@ class Stream(StreamMethods):
             GraphError: the inputs are of different flows or scopes.
         """
         self.check_others(operator, others)
+        if keyed is not None:
+            by = tuple(keyed)
+            parts |= {"requires": [Partition(by)] * (1 + len(others)), "guarantees": by}
         stage = self.flow.graph.stage(
             operator,
             scope or self.stage.scope,

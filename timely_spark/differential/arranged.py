@@ -12,14 +12,7 @@ from timely_spark.differential.collections import Collection
 from timely_spark.differential.skew import hot_keys
 from timely_spark.differential.trace import SEQUENCE, insert
 from timely_spark.errors import StateError
-from timely_spark.graph import (
-    Context,
-    Partition,
-    Partitioner,
-    States,
-    Vertex,
-    operator,
-)
+from timely_spark.graph import Context, Partition, Partitioner, States, Vertex, operator
 from timely_spark.operators.rows import key_columns
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.partitioning import repartition as repartitioned

@@ -50,12 +50,7 @@ class JoinChanges(Join):
     takes_skew = True
 
     def __init__(
-        self,
-        on: Keys,
-        columns: Sequence[str],
-        shared: int | None,
-        *,
-        copies: tuple[int, ...] = (),
+        self, on: Keys, columns: Sequence[str], shared: int | None, *, copies: tuple[int, ...] = ()
     ) -> None:
         super().__init__(on, columns)
         #: of hot keys: the side with copies on all workers, and H of each key

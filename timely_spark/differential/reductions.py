@@ -28,7 +28,6 @@ from timely_spark.differential.skew import SALT, Salt, hot_keys
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import SchemaError
 from timely_spark.graph import (
-    Partition,
     SchemaLike,
     as_schema,
     caller,
@@ -66,8 +65,7 @@ def reduced(
             [pa.schema([*keys, *fields, pa.field(DIFF, pa.int64())])],
             name=name,
             vertex=Reduce(logic, shared=shared),
-            requires=[Partition(logic.keys)],
-            guarantees=logic.keys,
+            keyed=logic.keys,
             detail=detail,
             parameters={"keys": list(logic.keys), **parameters},
         )[0],

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Expression, Partition, caller, check_columns, composed, names, operator
+from timely_spark.graph import Expression, caller, check_columns, composed, names, operator
 from timely_spark.operators.group_map import StatefulMap
 from timely_spark.operators.rows import computed, key_columns
 from timely_spark.operators.top_k import First
@@ -118,8 +118,7 @@ def upserts(
         name=name,
         own=(DIFF,),
         vertex=StatefulMap(latest, keys, flagged.schema.names, schema, rows=flagged.schema, expire=None),
-        requires=[Partition(keys)],
-        guarantees=keys,
+        keyed=keys,
         detail=f"{', '.join(keys)} by {', '.join(order)}",
         parameters={"sequence_by": list(order)},
     )[0]

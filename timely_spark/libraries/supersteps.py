@@ -16,7 +16,7 @@ from timely_spark.differential.collections import check_collection
 from timely_spark.differential.joins import padded
 from timely_spark.differential.reduce import Reduce
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Expression, Partition, caller, check_columns, columns_in, describe
+from timely_spark.graph import Expression, caller, check_columns, columns_in, describe
 from timely_spark.libraries.superstep import HALTED, IS_MESSAGE, Program, Superstep, checked
 
 Message = str | Expression | Mapping[str, str | Expression]
@@ -133,11 +133,7 @@ class Supersteps:
         parts = [padded(of, full, **{IS_MESSAGE: pc.scalar(of is messages)}) for of in (seen, messages)]
         rows = parts[0].concat(parts[1])
         after = rows.stream.then(
-            "superstep",
-            [nodes.stream.schema],
-            vertex=Reduce(logic, shared=False),
-            requires=[Partition(logic.keys)],
-            guarantees=logic.keys,
+            "superstep", [nodes.stream.schema], vertex=Reduce(logic, shared=False), keyed=logic.keys
         )
         return nodes.like(after[0], once=True)
 

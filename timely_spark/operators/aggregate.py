@@ -12,16 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import (
-    Partition,
-    SchemaLike,
-    Suggests,
-    caller,
-    check_columns,
-    check_given,
-    composed,
-    operator,
-)
+from timely_spark.graph import SchemaLike, Suggests, caller, check_columns, check_given, composed, operator
 from timely_spark.operators.expire import Sessions, check_expire, check_per, options_text
 from timely_spark.operators.group_map import group_mapped
 from timely_spark.operators.rows import check_name, computed
@@ -531,8 +522,7 @@ def _aggregate(
         vertex=Aggregate(aggregates, accumulate=per == "accumulated")
         if expire is None
         else AggregateSessions(aggregates, expire),
-        requires=[Partition(keys)],
-        guarantees=keys,
+        keyed=keys,
         detail=", ".join(f"{out}={kind}({column or ''})" for out, kind, column in listed)
         + options_text(per=per, expire=expire),
         parameters={

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Partition, caller, check_columns, composed, names, operator
+from timely_spark.graph import caller, check_columns, composed, names, operator
 from timely_spark.operators.aggregate import ALL, one_group
 from timely_spark.operators.event_time import Duration, length, time_type
 from timely_spark.operators.expire import check_expire, check_per, options_text
@@ -121,15 +121,7 @@ class Checked:
 
     @classmethod
     def of(
-        cls,
-        ours: pa.Schema,
-        theirs: pa.Schema,
-        on: Any,
-        *,
-        by: Any,
-        direction: Any,
-        tolerance: Any,
-        how: Any,
+        cls, ours: pa.Schema, theirs: pa.Schema, on: Any, *, by: Any, direction: Any, tolerance: Any, how: Any
     ) -> Checked:
         """Check the arguments."""
         listed = names("asof_join", by)
@@ -322,8 +314,7 @@ def asof_join(
         others=[sides[1]],
         name=name,
         vertex=vertex,
-        requires=[Partition(keys), Partition(keys)],
-        guarantees=keys,
+        keyed=keys,
         detail=f"{on}, {direction}" + options_text(per=per, expire=expire),
         parameters={
             "on": on,

@@ -346,13 +346,6 @@ def add_vertex(
         msg = f"{operator} got {list(streams)!r}, no streams"
         raise GraphError(msg, where=caller(), hint="give a stream, or a list of streams.")
     made = _custom(
-        streams,
-        vertex,
-        schemas,
-        by,
-        operator=operator,
-        name=name,
-        guarantees=guarantees,
-        summaries=summaries,
+        streams, vertex, schemas, by, operator=operator, name=name, guarantees=guarantees, summaries=summaries
     )
     return made if several else made[0]

@@ -13,13 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import (
-    Stateless,
-    caller,
-    check_columns,
-    names,
-    nanoseconds,
-)
+from timely_spark.graph import Stateless, caller, check_columns, names, nanoseconds
 from timely_spark.state.keys import flat
 
 Duration: TypeAlias = str | timedelta | int

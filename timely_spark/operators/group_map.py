@@ -409,8 +409,7 @@ def _stateful(
         [results],
         name=name,
         vertex=StatefulMap(function, keys, stream.schema.names, results, rows=rows, expire=expire),
-        requires=[Partition(keys)],
-        guarantees=keys,
+        keyed=keys,
         detail=", ".join(keys) + (f", expire {expire}" if expire is not None else ""),
         parameters={"state": describe(rows), "expire": expire and int(expire)},
     )[0]

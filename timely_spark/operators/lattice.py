@@ -16,7 +16,6 @@ from timely_spark.errors import SchemaError
 from timely_spark.graph import (
     Expression,
     Monotone,
-    Partition,
     Stateless,
     Vertex,
     caller,
@@ -254,8 +253,7 @@ def merge(
         name=name,
         vertex=(MergedPerTime if outside else Merged)(keys, value, merge),
         monotone=None if outside else Monotone(keys, value, merge=merge),
-        requires=[Partition(keys)],
-        guarantees=keys,
+        keyed=keys,
         detail=value,
         parameters={"value": value},
     )[0]
@@ -355,8 +353,7 @@ def count_distinct(
         [schema],
         name=name,
         vertex=Counted(keys, column, up_to),
-        requires=[Partition(keys)],
-        guarantees=keys,
+        keyed=keys,
         monotone=monotone,
         detail=column,
         parameters={"column": column, "up_to": up_to},

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import GraphError
-from timely_spark.graph import Monotone, Partition, Vertex, caller, composed, operator
+from timely_spark.graph import Monotone, Vertex, caller, composed, operator
 from timely_spark.operators.expire import Sessions, check_expire, options_text
 from timely_spark.operators.rows import keys_and_value
 from timely_spark.state.arrangement import Arrangement
@@ -248,8 +248,7 @@ def _monotone(
         [schema],
         name=name,
         vertex=Improvements(monotone) if expire is None else ImprovementSessions(monotone, expire),
-        requires=[Partition(monotone.keys)],
-        guarantees=monotone.keys,
+        keyed=monotone.keys,
         monotone=monotone if expire is None else None,
         detail=(monotone.value or "") + options_text(expire=expire),
         parameters={"value": monotone.value, "expire": expire and int(expire)},
@@ -279,11 +278,6 @@ def settle(stream: Stream, *, name: str | None = None) -> Stream:
     if monotone is None:
         msg = f"settle: step {stream.stage.name!r} ({stream.stage.where}) has final records already"
         raise GraphError(msg, where=caller(), hint="call it right after distinct, min or max.")
-    return stream.then(
-        "settle",
-        [stream.schema],
-        name=name,
-        vertex=Finalise(monotone),
-        requires=[Partition(monotone.keys)],
-        guarantees=monotone.keys,
-    )[0]
+    return stream.then("settle", [stream.schema], name=name, vertex=Finalise(monotone), keyed=monotone.keys)[
+        0
+    ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from timely_spark.graph import Monotone, Partition, check_columns, operator
+from timely_spark.graph import Monotone, check_columns, operator
 from timely_spark.operators.monotone import ImprovementsPerTime, best_per_key
 from timely_spark.operators.rows import keys_and_value
 from timely_spark.streams import Stream
@@ -67,8 +67,7 @@ def running_max_by(
         [stream.schema],
         name=name,
         vertex=RunningMaxBy(Monotone(keys, value, greatest=True), ties),
-        requires=[Partition(keys)],
-        guarantees=keys,
+        keyed=keys,
         detail=value,
         parameters={"value": value},
     )[0]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Partition, caller, check_columns, describe, operator
+from timely_spark.graph import caller, check_columns, describe, operator
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.keys import group
 from timely_spark.streams import Stream
@@ -139,8 +139,7 @@ def _compared(operation: str, stream: Stream, other: Stream, *, multiset: bool, 
         others=[other],
         name=name,
         vertex=SetOperation(operation, multiset=bool(multiset)),
-        requires=[Partition(columns), Partition(columns)],
-        guarantees=columns,
+        keyed=columns,
         detail="all" if multiset else "",
         parameters={"all": bool(multiset)},
     )[0]

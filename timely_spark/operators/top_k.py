@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Partition, check_columns, composed, operator, positive
+from timely_spark.graph import check_columns, composed, operator, positive
 from timely_spark.operators.aggregate import ALL, Aggregate, one_group
 from timely_spark.operators.expire import check_per, options_text
 from timely_spark.operators.rows import keys_and_value
@@ -99,8 +99,7 @@ def top_k(
         [stream.schema],
         name=name,
         vertex=Aggregate(First(listed, k, order), accumulate=per == "accumulated"),
-        requires=[Partition(listed)],
-        guarantees=listed,
+        keyed=listed,
         detail=f"{k} by {value}" + options_text(per=per),
         parameters={"k": k, "value": value, "descending": bool(descending), "per": per},
     )[0]

@@ -261,10 +261,6 @@ def window(
         vertex=vertex,
         requires=[Partition(listed or (on,)), None],
         detail=on,
-        parameters={
-            "by": lengths.described(),
-            "lateness": late,
-            "keys": list(listed),
-        },
+        parameters={"by": lengths.described(), "lateness": late, "keys": list(listed)},
     )
     return Windows(closed, too_late)

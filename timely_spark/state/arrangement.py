@@ -154,12 +154,7 @@ class Arrangement:
         h, within = hashes(table, on[: len(self.keys)]), on[len(self.keys) :]
         return paired(h, hashes(table, within)) if within else h
 
-    def insert(
-        self,
-        table: pa.Table,
-        hashed: Hashes | None = None,
-        compact: Compact | None = None,
-    ) -> None:
+    def insert(self, table: pa.Table, hashed: Hashes | None = None, compact: Compact | None = None) -> None:
         """Add rows.
 
         Args:
@@ -338,13 +333,7 @@ def _chosen(table: pa.Table, columns: Sequence[str] | None) -> pa.Table:
 
 
 def _runs(
-    part: Batch,
-    asked: Hashes,
-    by_hash: Indices | None,
-    rest: np.uint64,
-    *,
-    among: bool,
-    most: int | None,
+    part: Batch, asked: Hashes, by_hash: Indices | None, rest: np.uint64, *, among: bool, most: int | None
 ) -> tuple[Indices, Indices]:
     """The rows of a batch that have one of the hashes, each with its probe row.
 
