@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from timely_spark.graph import Edge, Partition, Stage
+from timely_spark.graph.stage import edges_into
 
 ANYWHERE = Partition(())
 """Records stay with the worker whose task read them, which may be any."""
@@ -22,9 +22,7 @@ def output_partitioning(
     their region; in blocks, on one that follows from the H of both columns. A partitioning begins at an
     exchange, and ends at a stage that changes its columns.
     """
-    into: dict[Stage, list[Edge]] = defaultdict(list)
-    for edge in edges:
-        into[edge.target].append(edge)
+    into = edges_into(edges)
     # Assume that edges without a partitioning yet agree with the others. So the edges of a loop have the
     # partitioning of its ingress if its body preserves the columns.
     partitioning: dict[int, Partition | None] = {}

@@ -15,10 +15,10 @@ from timely_spark.differential.reducers import GROUP, Logic
 from timely_spark.differential.reductions import reduced
 from timely_spark.differential.trace import DIFF
 from timely_spark.graph import composed, operator
-from timely_spark.operators.aggregate import ALL
+from timely_spark.operators.aggregate import ALL, one_group
 from timely_spark.operators.asof import Checked, Direction, Nearest
 from timely_spark.operators.event_time import Duration
-from timely_spark.operators.rows import computed, key_columns
+from timely_spark.operators.rows import key_columns
 from timely_spark.state.keys import numbers
 
 _SIDE = "__timely_side"
@@ -110,11 +110,7 @@ def asof_join(
     )
     keys = listed
     if not listed:
-        every = both.stream.schema.names
-        both, keys = (
-            both.like(computed(both.stream, *every, {ALL: pc.scalar(0)}, own=(ALL, _SIDE, DIFF))),
-            (ALL,),
-        )
+        both, keys = both.like(one_group(both.stream)), (ALL,)
     logic = AsOf(keys, checked.nearest, tuple(mine), how == "left")
     fields = [field for field in schema if field.name not in listed]
     arguments = {"direction": direction, "tolerance": checked.nearest.tolerance, "how": how}

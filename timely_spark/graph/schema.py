@@ -38,7 +38,7 @@ _TEXTS = frozenset({"varchar", "char", "character"})
 _TOKEN = re.compile(r"""\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\w+|[<>(),:])""")
 
 #: nanoseconds in Arrow's units of time
-_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 #: The prefix of reserved column names.
 RESERVED = "__timely_"
@@ -439,7 +439,7 @@ def _check_instant(value: Any, kind: pa.DataType) -> None:
     if pa.types.is_date(kind) and isinstance(value, datetime) and value.time() != time.min:
         msg = f"{value} has a time of day, which a date has not"
         raise ValueError(msg)
-    if (unit := getattr(kind, "unit", None)) and _subsecond(value) % _UNITS[unit]:
+    if (unit := getattr(kind, "unit", None)) and _subsecond(value) % UNITS[unit]:
         msg = f"{value!r} has a part smaller than a unit of {kind}"
         raise ValueError(msg)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -237,3 +238,11 @@ class Edge:
     def schema(self) -> pa.Schema:
         """The schema of the records on the edge."""
         return self.source.outputs[self.port]
+
+
+def edges_into(edges: Iterable[Edge]) -> Mapping[Stage, list[Edge]]:
+    """By stage its input edges; of a stage without inputs there are none."""
+    into: dict[Stage, list[Edge]] = defaultdict(list)
+    for edge in edges:
+        into[edge.target].append(edge)
+    return into

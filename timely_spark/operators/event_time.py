@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Stateless, caller, check_columns, names, nanoseconds
+from timely_spark.graph.schema import UNITS
 from timely_spark.state.keys import flat
 
 Duration: TypeAlias = str | timedelta | int
@@ -24,8 +25,6 @@ Instants: TypeAlias = npt.NDArray[np.int64]
 START, END = "window_start", "window_end"
 FAR = 1 << 62
 """Event times from here on have no window: its end might not be a 64-bit number."""
-
-_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ def length(operator: str, what: str, value: Any, kind: pa.DataType, *, least: in
             raise SchemaError(msg, where=caller(), hint="give a whole number: the column's unit is yours.")
         found = int(value)
     else:
-        unit = 86_400 * 10**9 if pa.types.is_date(kind) else _UNITS[kind.unit]
+        unit = 86_400 * 10**9 if pa.types.is_date(kind) else UNITS[kind.unit]
         total = 0 if type(value) is int and value == 0 else nanoseconds(value)
         if total is None:
             hint = "'1 hour', '90 seconds', '2 days', or a timedelta; months and years differ in length."

@@ -8,12 +8,13 @@ Outputs pick the final records themselves and need no further round.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from timely_spark.errors import GraphError
 from timely_spark.graph import Edge, Graph, Kind, Monotone, Partition, Stage, Vertex
+from timely_spark.graph.stage import edges_into
 from timely_spark.operators.aggregate import Aggregate
 from timely_spark.operators.expire import Expire, Sessions
 from timely_spark.operators.lattice import MergedPerTime
@@ -170,9 +171,7 @@ def _not_final(graph: Graph, *, across_epochs: bool = False) -> dict[tuple[Stage
 
     By default within their epoch; with `across_epochs` also in later epochs.
     """
-    into: dict[Stage, list[Edge]] = defaultdict(list)
-    for edge in graph.edges:
-        into[edge.target].append(edge)
+    into = edges_into(graph.edges)
     final = set() if across_epochs else _final_per_epoch(graph, into)
     kinds: dict[tuple[Stage, int], NotFinal] = {
         (s, port): None for s in graph.stages for port in range(max(1, len(s.outputs)))
@@ -260,7 +259,7 @@ def _carried(stage: Stage, kind: Monotone) -> Monotone | None:
     return None
 
 
-def _final_per_epoch(graph: Graph, into: dict[Stage, list[Edge]]) -> set[Stage]:
+def _final_per_epoch(graph: Graph, into: Mapping[Stage, list[Edge]]) -> set[Stage]:
     """Stages outside loops that get each epoch's records in one batch and in order: their output is final.
 
     Only with epochs by the clock: a manual epoch, or one of a column, may come in several batches. Not behind

@@ -323,10 +323,7 @@ def map(
         {0: [(12,), (14,), (16,)]}
     """
     check_function("map", function, "row")
-    result = as_schema(schema)
-    return stream.then(
-        "map", [result], name=name, vertex=_Records(function, result, many=False), detail=_text(function)
-    )[0]
+    return _mapped("map", stream, function, _Records(function, as_schema(schema), many=False), name)
 
 
 @operator(Stream, also="select_many")
@@ -351,10 +348,7 @@ def flat_map(
         {0: [('be',), ('or',), ('to',)]}
     """
     check_function("flat_map", function, "row")
-    result = as_schema(schema)
-    return stream.then(
-        "flat_map", [result], name=name, vertex=_Records(function, result, many=True), detail=_text(function)
-    )[0]
+    return _mapped("flat_map", stream, function, _Records(function, as_schema(schema), many=True), name)
 
 
 @operator(Stream)
@@ -378,10 +372,13 @@ def map_batches(
         {0: [('A',)]}
     """
     check_function("map_batches", function, "table")
-    result = as_schema(schema)
-    return stream.then(
-        "map_batches", [result], name=name, vertex=_Batches(function, result), detail=_text(function)
-    )[0]
+    return _mapped("map_batches", stream, function, _Batches(function, as_schema(schema)), name)
+
+
+def _mapped(
+    operator: str, stream: Stream, function: Any, vertex: _Records | _Batches, name: str | None
+) -> Stream:
+    return stream.then(operator, [vertex.schema], name=name, vertex=vertex, detail=_text(function))[0]
 
 
 def _filtered(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from timely_spark.compiler import Plan
 from timely_spark.compiler.plan import Channel, Node, Source
 from timely_spark.graph import Edge, Partition, Scope, Stage
+from timely_spark.graph.stage import edges_into
 from timely_spark.show.layout import columns_of, label_of, way_of
 from timely_spark.times.refined import time_text
 
@@ -65,9 +66,7 @@ def explain(flow: Dataflow, workers: int = 2) -> str:
 
 def _steps(plan: Plan, given: int) -> Iterator[str]:
     """`given`: the number of the program's own steps; later ones are inserted by the library."""
-    into: dict[Stage, list[Edge]] = defaultdict(list)
-    for edge in plan.edges:
-        into[edge.target].append(edge)
+    into = edges_into(plan.edges)
     rows: list[tuple[str, ...]] = []
     entered: set[Scope] = set()
     for stage in plan.stages:

@@ -125,6 +125,8 @@ class Codec:
         #: the reason to pickle, and the class of the vertex, of the value that is being written or read
         self._pickles = ""
         self._vertex: type = object
+        #: the binary parts of that value
+        self._parts: list[Any] = []
 
     def name_blobs(self, prefix: str) -> None:
         """Name new blobs `prefix` and a number from now on."""
@@ -138,16 +140,17 @@ class Codec:
             vertex: the class of the vertex that has the value in its state.
         """
         self._pickles, self._vertex = pickles, vertex
-        blobs: list[bytes] = []
-        self.kept = {}
-        head = json.dumps(self._encode(value, blobs), separators=(",", ":"))
-        return pack_parts([head.encode(), *blobs])
+        self.kept, self._parts = {}, []
+        head = json.dumps(self._encode(value), separators=(",", ":"))
+        parts, self._parts = self._parts, []
+        return pack_parts([head.encode(), *parts])
 
     def read(self, data: Any, *, pickles: str = "", vertex: type = object) -> Any:
         """Decode bytes that `write` gave."""
         self._pickles, self._vertex = pickles, vertex
-        head, *blobs = unpack_parts(data)
-        return self._decode(json.loads(bytes(head)), blobs)
+        head, *self._parts = unpack_parts(data)
+        value, self._parts = self._decode(json.loads(bytes(head))), []
+        return value
 
     def put(self, chunk: Chunk) -> Chunk:
         """Write a large chunk to a blob, if blobs are allowed."""
@@ -168,56 +171,46 @@ class Codec:
         self._number += 1
         return BlobRef(blobs.put(f"{self._prefix}-{self._number}", data), len(data))
 
-    def _encode(self, value: Any, blobs: list[bytes]) -> Any:  # noqa: C901, PLR0911, PLR0912 - a case per type
+    def _encode(self, value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912 - a case per type
         if isinstance(value, self.time_type):
             return {"time": value.encode()}
         if isinstance(value, _PLAIN) and not isinstance(value, tuple):
             return value
         if isinstance(value, list):
-            return [self._encode(item, blobs) for item in value]
+            return [self._encode(item) for item in value]
         if isinstance(value, pa.Table | pa.RecordBatch):
             table = pa.Table.from_batches([value]) if isinstance(value, pa.RecordBatch) else value
-            return {"table": self._blob(to_bytes(table), blobs)}
+            return {"table": self._blob(to_bytes(table))}
         if isinstance(value, Arrangement):
-            rows = [[self._part(part, blobs) for part in row] for row in (value.recent, *value.lanes)]
+            rows = [[self._part(part) for part in row] for row in (value.recent, *value.lanes)]
             return {"arrangement": [list(value.keys), list(value.within), value.cuts, rows]}
         if type(value) in (np.ndarray, np.memmap) and value.dtype.kind != "V":
             if value.dtype.hasobject:
-                return {
-                    "array": [
-                        list(value.shape),
-                        "O",
-                        [self._encode(item, blobs) for item in value.ravel().tolist()],
-                    ]
-                }
-            return {
-                "array": [
-                    list(value.shape),
-                    value.dtype.str,
-                    self._blob(np.ascontiguousarray(value).tobytes(), blobs),
-                ]
-            }
+                kind, data = "O", self._encode(value.ravel().tolist())
+            else:
+                kind, data = value.dtype.str, self._blob(np.ascontiguousarray(value).tobytes())
+            return {"array": [list(value.shape), kind, data]}
         if isinstance(value, np.datetime64 | np.timedelta64):
             return {"moment": [value.dtype.str, int(value.astype(np.int64))]}
         if isinstance(value, np.generic) and type(value.item()) in (*_PLAIN, bytes):
-            return self._encode(value.item(), blobs)
+            return self._encode(value.item())
         if isinstance(value, bytes):
             return {"bytes": base64.b64encode(value).decode()}
         if type(value) is tuple:
-            return {"tuple": [self._encode(item, blobs) for item in value]}
+            return {"tuple": [self._encode(item) for item in value]}
         if is_frozen(type(value)) and reachable(self._vertex).get(qualified(type(value))) is type(value):
-            fields = {name: self._encode(part, blobs) for name, part in fields_of(value).items()}
+            fields = {name: self._encode(part) for name, part in fields_of(value).items()}
             return {"dataclass": [qualified(type(value)), fields]}
         if isinstance(value, deque):
-            return {"deque": [value.maxlen, [self._encode(item, blobs) for item in value]]}
+            return {"deque": [value.maxlen, [self._encode(item) for item in value]]}
         if (encoded := _encode_moment(value)) is not None:
             return encoded
         if isinstance(value, set | frozenset):
             # sorted by text, so that equal sets have equal bytes
-            items = sorted((self._encode(item, blobs) for item in value), key=json.dumps)
+            items = sorted((self._encode(item) for item in value), key=json.dumps)
             return {type(value).__name__: items}
         if isinstance(value, Mapping):
-            items = [[self._encode(key, blobs), self._encode(item, blobs)] for key, item in value.items()]
+            items = [[self._encode(key), self._encode(item)] for key, item in value.items()]
             if isinstance(value, Counter):
                 return {"counter": items}
             factory: Any = value.default_factory if isinstance(value, defaultdict) else None
@@ -230,10 +223,10 @@ class Codec:
             and hasattr(value, "iloc")
         ):
             if hasattr(value, "columns"):
-                return {"frame": self._blob(to_bytes(pa.Table.from_pandas(value)), blobs)}
+                return {"frame": self._blob(to_bytes(pa.Table.from_pandas(value)))}
             table = pa.Table.from_pandas(value.to_frame(name="value"))
-            return {"series": [self._encode(value.name, blobs), self._blob(to_bytes(table), blobs)]}
-        return {"pickle": self._blob(self._pickled(value), blobs)}
+            return {"series": [self._encode(value.name), self._blob(to_bytes(table))]}
+        return {"pickle": self._blob(self._pickled(value))}
 
     def _pickled(self, value: Any) -> bytes:
         kind = type(value).__name__
@@ -268,22 +261,22 @@ class Codec:
             raise StateError(msg, hint=hint)
         return pickle.loads(data)
 
-    def _part(self, part: Batch, blobs: list[bytes]) -> Any:
+    def _part(self, part: Batch) -> Any:
         if self.blobs is None or self.whole or part.nbytes < BLOB_BYTES:
             if not part.packed:  # its hashes take longer to write than to compute
-                return {"table": self._blob(to_bytes(part.table), blobs)}
-            return {"packed": self._blob(to_bytes(part.stored()), blobs), "distinct": part.distinct}
+                return {"table": self._blob(to_bytes(part.table))}
+            return {"packed": self._blob(to_bytes(part.stored())), "distinct": part.distinct}
         if (blob := self._references.get(part)) is None:
             blob = self._references[part] = self._put(self.blobs, to_bytes(part.stored()))
         self.kept[blob.reference] = blob.size
         return {"kept": blob.encode(), "distinct": part.distinct}
 
-    def _read_part(self, of: Arrangement, value: Any, blobs: list[memoryview]) -> Batch:
+    def _read_part(self, of: Arrangement, value: Any) -> Batch:
         if "table" in value:
-            table = self._decode(value, blobs)
+            table = self._decode(value)
             return Batch.of(of.hashes(table), table)
         if "packed" in value:
-            return Batch.restored(from_bytes(blobs[value["packed"]]), distinct=value["distinct"])
+            return Batch.restored(from_bytes(self._parts[value["packed"]]), distinct=value["distinct"])
         blob = BlobRef.decode(value["kept"])
         try:
             table = from_bytes(self.get(blob), validate=blob.reference not in _validated)
@@ -297,17 +290,16 @@ class Codec:
         self._references[part] = blob
         return part
 
-    def _items(self, pairs: Any, blobs: list[memoryview]) -> dict[Any, Any]:
-        return {self._decode(key, blobs): self._decode(item, blobs) for key, item in pairs}
+    def _items(self, pairs: Any) -> dict[Any, Any]:
+        return {self._decode(key): self._decode(item) for key, item in pairs}
 
-    @staticmethod
-    def _blob(data: bytes, blobs: list[bytes]) -> int:
-        blobs.append(data)
-        return len(blobs) - 1
+    def _blob(self, data: bytes) -> int:
+        self._parts.append(data)
+        return len(self._parts) - 1
 
-    def _decode(self, value: Any, blobs: list[memoryview]) -> Any:  # noqa: C901, PLR0911, PLR0912
+    def _decode(self, value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912
         if isinstance(value, list):
-            return [self._decode(item, blobs) for item in value]
+            return [self._decode(item) for item in value]
         if not isinstance(value, dict):
             return value
         ((tag, content),) = value.items()
@@ -317,7 +309,7 @@ class Codec:
             case "moment":
                 return np.array(content[1], np.int64).view(content[0])[()]
             case "deque":
-                return deque((self._decode(item, blobs) for item in content[1]), content[0])
+                return deque((self._decode(item) for item in content[1]), content[0])
             case "datetime" | "timeofday":
                 kind = datetime if tag == "datetime" else time
                 moment = kind.fromisoformat(content[0]).replace(fold=content[2])
@@ -329,46 +321,46 @@ class Codec:
             case "decimal":
                 return Decimal(content)
             case "table":
-                return from_bytes(blobs[content])
+                return from_bytes(self._parts[content])
             case "arrangement":
                 keys, within, cuts, rows = content
                 arrangement = Arrangement(keys, within=within)
                 arrangement.cuts = cuts
                 arrangement.recent, *arrangement.lanes = (
-                    [self._read_part(arrangement, part, blobs) for part in row] for row in rows
+                    [self._read_part(arrangement, part) for part in row] for row in rows
                 )
                 return arrangement
             case "array":
                 shape, kind, data = content
                 if kind == "O":
                     array = np.empty(len(data), object)
-                    array[:] = [self._decode(item, blobs) for item in data]
+                    array[:] = self._decode(data)
                     return array.reshape(shape)
-                return np.frombuffer(blobs[data], np.dtype(kind)).reshape(shape).copy()
+                return np.frombuffer(self._parts[data], np.dtype(kind)).reshape(shape).copy()
             case "bytes":
                 return base64.b64decode(content)
             case "tuple":
-                return tuple(self._decode(item, blobs) for item in content)
+                return tuple(self._decode(item) for item in content)
             case "set":
-                return {self._decode(item, blobs) for item in content}
+                return {self._decode(item) for item in content}
             case "frozenset":
-                return frozenset(self._decode(item, blobs) for item in content)
+                return frozenset(self._decode(item) for item in content)
             case "dict":
-                return self._items(content, blobs)
+                return self._items(content)
             case "counter":
-                return Counter(self._items(content, blobs))
+                return Counter(self._items(content))
             case "defaultdict":
-                return defaultdict(_FACTORIES[content[0]], self._items(content[1], blobs))
+                return defaultdict(_FACTORIES[content[0]], self._items(content[1]))
             case "dataclass":
-                fields = {name: self._decode(part, blobs) for name, part in content[1].items()}
+                fields = {name: self._decode(part) for name, part in content[1].items()}
                 return restored(self._vertex, content[0], fields)
             case "frame":
-                return from_bytes(blobs[content]).to_pandas()
+                return from_bytes(self._parts[content]).to_pandas()
             case "series":
-                series = from_bytes(blobs[content[1]]).to_pandas()["value"]
-                return series.rename(self._decode(content[0], blobs))
+                series = from_bytes(self._parts[content[1]]).to_pandas()["value"]
+                return series.rename(self._decode(content[0]))
             case "pickle":
-                return self._unpickled(blobs[content])
+                return self._unpickled(self._parts[content])
         msg = f"state holds an unknown form {tag!r}"
         raise StateError(msg, hint="the checkpoint was written by a newer version.")
 

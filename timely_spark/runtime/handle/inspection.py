@@ -325,11 +325,11 @@ class _AnyTimes:
 class _Reader(Codec):
     """Reads states without the classes of the flow: dataclasses as mappings, pickled values not at all."""
 
-    def _decode(self, value: Any, blobs: list[memoryview]) -> Any:
+    def _decode(self, value: Any) -> Any:
         if isinstance(value, dict) and "dataclass" in value:
             name, fields = value["dataclass"]
-            return {"class": name} | {key: self._decode(part, blobs) for key, part in fields.items()}
-        return super()._decode(value, blobs)
+            return {"class": name} | {key: self._decode(part) for key, part in fields.items()}
+        return super()._decode(value)
 
     def _unpickled(self, data: Any) -> Any:
         return f"pickled, {len(data)} bytes"
