@@ -1,4 +1,4 @@
-"""Tables of README and docs/alternatives.md, made of the committed results: `python -m benchmarks.figures`.
+"""Tables of README and of pages in docs, made of the committed results: `python -m benchmarks.figures`.
 
 Each line names a case of a benchmark and its baselines in the same run; the table has nothing else in it, so
 it says what the results say (`tests/docs/test_figures.py`), and when that was measured.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from functools import cache
 from typing import Any
 
 from benchmarks.harness import RESULTS, ROOT, markdown_table
 
-README, ALTERNATIVES = ROOT / "README.md", ROOT / "docs" / "alternatives.md"
+README, DOCS = ROOT / "README.md", ROOT / "docs"
+ALTERNATIVES, SIZING = DOCS / "alternatives.md", DOCS / "sizing.md"
 BEGIN, END = "<!-- measured -->\n", "<!-- /measured -->\n"
 
 _MILLION = "uniform 1,000,000 / 5,000,000"
@@ -194,9 +196,93 @@ def _alternatives() -> list[dict[str, Any]]:
     return _results("alternatives")["rows"] if (RESULTS / "alternatives.json").exists() else found
 
 
+# -- scaling -------------------------------------------------------------------------------------------------
+
+#: The flows of the benchmark, as people call them.
+_SCALED = {
+    "words": "word count",
+    "pagerank": "PageRank, 5 iterations",
+    "forests": "components, `graphs.connected_components`",
+    "components": "components, by a loop of labels",
+}
+_PREDICTED = re.compile(r"(\w+), ([\d,]+) records (in all|for each), (\d+) workers, predicted")
+#: The parts of a predicted epoch, in words.
+_LIMITS = {
+    "work": "more work",
+    "imbalance": "the fullest worker",
+    "micro-batch": "the micro-batch",
+    "tasks": "starting parallel tasks",
+    "coordinator": "coordinators",
+    "exchanges": "exchanges",
+}
+
+
+def _scaled() -> dict[tuple[str, int], dict[str, dict[int, dict[str, Any]]]]:
+    """By flow and records in all: the predictions, strong ("in all") and weak ("for each"), by workers.
+
+    A weak line belongs where its largest number of workers has as many records.
+    """
+    lines: dict[tuple[str, int, str], dict[int, dict[str, Any]]] = {}
+    for row in _results("scaling")["rows"]:
+        if (found := _PREDICTED.fullmatch(row["case"])) and "limit" in row["details"]:
+            key = found[1], int(found[2].replace(",", "")), found[3]
+            lines.setdefault(key, {})[int(found[4])] = row
+    by: dict[tuple[str, int], dict[str, dict[int, dict[str, Any]]]] = {}
+    for (flow, records, kind), rows in lines.items():
+        many = records * max(rows) if kind == "for each" else records
+        by.setdefault((flow, many), {})[kind] = rows
+    return by
+
+
+def scaling() -> str:
+    """What 64 workers are predicted to do, as Markdown."""
+    rows = []
+    for (flow, records), kinds in _scaled().items():
+        strong, weak = (kinds[kind][max(kinds["for each"])] for kind in ("in all", "for each"))
+        limit = _LIMITS[weak["details"]["limit"].split()[0]]
+        called = f"{_SCALED[flow]}, {_millions(records)}"
+        rows.append([called, _times(strong["ratio"]), f"{weak['ratio']:.2f}", limit])
+    names = [
+        "predicted, 64 workers on 16 nodes",
+        "times as fast as one",
+        "as much data for each",
+        "limited by",
+    ]
+    return markdown_table(names, rows) if rows else _NOT_YET
+
+
+def workers() -> str:
+    """What is predicted for each number of workers, as Markdown."""
+    by = _scaled()
+    if not by:
+        return _NOT_YET
+    counts = sorted({count for kinds in by.values() for rows in kinds.values() for count in rows} - {1})
+    rows = []
+    for (flow, records), kinds in by.items():
+        strong, weak = kinds["in all"], kinds["for each"]
+        fast = [_times(strong[count]["ratio"]) if count in strong else "" for count in counts]
+        efficient = [f"{weak[count]['ratio']:.2f}" if count in weak else "" for count in counts]
+        shown = [f"{many} / {few}" if few else many for many, few in zip(fast, efficient, strict=True)]
+        one = f"{_figure(strong[1]['ours'], 's')}"
+        processor = f"{strong[max(weak)]['details']['cpu']:.2f}"
+        rows.append([_SCALED[flow], _millions(records), one, *shown, processor])
+    names = ["", "records in all", "1 worker", *(f"{count} workers" for count in counts), "processor time"]
+    return markdown_table(names, rows)
+
+
+def _millions(records: int) -> str:
+    return f"{records / 1e6:g} M"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
+
+
 #: The tables of pages: the page, the marks around each, and what makes it.
 TABLES = (
     (README, BEGIN, table),
+    (README, "<!-- measured: scaling -->\n", scaling),
+    (SIZING, "<!-- measured: workers -->\n", workers),
     (ALTERNATIVES, "<!-- measured: recursion -->\n", recursion),
     (ALTERNATIVES, "<!-- measured: state -->\n", state),
 )

@@ -315,15 +315,17 @@ def spark(
 
 
 @contextmanager
-def timed(owner: Any, name: str, *, per_second: float = 1.0) -> Iterator[list[float]]:
+def timed(
+    owner: Any, name: str, *, per_second: float = 1.0, clock: Callable[[], float] = time.perf_counter
+) -> Iterator[list[float]]:
     """The time of each call of a function of `owner`, in units of which a second has `per_second`."""
     times: list[float] = []
     function = getattr(owner, name)
 
     def call(*args: Any, **options: Any) -> Any:
-        began = time.perf_counter()
+        began = clock()
         found = function(*args, **options)
-        times.append(per_second * (time.perf_counter() - began))
+        times.append(per_second * (clock() - began))
         return found
 
     with mock.patch.object(owner, name, call):

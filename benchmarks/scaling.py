@@ -1,4 +1,4 @@
-"""Scaling: with workers, and with the data.
+"""Scaling: with workers, with executors, and with the data.
 
 Four flows: "components", of random edges, a loop with an exchange in each hop; "forests", the same by the
 library's `connected_components`, two exchanges and no loop; "words", counted by word and then by count, two
@@ -7,33 +7,29 @@ nodes of its own.
 
 1. On Spark, with 2 cores: the same data on 1, 2, 4 and 8 workers. More workers than cores can only cost:
    rounds and messages; the ratio to one worker says how much.
-2. Prices, measured here: a micro-batch with next to no data; the start of parallel tasks; and between two
-   processes over loopback, an exchange of next to nothing, and the bytes of a large one.
-3. In the simulator: strong scaling (the same data) and weak scaling (as much data for each worker). Work is
-   the time of all workers' steps, the critical path the slowest worker of each round, summed up. The further
-   rounds of a batch are those of a parallel stage, with a task for each worker, as on a cluster that has a
-   core for each; the prediction is a micro-batch; the start of parallel tasks where there is a second round;
-   the critical path; the coordinator, which each task runs for itself, with what it makes ready for the
-   exchange; and in each round an exchange with each peer, and the bytes of the task that is sent most. A
-   network slower than loopback is not in it. Balance is work / (workers x critical path): 1 is perfect.
-4. Time per record as the data grows tenfold and again; `exponent` is that of a log-log fit over all sizes
+2. The same with executors, processes of one core each, of a local-cluster and of a standalone cluster, all on
+   this machine: 1, 2 and 4 of them (`executors`). Four can only cost here, too.
+3. Prices, measured here: a micro-batch with next to no data; the start of parallel tasks; and between two
+   processes over loopback, an exchange of 16 bytes to 64 MB.
+4. In the simulator, which predicts what a cluster takes (`predicted` says how, and what it assumes): strong
+   scaling (the same data) and weak scaling (as much data for each worker), up to 256 workers; 64 workers
+   are 16 nodes of four. The note says what limits a line: the part that most exceeds a perfect one, where
+   all parts of one worker's epoch are divided by the workers (strong), or stay (weak). The growth of
+   processor time is that of all workers, coordinators and exchanges, without the fixed costs.
+5. Time per record as the data grows tenfold and again; `exponent` is that of a log-log fit over all sizes
    and `last` over the last two: 1 is linear, less means that a fixed cost is being spread.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import multiprocessing
 import os
-import threading
+import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -41,14 +37,12 @@ import pyarrow.compute as pc
 
 import timely_spark as ts
 from benchmarks import harness
-from benchmarks.harness import BASELINE, Report, median, slope, timed
+from benchmarks.executors import on_executors
+from benchmarks.harness import BASELINE, Report, median, slope
 from benchmarks.loops import as_flow, barriers, vector
-from timely_spark import testing
-from timely_spark.coordinator import OUTPUTS, Bound, Coordinator, Share, merged_snapshot, run_local_rounds
+from benchmarks.predicted import Curve, Path, Prices, limits, simulated
 from timely_spark.runtime.query import rounds
 from timely_spark.runtime.query.peers import Peers
-from timely_spark.testing import Simulation
-from timely_spark.worker import Worker
 
 
 def components() -> ts.Dataflow:
@@ -113,239 +107,99 @@ FLOWS: dict[str, tuple[Callable[[], ts.Dataflow], Data]] = {
 }
 
 
-# -- in the simulator ----------------------------------------------------------------------------------------
+# -- predicted -----------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Prices:
-    """Seconds of a micro-batch, of starting parallel tasks, of an exchange; and the speed of exchanges."""
-
-    micro_batch: float
-    stage: float
-    exchange: float
-    bytes_per_second: float
-
-
-@dataclass
-class Path:
-    """Seconds of packing, and by round of the workers' steps and of all else; what was sent."""
-
-    processes: int
-    #: by round, of each process
-    steps: list[list[float]] = field(default_factory=list)
-    #: by round what a process does besides, in the mean: coordinator, and rows for the exchange
-    turns: list[float] = field(default_factory=list)
-    packing: float = 0.0
-    messages: int = 0
-    #: by round but the first, the most bytes that a process is sent
-    received: list[int] = field(default_factory=list)
-
-    @property
-    def rounds(self) -> int:
-        return len(self.turns)
-
-    @property
-    def work(self) -> float:
-        return self.packing + sum(map(sum, self.steps))
-
-    @property
-    def slowest(self) -> float:
-        return self.packing / self.processes + sum(max(times, default=0.0) for times in self.steps)
-
-    @property
-    def balance(self) -> float:
-        return self.work / (self.processes * self.slowest)
-
-    def parts(self, prices: Prices) -> dict[str, float]:
-        """Seconds on a cluster with a core per process, by what takes them."""
-        further = self.rounds - 1
-        return {
-            "path": self.slowest,
-            "micro-batch": prices.micro_batch,
-            "tasks": prices.stage if further and self.processes > 1 else 0.0,
-            "coordinator": sum(self.turns),
-            "exchanges": further * (self.processes - 1) * prices.exchange
-            + sum(self.received) / prices.bytes_per_second,
-        }
-
-
-class Cluster(Simulation):
-    """The simulator, with the further rounds of a batch as the tasks of a parallel stage run them.
-
-    Each task is a thread with a share of the workers, and they run in turn, from exchange to exchange.
-    """
-
-    def __init__(self, flow: ts.Dataflow, *, workers: int, processes: int) -> None:
-        super().__init__(flow, workers=workers)
-        self.processes, self.path = processes, Path(processes)
-
-    def epoch(self, table: pa.Table) -> Path:
-        """The path of an epoch with these records."""
-        self.path = path = Path(self.processes)
-        with (
-            timed(testing, "pack") as packs,
-            timed(testing, "step") as self._first,
-            timed(Coordinator, "apply_round") as self._applied,
-        ):
-            self.send(self.plan.sources[0], table)
-            self.run()
-        path.packing = sum(packs)
-        return path
-
-    def _local_rounds(self, point: Iterator[None]) -> None:
-        path, bound = self.path, Bound.any_size(100)
-        path.steps.append([sum(self._first[rank :: self.processes]) for rank in range(self.processes)])
-        path.turns.append(self._applied[-1])
-        path.messages += self.result.stats["rows_in_flight"]
-        self._first.clear()
-        if bound.allows(self.result):
-            self._stage(bound, Turns(self.processes))
-
-    def _stage(self, bound: Bound, turns: Turns) -> None:
-        start = replace(self.result, outputs=OUTPUTS.empty_table(), released=[])
-        before, ended = json.dumps(self.coordinator.encode()), dict[int, Any]()
-
-        def task(rank: int) -> None:
-            with turns.of(rank):
-                share = Share(rank, self.processes, partial(turns.swap, rank))
-                own = Coordinator.decode(self.plan, json.loads(before))
-                states = {n: state for n, state in enumerate(self.states) if state and share.hosts(n)}
-                result, workers = run_local_rounds(own, start, states, bound, share=share)
-                for index, worker in workers.items():
-                    self.states[index] = worker.checkpoint(f"{index}-{self.batch}")
-                ended[rank] = own.encode(), result
-
-        step = Worker.step
-
-        def stepped(worker: Worker, *args: Any) -> pa.Table:
-            began = time.perf_counter()
-            rows = step(worker, *args)
-            turns.steps += time.perf_counter() - began
-            return rows
-
-        with mock.patch.object(Worker, "step", stepped):
-            threads = [threading.Thread(target=task, args=(rank,)) for rank in range(self.processes)]
-            for thread in threads:
-                thread.start()
-            turns.gates[0].release()
-            for thread in threads:
-                thread.join()
-        self.coordinator = Coordinator.decode(
-            self.plan, merged_snapshot([ended[rank][0] for rank in sorted(ended)])
-        )
-        results = [ended[rank][1] for rank in sorted(ended)]
-        outputs, released = self.result.outputs, self.result.released
-        self.result = replace(
-            results[0],
-            rows=pa.concat_tables([one.rows for one in results]),
-            outputs=pa.concat_tables([outputs, *(one.outputs for one in results)]),
-            released=[*released, *results[0].released],
-        )
-        for times in turns.laps:
-            self.path.steps.append([steps for steps, _ in times])
-            self.path.turns.append(sum(all_ - steps for steps, all_ in times) / self.processes)
-        self.path.received += turns.received
-        self.path.messages += results[0].stats.get("sent", 0) - start.stats.get("sent", 0)
-
-
-class Turns:
-    """Tasks in turn: each runs until it swaps, and goes on when all others have done so."""
-
-    def __init__(self, processes: int) -> None:
-        self.processes = processes
-        self.gates = [threading.Semaphore(0) for _ in range(processes)]
-        self.sent: list[list[list[pa.Table]]] = []
-        #: of each round, by rank the seconds of the steps, and of all
-        self.laps: list[list[tuple[float, float]]] = []
-        self.steps, self.began = 0.0, 0.0
-
-    @property
-    def received(self) -> list[int]:
-        """The most bytes that a task was sent in each round."""
-        ranks = range(self.processes)
-        return [max(sum(sent[r][to].nbytes for r in ranks if r != to) for to in ranks) for sent in self.sent]
-
-    @contextmanager
-    def of(self, rank: int) -> Iterator[None]:
-        """A task's turns: the body begins with the first."""
-        self._wait(rank)
-        yield
-        self._lap(rank, len(self.sent))
-        self.gates[(rank + 1) % self.processes].release()
-
-    def swap(self, rank: int, parts: list[pa.Table]) -> list[pa.Table]:
-        """As `Share.swap`."""
-        if rank == 0:
-            self.sent.append([])
-        sent = self.sent[-1]
-        self._lap(rank, len(self.sent) - 1)
-        sent.append(parts)
-        self.gates[(rank + 1) % self.processes].release()
-        self._wait(rank)
-        return [parts[rank] for parts in sent]
-
-    def _wait(self, rank: int) -> None:
-        self.gates[rank].acquire()
-        self.began, self.steps = time.perf_counter(), 0.0
-
-    def _lap(self, rank: int, number: int) -> None:
-        if number == len(self.laps):
-            self.laps.append([])
-        self.laps[number].append((self.steps, time.perf_counter() - self.began))
-
-
-def simulated(build: Callable[[], ts.Dataflow], data: list[pa.Table], workers: int) -> list[Path]:
-    """Each epoch's path, with a process for each worker; the first is warm-up."""
-    cluster = Cluster(build(), workers=workers, processes=workers)
-    return [cluster.epoch(table) for table in data][1:]
+#: Flow, records in all, workers. The records for each of `WEAK[-1]` workers are those of all weak lines.
+Series = tuple[str, int, tuple[int, ...]]
+SERIES: tuple[Series, ...] = (
+    ("words", 10_000_000, (1, 4, 16, 64, 256)),
+    ("words", 100_000_000, (1, 16, 64, 256)),
+    ("pagerank", 10_000_000, (1, 16, 64)),
+    ("forests", 10_000_000, (1, 4, 16, 64, 256)),
+    ("components", 3_200_000, (1, 16, 64)),
+)
+WEAK = (1, 4, 16, 64)
+LEFT_OUT = (
+    "Not predicted: 100 million records of other flows than words, since the simulator holds all states "
+    "and messages in one process (PageRank: about 1 GB for a million records); and because it runs all tasks "
+    "in turn: more than 3.2 million records of the loop of labels, and 256 workers of that and of PageRank."
+)
 
 
 def by_counts(report: Report, prices: Prices, *, quick: bool) -> None:
-    for weak in (False, True):
-        records = (5_000 if quick else 50_000) if weak else (20_000 if quick else 1_000_000)
-        counts = [1, 4, 16] if quick else [1, 2, 4, 16, 64]
-        lines = {name: _predicted(report, name, prices, counts, records=records, weak=weak) for name in FLOWS}
+    weak = WEAK[:-1] if quick else WEAK
+    series = [(name, 64_000, (1, 4, 16)) for name in FLOWS] if quick else SERIES
+    lines: dict[str, tuple[dict[int, float], dict[int, float]]] = {}
+    for name, records, counts in series:
+        each = records // weak[-1]
+        paths = {workers: predicted(name, records, workers) for workers in counts}
+        alike = {n: paths[n] if n == weak[-1] else predicted(name, each * n, n) for n in weak}
+        lines[f"{name}, {records:,}"] = (
+            _lines(report, f"{name}, {records:,} records in all", paths, prices, weak=False),
+            _lines(report, f"{name}, {each:,} records for each", alike, prices, weak=True),
+        )
+    report.note(LEFT_OUT)
 
-        def draw(axes: Any, counts: list[int] = counts, weak: bool = weak, lines: Any = lines) -> None:
-            for name, ratios in lines.items():
-                axes.loglog(counts, ratios, "o-", label=name)
-            axes.loglog(counts, [1] * len(counts) if weak else counts, "--", color=BASELINE, label="perfect")
-            axes.set(xlabel="workers", ylabel="efficiency" if weak else "predicted speed-up")
+    for weak_ones, suffix, label in ((False, "workers", "predicted speed-up"), (True, "weak", "efficiency")):
+        shown = {case: both[weak_ones] for case, both in lines.items()}
+
+        def draw(axes: Any, shown: Any = shown, weak_ones: bool = weak_ones, label: str = label) -> None:
+            for case, ratios in shown.items():
+                axes.loglog(list(ratios), list(ratios.values()), "o-", label=case)
+            most = sorted({workers for ratios in shown.values() for workers in ratios})
+            perfect = [1] * len(most) if weak_ones else most
+            axes.loglog(most, perfect, "--", color=BASELINE, label="perfect")
+            axes.set(xlabel="workers", ylabel=label)
             axes.legend()
 
-        report.plot("weak" if weak else "workers", draw)
+        report.plot(suffix, draw)
 
 
-def _predicted(
-    report: Report, name: str, prices: Prices, counts: list[int], *, records: int, weak: bool
-) -> list[float]:
-    """The ratios of the time of one worker to the time of several."""
+def predicted(name: str, records: int, workers: int) -> Path:
+    """The path of an epoch, after a small one."""
     build, data = FLOWS[name]
-    times: list[float] = []
-    work = 0.0
-    for workers in counts:
-        many = records * workers if weak else records
-        path = simulated(build, [data(many // 10, 0), data(many, 1)], workers)[0]
-        parts = path.parts(prices)
-        times.append(sum(parts.values()))
-        per_record = (path.work + workers * sum(path.turns)) / many
-        work = work or per_record
-        each = "for each" if weak else "in all"
+    return simulated(build, [data(min(records, 20_000), 0), data(records, 1)], workers)[0]
+
+
+def _lines(
+    report: Report, case: str, paths: dict[int, Path], prices: Prices, *, weak: bool
+) -> dict[int, float]:
+    """The ratios of the time of one worker to the time of several; rows of these, and of processor time."""
+    parts = {workers: path.parts(prices) for workers, path in paths.items()}
+    times = {workers: sum(of.values()) for workers, of in parts.items()}
+    one, last = parts[1], max(workers for workers in paths if workers <= WEAK[-1])
+    growth = {
+        workers: path.processor(prices) / paths[1].processor(prices) / (workers if weak else 1)
+        for workers, path in paths.items()
+    }
+    for workers, path in paths.items():
+        (most, excess), *_ = limits(parts[workers], one, 1 if weak else 1 / workers)
+        limit = f"{most} +{excess:.2g} s" if workers > 1 else ""
+        seconds = " + ".join(f"{part} {took:.2g}" for part, took in parts[workers].items() if took)
         report.add(
-            f"{name}, {records:,} records {each}, {workers} workers, predicted",
-            ours=times[-1],
-            baseline=times[0],
+            f"{case}, {workers} workers, predicted",
+            ours=times[workers],
+            baseline=times[1],
             against="1 worker",
             unit="s",
-            aim=">=0.7x" if weak and workers == counts[-1] else "",
-            note=" + ".join(f"{part} {seconds:.2g}" for part, seconds in parts.items() if seconds),
+            aim=">=0.7x" if weak and workers == last else "",
+            note=f"limit: {limit}; {path.rounds} rounds: {seconds}" if limit else seconds,
+            limit=limit,
             rounds=path.rounds,
             balance=path.balance,
-            cpu=per_record / work,
-            megabytes=sum(path.received) / 1e6,
+            cpu=growth[workers],
+            megabytes=sum(int(sent.sum()) for sent in path.sent) / 1e6,
             messages=path.messages,
         )
-    return [times[0] / each for each in times]
+    if not weak:
+        report.add(
+            f"{case}, {last} workers, processor time over that of 1",
+            ours=growth[last],
+            unit="times",
+            aim="<1.3",
+            note=", ".join(f"{workers} workers {times:.2f}" for workers, times in growth.items()),
+        )
+    return {workers: times[1] / took for workers, took in times.items()}
 
 
 # -- with the data -------------------------------------------------------------------------------------------
@@ -417,33 +271,40 @@ def on_spark(report: Report, *, quick: bool) -> Prices:
         times.append(median(as_flow(session, barriers(8), [vector(n) for n in range(6)]).times[2:]))
     rounds.SMALL = small
     session.stop()
-    exchange, bytes_per_second = between_two()
-    prices = Prices(micro_batch / 1000, max(0.0, times[1] - times[0]) / 1000, exchange, bytes_per_second)
+    exchange, processor = between_two(quick=quick)
+    prices = Prices(micro_batch / 1000, max(0.0, times[1] - times[0]) / 1000, exchange, processor)
     report.add("price of a micro-batch", ours=micro_batch, note="next to no data")
     report.add("price of parallel tasks", ours=1000 * prices.stage, note="their start; 8 small rounds")
-    report.add("price of an exchange", ours=1e6 * exchange, unit="us", note="16 bytes between two processes")
-    report.add("price of 64 MB", ours=1000 * (64 << 20) / bytes_per_second, note="each way")
+    for size, seconds, busy in zip(exchange.sizes, exchange.seconds, processor.seconds, strict=True):
+        amount = f"{size} bytes" if size < 1 << 20 else f"{size >> 20} MB"
+        report.add(
+            f"price of an exchange of {amount}",
+            ours=1000 * seconds,
+            note=f"each way, between two processes; each {1000 * busy:.2g} ms of processor time",
+        )
     return prices
 
 
-def between_two() -> tuple[float, float]:
-    """Seconds of an exchange of 16 bytes, and bytes per second of one of 64 MB, between two processes."""
+def between_two(*, quick: bool) -> tuple[Curve, Curve]:
+    """Seconds, and those of its processor, of a process that sends and is sent some bytes, one to one."""
     schema, token = pa.schema([("payload", pa.binary())]), bytes(32)
     ours, theirs = multiprocessing.Pipe()
-    plan = [(16, 500), (64 << 20, 5)]
+    plan = [(16, 500), (1 << 20, 50), (16 << 20, 10), (64 << 20, 2 if quick else 5)]
 
-    def work(rank: int, pipe: Any) -> list[float]:
+    def work(rank: int, pipe: Any) -> list[tuple[float, float]]:
         found = []
         with Peers(rank, 2, "127.0.0.1", token, schema) as peers:
             pipe.send(peers.address)
             address = pipe.recv()
             peers.connect(lambda _: address)
             for size, times in plan:
-                table = pa.table([[bytes(size)]], schema=schema)
-                began = time.perf_counter()
+                table = pa.table([[random.Random(rank).randbytes(size)]], schema=schema)
+                peers.swap([table, table])  # both are ready
+                began, processor = time.perf_counter(), time.process_time()
                 for _ in range(times):
                     peers.swap([table, table])
-                found.append((time.perf_counter() - began) / times)
+                took = time.perf_counter() - began, time.process_time() - processor
+                found.append((took[0] / times, took[1] / times))
             pipe.send(None)
             pipe.recv()
         return found
@@ -452,14 +313,16 @@ def between_two() -> tuple[float, float]:
     if child == 0:
         work(1, theirs)
         os._exit(0)
-    small, large = work(0, ours)
+    times, processor = zip(*work(0, ours), strict=True)
     os.waitpid(child, 0)
-    return small, plan[1][0] / large
+    sizes = tuple(size for size, _ in plan)
+    return Curve(sizes, times), Curve(sizes, processor)
 
 
 def run(quick: bool) -> Report:
-    report = Report("scaling", "Scaling: with workers, and with the data", quick=quick)
+    report = Report("scaling", "Scaling: with workers, with executors, and with the data", quick=quick)
     prices = on_spark(report, quick=quick)
+    on_executors(report, {name: FLOWS[name] for name in ("words", "pagerank")}, quick=quick)
     by_counts(report, prices, quick=quick)
     by_size(report, quick=quick)
     report.write()

@@ -2,7 +2,7 @@
 
 `ours` is with the hot key and `baseline` without, so a ratio of 0.5x is half the throughput. "load" is one
 epoch with all records, by its critical path: the slowest worker of each round, summed up, as on a cluster
-with a core per worker (`scaling`). "work" is the time of all workers, as on one core. "changes" is the work
+with a core per worker (`predicted`). "work" is the time of all workers, as on one core. "changes" is the work
 of an epoch of 1,000 more records; half of them have the hot key, with half of the load before them.
 The lines "skew=[0]" name the hot key, also in their baseline, which has none.
 """
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 import timely_spark as ts
 from benchmarks.harness import Report, median
-from benchmarks.scaling import Path, simulated
+from benchmarks.predicted import Path, simulated
 
 WORKERS = 8
 CHANGES = 5
