@@ -121,8 +121,8 @@ SERIES: tuple[Series, ...] = (
 WEAK = (1, 4, 16, 64)
 LEFT_OUT = (
     "Not predicted: 100 million records of other flows than words, since the simulator holds all states "
-    "and messages in one process (PageRank: about 1 GB for a million records); and because it runs all tasks "
-    "in turn: more than 3.2 million records of the loop of labels, and 256 workers of that and of PageRank."
+    "and messages in one process (PageRank of 10 million: 6 GB); and because it runs all tasks in turn, "
+    "more than 3.2 million records of the loop of labels, and 256 workers of that and of PageRank."
 )
 
 
@@ -174,7 +174,7 @@ def _lines(
     }
     for workers, path in paths.items():
         (most, excess), *_ = limits(parts[workers], one, 1 if weak else 1 / workers)
-        limit = f"{most} +{excess:.2g} s" if workers > 1 else ""
+        limit = f"{most} {excess:+.2g} s" if workers > 1 else ""
         seconds = " + ".join(f"{part} {took:.2g}" for part, took in parts[workers].items() if took)
         report.add(
             f"{case}, {workers} workers, predicted",
@@ -197,7 +197,9 @@ def _lines(
             ours=growth[last],
             unit="times",
             aim="<1.3",
-            note=", ".join(f"{workers} workers {times:.2f}" for workers, times in growth.items()),
+            note=", ".join(
+                f"{workers} workers {times:.2f}" for workers, times in growth.items() if workers > 1
+            ),
         )
     return {workers: times[1] / took for workers, took in times.items()}
 
@@ -322,7 +324,8 @@ def between_two(*, quick: bool) -> tuple[Curve, Curve]:
 def run(quick: bool) -> Report:
     report = Report("scaling", "Scaling: with workers, with executors, and with the data", quick=quick)
     prices = on_spark(report, quick=quick)
-    on_executors(report, {name: FLOWS[name] for name in ("words", "pagerank")}, quick=quick)
+    flows = ("words",) if quick else ("words", "pagerank")
+    on_executors(report, {name: FLOWS[name] for name in flows}, quick=quick)
     by_counts(report, prices, quick=quick)
     by_size(report, quick=quick)
     report.write()
