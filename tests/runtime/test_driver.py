@@ -138,17 +138,19 @@ def test_a_hot_key_is_logged_once_and_stays_in_the_status(
 
     def exchanged() -> ts.Dataflow:
         flow = ts.Dataflow("hot")
-        flow.input("x", "k long, v long").exchange("k", name="by key").probe("seen")
+        for name in ("x", "y"):
+            flow.input(name, "k long, v long").exchange("k", name=f"by key of {name}").probe(f"seen {name}")
         return flow
 
-    for _ in range(2):
+    for inputs in ("xxy", "xy"):
         process = begin(exchanged())
-        for _ in range(2):
-            process.handles["x"].send([(7, i) for i in range(200)])
+        for name in inputs:
+            process.handles[name].send([(7, i) for i in range(200)])
             process.batches()
 
-    (logged,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert logged.startswith("hot: step 'by key' (")
+    logged, other = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert logged.startswith("hot: step 'by key of x' (")
+    assert other.startswith("hot: step 'by key of y' (")
     assert "hot key k = 7: of 2 workers one got 200 records, at least 1.9 times its share" in logged
     checkpoint = process.context.log.checkpoint
     warning, _, _ = logged.removeprefix("hot: ").partition(" (micro-batch 0)")

@@ -449,7 +449,7 @@ class Coordinator:
             "late": dict(self.late_rows),
             "loops": self.loops.encode(),
             "refused": dict(self.refused_rows),
-            "hot_keys": self.hot_keys,
+            "hot_keys": dict(self.hot_keys),
         }
 
     @classmethod
