@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -250,6 +253,35 @@ def test_a_pause_ends_when_something_is_sent_and_the_next_is_short(
     clock.slept = 0.0
     reader.read(end)
     assert clock.slept == 0
+
+
+def test_a_pause_ends_when_a_watched_folder_changes(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    process = begin(two_inputs())
+    folders = tmp_path / "a", tmp_path / "none", tmp_path / "b"
+    for number, folder in enumerate(folders[::2]):
+        folder.mkdir()
+        os.utime(folder, ns=(number, number))
+    process.context = replace(process.context, watched=tuple(map(str, folders)))
+    clock = Clock()
+    monkeypatch.setattr(feedback, "time", clock)
+    reader, start = fresh(process), process.reader.initialOffset()
+
+    def paused() -> float:
+        clock.slept = 0.0
+        assert reader.read(start)[1] == start
+        return clock.slept
+
+    assert [round(paused(), 6) for _ in range(8)] == [0, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.16]
+    clock.on_sleep = lambda: os.utime(folders[2], ns=(7, 7))
+    assert 0 < paused() < 0.05  # of 0.16
+    clock.on_sleep = lambda: None
+    assert [round(paused(), 6) for _ in range(3)] == [0, 0.005, 0.01]  # the file may not be listed yet
+    os.utime(folders[0], ns=(8, 8))  # after the answer, perhaps before the other sources were polled
+    assert [round(paused(), 6) for _ in range(3)] == [0, 0, 0.005]
+    folders[1].mkdir()
+    assert [round(paused(), 6) for _ in range(2)] == [0, 0]
 
 
 def test_with_available_now_there_are_no_pauses(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:

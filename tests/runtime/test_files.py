@@ -29,6 +29,7 @@ from timely_spark.runtime.errors import BadLocation
 from timely_spark.runtime.storage import files as files_module
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.cache import LIMIT, PLACE, Cache
+from timely_spark.runtime.storage.checksums import Intact, checksum
 from timely_spark.runtime.storage.files import Files, location, quoted
 from timely_spark.runtime.storage.stores import Remote, connect
 
@@ -137,6 +138,25 @@ def test_a_blob_is_found_by_its_reference_and_through_a_pickle(files: Files) -> 
 
     assert Blobs(files).get(reference).to_pybytes() == BIG
     assert pickle.loads(pickle.dumps(files)).location == files.location
+
+
+def test_a_blob_is_verified_once_by_each_process_that_has_not_written_it(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counted(data: Any, start: int = 0) -> int:
+        verified.append(len(data))
+        return checksum(data, start)
+
+    verified, blobs = list[int](), Blobs(files)
+    reference = blobs.put("worker-0-1", BIG)
+    monkeypatch.setattr(files_module, "checksum", counted)
+    assert blobs.get(reference).to_pybytes() == BIG
+    assert verified == ([] if files.local else [len(BIG)])
+    monkeypatch.setattr(files_module, "_intact", Intact())  # another process
+    verified.clear()
+    for _ in range(3):
+        blobs.get(reference)
+    assert verified == [len(BIG)]
 
 
 # -- whole or not at all -------------------------------------------------------------------------------------

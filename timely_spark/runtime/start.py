@@ -117,6 +117,11 @@ def start(
         rounds=rounds,
         parallel=_parallel(session, plan.workers, asked=parallel_rounds),
         record=record,
+        watched=tuple(
+            folder
+            for frame in dataframes.values()
+            if isinstance(frame, FileSource) and (folder := frame.watched) is not None
+        ),
     )
     if replace:
         _make_room(inputs, session, checkpoint, name)

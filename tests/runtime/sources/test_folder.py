@@ -22,7 +22,8 @@ from timely_spark.errors import BadArgument, Where
 from timely_spark.graph import as_schema
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sources.arrivals import Part, split
-from timely_spark.runtime.sources.folder import Folder
+from timely_spark.runtime.sources.delta_log import DeltaSource
+from timely_spark.runtime.sources.folder import FileSource, Folder
 
 HERE = Where("job.py", 7)
 
@@ -136,6 +137,15 @@ def test_a_file_system_of_pyarrow(tmp_path: Path) -> None:
 
     assert rows(pickle.loads(pickle.dumps(folder_of(tmp_path.name, filesystem=system)))) == TABLE.to_pylist()
     assert rows(folder_of(f"file:{tmp_path}/a.parquet")) == TABLE.to_pylist()
+
+
+def test_a_folder_is_watched_if_it_is_local(tmp_path: Path) -> None:
+    remote = folder_of("x", filesystem=fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()))
+
+    assert FileSource(folder_of(tmp_path)).watched == str(tmp_path)
+    assert FileSource(remote).watched is None
+    assert DeltaSource(folder_of(tmp_path)).watched == f"{tmp_path}/_delta_log"
+    assert DeltaSource(remote).watched is None
 
 
 def test_a_column_that_an_older_file_lacks_is_null_and_other_differences_are_errors(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
+import threading
 from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any
@@ -141,6 +144,36 @@ def test_a_trigger_that_asks_for_everything_gets_it() -> None:
     end = world.reader.latestOffset({"files": -1}, ReadAllAvailable())
     (share,) = world.reader.partitions({"files": -1}, end)
     assert [part.path for part in share.parts] == ["/in/0", "/in/1"]
+
+
+def test_a_batch_is_on_the_disk_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(files: Files, name: str) -> None:
+        begun.wait(10)
+        synced.append(name)
+        sync(files, name)
+
+    sync, begun, synced = Files.sync, threading.Event(), list[str]()
+    monkeypatch.setattr(Files, "sync", slow)
+    world = World(None)
+    world.arrive(1)
+    world.offsets.append(world.poll())
+    assert synced == []  # Spark goes on meanwhile
+    begun.set()
+    world.run(1)
+    assert synced == ["files/in/0.arrow"]
+    world.start()  # the process before may have been killed meanwhile
+    world.run(1)
+    assert synced == ["files/in/0.arrow"] * 2
+
+
+def test_a_disk_that_fails_keeps_a_batch_from_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(None)
+    world.root.write("files/in/x", b"")  # so that the folders are there
+    monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=OSError(errno.EIO, "the disk")))
+    world.arrive(1)
+    world.offsets.append(world.poll())
+    with pytest.raises(OSError, match="the disk"):
+        world.run(1)
 
 
 def test_a_batch_that_another_process_has_written_is_the_one_that_counts() -> None:

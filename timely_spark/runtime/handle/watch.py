@@ -24,8 +24,8 @@ from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.times import Antichain
 from timely_spark.worker.convergence import Convergence, Iterations
 
-#: Seconds between two looks at the log while waiting.
-BEAT = 0.01
+#: Seconds between two looks at the log while waiting; and after the first look.
+BEAT, FIRST_BEAT = 0.01, 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,10 +265,12 @@ class Watch:
     def until(self, reached: Callable[[], bool], alive: Callable[[], bool], timeout: float | None) -> bool:
         """Wait for a condition on the log; False after the timeout, or if the query has ended without it."""
         limit = None if timeout is None else time.monotonic() + timeout
+        pause = FIRST_BEAT  # a program that has just got an epoch's records asks for the epoch's end
         while True:
             running = alive()  # before the condition, which may read the query's last manifest
             if reached():
                 return True
             if not running or (limit is not None and time.monotonic() >= limit):
                 return False
-            time.sleep(BEAT)
+            time.sleep(pause)
+            pause = min(2 * pause, BEAT)

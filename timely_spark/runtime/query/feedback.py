@@ -8,6 +8,7 @@ end moves on until no work is left, because loops create new work.)
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -44,6 +45,8 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         #: The newest manifest that was seen to have no rows.
         self._empty: int | None = None
         self._pause = 0.0
+        #: When each watched folder changed last.
+        self._folders = [_changed_at(folder) for folder in context.watched]
         self._available_now = False
         #: Offsets of committed batches; entries below the oldest one can be removed.
         self._committed: deque[Offset] = deque()
@@ -171,16 +174,24 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         """Pause before answering "nothing new", until a handle sends; pauses grow while the flow is idle.
 
         Spark polls its sources one after the other, so a pause also delays the flow's other sources: it
-        stays short.
+        stays short, and ends when a watched folder changes. Folders are compared with how they were at the
+        answer before, because the other sources have been polled since then.
         """
         until = time.monotonic() + self._pause
-        beat = max(0.002, self._pause / 8)
+        beat = max(0.002, self._pause / 16)
         self._pause = min(max(2 * self._pause, SHORTEST_PAUSE), LONGEST_PAUSE)
-        while (left := until - time.monotonic()) > 0:
+        while not (arrived := self._folders_changed()) and (left := until - time.monotonic()) > 0:
             time.sleep(min(beat, left))
             if self.context.inputs and (end := self._end(start)) != start:
                 return end
+        if arrived:
+            self._pause = 0.0
         return start
+
+    def _folders_changed(self) -> bool:
+        """Whether a watched folder has changed since the last look."""
+        before, self._folders = self._folders, [_changed_at(folder) for folder in self.context.watched]
+        return self._folders != before
 
     def _packed(self, name: str, numbers: range) -> pa.Table:
         entries = ((number, read_entry(self.log, name, number)) for number in numbers)
@@ -188,3 +199,11 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
             return pack_input(
                 self.context.plan, name, [(number, e.kind, e.epoch, e.table) for number, e in entries]
             )
+
+
+def _changed_at(folder: str) -> int:
+    """When something in a folder changed last, in nanoseconds; 0: the folder cannot be seen."""
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:
+        return 0

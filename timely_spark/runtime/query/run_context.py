@@ -73,6 +73,8 @@ class RunContext:
     parallel: bool = False
     #: A folder into which every worker's round is recorded, for `testing.recorded`.
     record: str | None = None
+    #: Folders of this machine in which something changes when a source has something new.
+    watched: tuple[str, ...] = ()
 
     def to_option(self) -> str:
         """Encode as the text of a data source's option."""
@@ -83,7 +85,7 @@ class RunContext:
         """Decode the text that `to_option` made."""
         found: dict[str, Any] = json.loads(text)
         packed = base64.b64decode(found["packed"])
-        pairs = {name: tuple(found[name]) for name in ("labels", "inputs")}
+        pairs = {name: tuple(found[name]) for name in ("labels", "inputs", "watched")}
         return cls(**(found | pairs | {"packed": packed}))
 
     @cached_property

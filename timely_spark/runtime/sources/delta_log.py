@@ -278,6 +278,11 @@ class DeltaSource(FileSource):
     versions_per_epoch: int = 1
     from_version: int | None = None
 
+    @property
+    def watched(self) -> str | None:
+        """The folder of the table's log, if it is local."""
+        return None if (top := super().watched) is None else f"{top}/_delta_log"
+
     def check_exists(self) -> None:
         """Check that there is a table."""
         self.log.newest()

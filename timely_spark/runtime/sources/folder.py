@@ -307,6 +307,12 @@ class FileSource:
         """Columns that are computed from a file's other columns where it lacks them."""
         return {}
 
+    @property
+    def watched(self) -> str | None:
+        """A local folder in which something changes when a file arrives, unless it is in a folder below."""
+        system, top = self.folder.place
+        return top if isinstance(system, fs.LocalFileSystem) else None
+
     def check_exists(self) -> None:
         """Check that there is something to read."""
         self.folder.check_exists()

@@ -9,6 +9,7 @@ O(log n) merged files.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -44,6 +45,8 @@ class FileJournal:
 
     def __init__(self, files: Files, source: str) -> None:
         self._files, self._folder = files, f"files/{quoted(source)}"
+        self._thread = ThreadPoolExecutor(1, "timely-journal")
+        self._durable: Future[None] | None = None
         names = [name.rpartition("/")[2].partition(".")[0] for name in files.names(self._folder)]
         spans = sorted(tuple(map(int, name.split("-"))) for name in names if "-" in name)
         self._merged: list[MergedBatches] = []
@@ -59,6 +62,8 @@ class FileJournal:
             if batch not in batches:
                 raise LogDamaged.no_file(files.root, self._name(batch))
         kept = {*map(str, range(self._first, self.last + 1)), *(merged.name for merged in self._merged)}
+        if batches:
+            self._sync()  # the process that wrote the newest one may have been killed before
         for name in set(names) - kept:  # merged, by a process that was killed before it removed them
             files.remove(self._name(name))
 
@@ -84,13 +89,29 @@ class FileJournal:
         return [File(**row) for row in rows]
 
     def append(self, files: Sequence[File]) -> None:
-        """Write the next batch, durably."""
+        """Write the next batch; it is durable after `wait`.
+
+        The disk takes 10 ms and more, in which Spark writes its own log and plans the micro-batch.
+        """
         columns = list(zip(*((file.modified, file.path, file.size) for file in files), strict=True))
         table = pa.table(
             [pa.array(*pair) for pair in zip(columns, _SCHEMA.types, strict=True)], schema=_SCHEMA
         )
-        self._files.write_table(self._name(self.last + 1), table, durable=True, new=True)
+        self._files.write_table(self._name(self.last + 1), table, new=True)
         self.last += 1
+        self._sync()
+
+    def _sync(self) -> None:
+        self._durable = self._thread.submit(self._files.sync, self._name(self.last))
+
+    def wait(self) -> None:
+        """Wait until all batches are durable.
+
+        Raises:
+            OSError: the disk has failed.
+        """
+        if self._durable is not None:
+            self._durable.result()
 
     def merge(self, until: int) -> None:
         """Merge the batches up to `until`, once they are `EVERY`."""

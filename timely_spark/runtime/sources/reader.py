@@ -1,8 +1,8 @@
 """The sources of files: read and packed by Spark's tasks.
 
 The offset of a folder is `{"files": k}`: batches 0 to k of the source's journal have been read. A batch is in
-the journal, durably, before its offset is in Spark's log. So a replay reads the same files, and a restart
-continues from the journal.
+the journal before its offset is in Spark's log, and durably before a task reads it. So a replay reads the
+same files, and a restart continues from the journal.
 """
 
 from __future__ import annotations
@@ -179,6 +179,7 @@ class FilesReader(Reader):
 
     def _files(self, start: Offset, end: Offset) -> list[File]:
         numbers = range(start["files"] + 1, end["files"] + 1)
+        self._journal.wait()
         return [file for number in numbers for file in self._journal.batch(number)]
 
     def commit(self, end: Offset) -> None:

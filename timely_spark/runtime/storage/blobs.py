@@ -67,8 +67,9 @@ class Blobs:
         return from_bytes(self.get(reference))
 
     def _write(self, prefix: str, data: bytes) -> str:
-        name = f"blobs/{self.term}-{prefix}-{len(data)}-{checksum(data):08x}"
-        self.files.write(name, data)
+        crc32 = checksum(data)
+        name = f"blobs/{self.term}-{prefix}-{len(data)}-{crc32:08x}"
+        self.files.write_part(name, data, crc32=crc32)
         return name
 
     def refer(self, prefix: str, rows: pa.Table) -> pa.Table:

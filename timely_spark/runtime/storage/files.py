@@ -173,6 +173,17 @@ class Files:
         """
         self._store.write(self.path(name), pa.py_buffer(content), durable=durable, new=new)
 
+    def sync(self, name: str) -> None:
+        """Wait until a file that was written is on the disk, as `write` with `durable` does."""
+        self._store.sync(self.path(name))
+
+    def write_part(self, name: str, content: bytes, *, crc32: int) -> None:
+        """Write an immutable file, which is one `part`; this process need not verify its checksum."""
+        self.write(name, content)
+        path = self.path(name)
+        if self.local and (written := stamp(path)) is not None:
+            _intact.add((path, written, 0, len(content), crc32))
+
     def read(self, name: str) -> bytes | None:
         """The content of a file; None: there is no such file."""
         content = self._content(name)
@@ -210,7 +221,8 @@ class Files:
     def part(self, name: str, *, of: int, start: int, size: int, crc32: int) -> pa.Buffer:
         """A part of an immutable file of `of` bytes, memory-mapped, whose checksum is `crc32`.
 
-        A process verifies the checksum once, and again if the file was replaced.
+        A process verifies the checksum of a file that it has not written, once, and again if the file was
+        replaced.
         """
         path = self.path(name)
         stamp = self._stamp(path)

@@ -46,6 +46,15 @@ class Local:
         if durable:
             _sync(os.path.dirname(path))
 
+    def sync(self, path: str) -> None:
+        """Wait until a file and its name are on the disk."""
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        _sync(os.path.dirname(path))
+
     def opened(self, path: str) -> pa.NativeFile:
         """The file, memory-mapped."""
         try:
@@ -191,6 +200,9 @@ class Remote:
         # nothing.
         with stream:
             stream.write(content)
+
+    def sync(self, path: str) -> None:
+        """Do nothing: an object is durable when its upload has ended."""
 
     def opened(self, path: str) -> pa.NativeFile:
         """The opened file."""
