@@ -10,9 +10,12 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import timely_spark as ts
+from timely_spark.errors import without_stack
 from timely_spark.runtime.session import quietly
 
 
@@ -108,6 +111,9 @@ def run(job: Callable[[], None]) -> None:
         job()
     except ts.TimelyError as error:
         print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except (PySparkException, Py4JError) as error:  # as of a path that Spark cannot read
+        print(f"error: {without_stack(error)}", file=sys.stderr)
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         print("stopped; the checkpoint has all that was done", file=sys.stderr)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from typing import Self
 
+_JVM_STACK = re.compile(r"\s+at |\s+\.\.\. \d+ |Driver stacktrace:")
+
 
 @dataclass(frozen=True, slots=True)
 class Where:
@@ -230,7 +232,7 @@ class VertexError(TimelyError, RuntimeError):
                 "step": step,
                 "where": str(where),
                 "time": time,
-                "cause": f"{type(error).__name__}: {error}",
+                "cause": without_stack(error),
                 "trace": "".join(traceback.format_exception(error)),
                 "line": line,
                 # the records help only if a function of the user's failed
@@ -320,6 +322,26 @@ def shorten(value: object, most: int = 60) -> str:
     """
     text = repr(value)
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def without_stack(error: BaseException) -> str:
+    r"""An exception's type and message; of Spark's errors without a plan, of the JVM's the last cause alone.
+
+    >>> Py4JJavaError = type("Py4JJavaError", (Exception,), {"java_exception": None})
+    >>> text = "An error occurred while calling o7.execute.\n: a.b.TaskFailed: no\n\tat a.b.C.d(C.scala:7)"
+    >>> without_stack(Py4JJavaError(f"{text}\nCaused by: a.b.Negative: k is -3\nin row 2\n\t... 5 more\n"))
+    'a.b.Negative: k is -3\nin row 2'
+    >>> without_stack(OSError("no more room"))
+    'OSError: no more room'
+    """
+    text = f"{type(error).__name__}: {error}"
+    if hasattr(error, "getSqlState"):  # Spark's; behind the sentence is the query's plan
+        return text.partition(";\n")[0]
+    if not hasattr(error, "java_exception"):
+        return text
+    cause = re.split(r"^(?:Caused by)?: ", text, flags=re.MULTILINE)[-1]
+    lines = (line for line in cause.splitlines() if not _JVM_STACK.match(line))
+    return "\n".join(filter(None, lines))
 
 
 def excerpt(table: Any, most: int = 3) -> str:

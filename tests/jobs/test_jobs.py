@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from chispa import assert_df_equality
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
@@ -278,6 +279,15 @@ def test_an_error_is_one_line_and_an_exit_code(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit, match="1"):
         cli.run(fails)
     assert capsys.readouterr().err == "error: no such thing. Hint: none.\n"
+
+    def refused() -> None:  # by Spark
+        message = "[PATH_NOT_FOUND] Path does not exist: s3://nowhere."
+        raise AnalysisException(message)
+
+    with pytest.raises(SystemExit, match="1"):
+        cli.run(refused)
+    says = "error: AnalysisException: [PATH_NOT_FOUND] Path does not exist: s3://nowhere.\n"
+    assert capsys.readouterr().err == says
 
 
 @pytest.mark.slow
