@@ -60,11 +60,11 @@ def test_a_further_frame_is_a_collection(spark: SparkSession, checkpoint: str, t
     arrive(tmp_path / "edges", (1, 2, 1), (2, 3, 1), (5, 6, 1))
     arrive(tmp_path / "roots", (1, 0, 1), (5, 0, 1), (5, 0, -1))
     streams = spark.readStream.schema("a long, b long, diff long")
-    edges = streams.parquet(str(tmp_path / "edges")).selectExpr("a src", "b dst", "diff")
-    roots = streams.parquet(str(tmp_path / "roots")).selectExpr("a node", "diff")
+    edges = streams.parquet(str(tmp_path / "edges")).selectExpr("a src", "b dst", "diff more")
+    roots = streams.parquet(str(tmp_path / "roots")).selectExpr("a node", "diff more")
     query = ts.maintain(
         edges, ts.graphs.bfs, str(tmp_path / "near"), checkpoint=checkpoint, workers=2,
-        trigger="available_now", keys="node", roots=roots,
+        trigger="available_now", keys="node", diff="more", roots=roots,
     )  # fmt: skip
     query.await_termination()
 

@@ -46,7 +46,8 @@ def maintain(
         workers: as for `Dataflow.start`, as is `trigger`.
         name: the query's name, by default that of the algorithm.
         arguments: further arguments of the algorithm, such as ``src`` and ``dst``. A streaming DataFrame
-            among them becomes a collection too, as with ``roots`` of `graphs.bfs`.
+            among them becomes a collection too, as with ``roots`` of `graphs.bfs`; if it has the column
+            `diff`, its rows count by that.
 
     **Columns:** in: the algorithm's, and `diff`. Out: epoch long (of the last change), then those of the
     result.
@@ -80,7 +81,7 @@ def maintain(
     records = _records(flow, "input", frame, diff)
     for argument, value in arguments.items():
         if hasattr(value, "isStreaming"):
-            arguments[argument] = _records(flow, argument, value, None)
+            arguments[argument] = _records(flow, argument, value, diff if diff in value.columns else None)
     result = algorithm(records, **arguments)
     check_collection("maintain", result)
     keys = keys or result.schema.names
