@@ -8,11 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from timely_spark.runtime.sinks.delta_append import appended
+from timely_spark.runtime.sinks.delta_append import appended, properties
 
 deltalake = pytest.importorskip(
     "deltalake", reason="an environment without Delta, as that of `make test-spark`"
 )
+OWN = {"owner": "one"}
 SCHEMA = pa.schema(
     [
         ("epoch", pa.int64()),
@@ -36,7 +37,7 @@ def records(*words: str) -> pa.Table:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    deltalake.DeltaTable.create(tmp_path, schema=SCHEMA)
+    deltalake.DeltaTable.create(tmp_path, schema=SCHEMA, configuration=OWN, raise_if_key_not_exists=False)
     return str(tmp_path)
 
 
@@ -50,14 +51,14 @@ def words(folder: str) -> list[str]:
 
 
 def test_a_transaction_is_committed_once(folder: str) -> None:
-    assert appended(folder, records("a", "b"), "app", 3)
-    assert appended(folder, records("a", "b"), "app", 3)
-    assert appended(folder, records("c"), "app", 2), "an earlier one is there, as Delta says"
-    assert appended(folder, records("d"), "another", 2)
+    assert appended(folder, records("a", "b"), "app", 3, OWN)
+    assert appended(folder, records("a", "b"), "app", 3, OWN)
+    assert appended(folder, records("c"), "app", 2, OWN), "an earlier one is there, as Delta says"
+    assert appended(folder, records("d"), "another", 2, OWN)
 
     deltalake.DeltaTable(folder).create_checkpoint()
-    assert appended(folder, records("a", "b"), "app", 3)
-    assert appended(folder, records("e"), "app", 4)
+    assert appended(folder, records("a", "b"), "app", 3, OWN)
+    assert appended(folder, records("e"), "app", 4, OWN)
 
     assert words(folder) == ["a", "b", "d", "e"]
     assert deltalake.DeltaTable(folder).transaction_version("app") == 4
@@ -65,7 +66,7 @@ def test_a_transaction_is_committed_once(folder: str) -> None:
 
 def test_files_may_be_compacted_in_between(folder: str) -> None:
     for version in range(3):
-        assert appended(folder, records(f"{version}"), "app", version)
+        assert appended(folder, records(f"{version}"), "app", version, OWN)
         deltalake.DeltaTable(folder).optimize.compact()
 
     assert words(folder) == ["0", "1", "2"]
@@ -74,23 +75,30 @@ def test_files_may_be_compacted_in_between(folder: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "options"),
     [
-        (SCHEMA, {"configuration": {"delta.appendOnly": "true"}}),
+        (SCHEMA, {"configuration": OWN | {"delta.appendOnly": "true"}}),
+        (SCHEMA, {"configuration": {"owner": "another"}}),
         (SCHEMA, {"partition_by": ["word"]}),
         (SCHEMA.set(1, pa.field("word", pa.string(), nullable=False)), {}),
         (SCHEMA.append(pa.field("more", pa.int64())), {}),
         (SCHEMA.remove(6), {}),
     ],
-    ids=["property", "partitions", "not null", "a column more", "a column less"],
+    ids=["property", "owner", "partitions", "not null", "a column more", "a column less"],
 )
 def test_other_tables_are_left_to_spark(schema: pa.Schema, options: Any, tmp_path: Path) -> None:
+    options = {"configuration": OWN, "raise_if_key_not_exists": False} | options
     deltalake.DeltaTable.create(tmp_path, schema=schema, **options)
 
-    assert not appended(str(tmp_path), records("a"), "app", 0)
+    assert not appended(str(tmp_path), records("a"), "app", 0, OWN)
 
     assert deltalake.DeltaTable(tmp_path).version() == 0
 
 
+def test_properties_are_those_of_the_table(folder: str) -> None:
+    assert properties(folder) == OWN
+    assert properties(folder + "/nowhere") is None
+
+
 def test_what_fails_is_left_to_spark(folder: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert not appended(folder + "/nowhere", records("a"), "app", 0)
+    assert not appended(folder + "/nowhere", records("a"), "app", 0, OWN)
 
     assert "Spark does" in caplog.text

@@ -274,6 +274,10 @@ def test_a_folder_that_is_not_the_outputs_own_is_refused(tmp_path: Path) -> None
     assert "epoch-00000000000000000007.parquet" in contents(tmp_path / "mine")
     folder(tmp_path / "mine", identity="two", overwrite=True)
     assert list(contents(tmp_path / "mine")) == ["_timely_spark.json"]
+    sink = FolderSink(str(tmp_path / "elsewhere"))
+    resumed = Output(name="out", vertex=Vertex(SCHEMA), sink=sink, resumed=True)
+    with pytest.raises(OutputMismatch, match=r"elsewhere has not the epochs .*\nHint: restore"):
+        sink.prepare(None, resumed, "/nowhere", "one")  # type: ignore[arg-type]
     (tmp_path / "others").mkdir()
     (tmp_path / "others" / "data.parquet").touch()
     with pytest.raises(OutputMismatch, match=r"'data\.parquet'"):
@@ -321,12 +325,12 @@ def test_a_sink_that_fails_stops_the_query_and_a_restart_delivers_what_it_missed
             msg = "no more room"
             raise OSError(msg)
 
-    def build() -> tuple[ts.Dataflow, ts.Input]:
+    def build(files: str = "files") -> tuple[ts.Dataflow, ts.Input]:
         flow = ts.Dataflow("failing")
         x = flow.input("x", "k long, n long", epochs="manual")
         x.to_delta(str(tmp_path / "log"), name="log")
         x.to_delta(str(tmp_path / "now"), keys="k", name="now")
-        x.to_files(str(tmp_path / "files"), name="files")
+        x.to_files(str(tmp_path / files), name="files")
         x.subscribe(on_epoch, name="heard")
         return flow, x
 
@@ -338,12 +342,12 @@ def test_a_sink_that_fails_stops_the_query_and_a_restart_delivers_what_it_missed
     # two epochs are complete in one batch; the table takes the first, and then nothing for a while
     saved: list[int] = []
 
-    def append_once(folder: str, records: pa.Table, app: str, version: int) -> bool:
+    def append_once(folder: str, records: pa.Table, app: str, version: int, owner: Any) -> bool:
         if saved:
             msg = "the table cannot be written"
             raise PermissionError(msg)
         saved.append(version)
-        return delta_append.appended(folder, records, app, version)
+        return delta_append.appended(folder, records, app, version, owner)
 
     flow, x = build()
     for epoch in range(2):
@@ -363,6 +367,8 @@ def test_a_sink_that_fails_stops_the_query_and_a_restart_delivers_what_it_missed
     x.advance_to(3)
     failing(query, "step 'heard'.* failed at epoch 2.*: OSError: no more room")
     fails_at.clear()
+    with pytest.raises(OutputMismatch, match="elsewhere has not the epochs"):
+        build("elsewhere")[0].start(spark, checkpoint=checkpoint, workers=1)
     flow, _ = build()
     with flow.start(spark, checkpoint=checkpoint, workers=1) as query:
         assert query.wait_for("heard", epoch=2, timeout=60)

@@ -272,3 +272,14 @@ def test_rolled_back_further_than_anything_is_kept_nothing_is_touched(log: Round
     with pytest.raises(LogDamaged, match="manifest of batch 50"):
         restarted(log)
     assert RoundLog(log.checkpoint).newest() == 109
+
+
+def test_an_output_has_delivered_if_its_frontier_has_moved() -> None:
+    frontier: dict[str, list[object]] = {"ended": [], "begun": [[2]], "new": [[0]]}
+    first, later = (manifest(batch, frontier=frontier) for batch in (-1, 3))
+
+    assert [later.has_delivered(output, "epoch") for output in ("ended", "begun", "new", "unknown")] == [
+        True, True, False, False,
+    ]  # fmt: skip
+    assert later.has_delivered("new", "arrival")
+    assert not first.has_delivered("new", "arrival")

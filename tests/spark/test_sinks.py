@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,29 @@ def test_another_checkpoint_is_refused_without_overwrite(spark: SparkSession, tm
     sink.deliver(spark, 0, [part(0, table((2, "b")))])
     prepared(spark, DeltaSink(path, overwrite=True), identity="two")
     assert rows(spark, path) == [(0, 2, "b")], "a restart of the new owner overwrites nothing"
+
+
+@pytest.mark.parametrize("keys", [(), ("k",)])
+def test_a_table_without_the_epochs_before_is_refused(
+    keys: tuple[str, ...], spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "table")
+    sink = prepared(spark, DeltaSink(path, keys=keys))
+    sink.deliver(spark, 0, [part(0, table((1, "a")))])
+
+    prepared(spark, DeltaSink(path, overwrite=True), identity="two")
+    with pytest.raises(OutputMismatch, match=r"(?s)table has not the epochs.*overwritten.*\nHint: restore"):
+        sink.deliver(spark, 1, [part(1, table((2, "b")))])
+    assert rows(spark, path) == []
+    shutil.rmtree(path)
+    with pytest.raises(OutputMismatch, match="has not the epochs"):
+        sink.deliver(spark, 1, [part(1, table((2, "b")))])
+    for overwrite in (False, True):  # a restart, or the same checkpoint with another table
+        again = DeltaSink(path, keys=keys, overwrite=overwrite)
+        resumed = Output(name="out", vertex=Vertex(SCHEMA), sink=again, resumed=True)
+        with pytest.raises(OutputMismatch, match="has not the epochs"):
+            again.prepare(spark, resumed, "/nowhere", "one")
+    assert not Path(path).exists()
 
 
 def test_a_table_in_a_catalog(spark: SparkSession) -> None:

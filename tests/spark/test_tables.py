@@ -99,7 +99,7 @@ def test_a_query_between_tables_that_are_optimized_clustered_and_vacuumed(
 
 
 def test_an_interrupted_write_is_tried_again_a_few_times() -> None:
-    class ConcurrentAppendException(Exception):
+    class MetadataChangedException(Exception):
         pass
 
     tried: list[int] = []
@@ -107,11 +107,11 @@ def test_an_interrupted_write_is_tried_again_a_few_times() -> None:
     def write() -> None:
         tried.append(len(tried))
         if len(tried) < 3 or len(tried) > 5:
-            raise ConcurrentAppendException
+            raise MetadataChangedException
 
     _tried(write)
     assert len(tried) == 3
     tried.extend(range(7))
-    with pytest.raises(ConcurrentAppendException):
+    with pytest.raises(MetadataChangedException):
         _tried(write)
     assert len(tried) == 15

@@ -139,6 +139,19 @@ class TableTaken(TimelyError, ValueError):
 class OutputMismatch(TimelyError, ValueError):
     """An output does not fit its table or folder."""
 
+    @classmethod
+    def lost(cls, table: str) -> OutputMismatch:
+        """The table or folder is not the one that has the epochs delivered before."""
+        msg = (
+            f"{table} has not the epochs that this checkpoint has delivered: it was removed, made anew or "
+            "overwritten by another flow, or the output wrote to another place before."
+        )
+        hint = (
+            "restore it with its properties; or begin with a new checkpoint; or give the output another "
+            "name=, under which only later epochs are written."
+        )
+        return cls(msg, hint=hint)
+
 
 class EpochClosed(TimelyError, ValueError):
     """A send, or another call, needs an epoch that the input has closed."""

@@ -28,11 +28,14 @@ def newest_flow(log: RoundLog) -> dict[str, Any] | None:
     return None if chosen is None else dict(log.flow(chosen[0])["described"])
 
 
-def check(log: RoundLog, plan: Plan) -> None:
-    """Check that a flow can continue from a checkpoint; changes nothing."""
+def check(log: RoundLog, plan: Plan) -> Manifest | None:
+    """Check that a flow can continue from a checkpoint's newest manifest, which is given; changes nothing."""
     chosen = log.chosen()
-    if chosen is not None and chosen[0].plan != plan.fingerprint:
+    if chosen is None:
+        return None
+    if chosen[0].plan != plan.fingerprint:
         _migrated(log, plan, *chosen, Blobs(log.files))
+    return chosen[0]
 
 
 def restore(log: RoundLog, context: RunContext, newest: int) -> None:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from timely_spark.compiler import Plan
 from timely_spark.compiler.summary import plan_summary
 from timely_spark.coordinator import Bound, Coordinator
-from timely_spark.errors import BadArgument, TimelyError
+from timely_spark.errors import BadArgument, TimelyError, without_stack
 from timely_spark.graph import caller, frame_schema, seconds, whole
 from timely_spark.runtime.arguments import trigger_of
 from timely_spark.runtime.errors import (
@@ -31,6 +31,7 @@ from timely_spark.runtime.errors import (
     NameTaken,
     NotStreaming,
     OtherFlow,
+    OutputMismatch,
     QueryRefused,
     SourceMismatch,
 )
@@ -130,9 +131,11 @@ def start(
         place = checkpoint if checkpoint is not None else _temporary(plan, session, undo)
         log, lock = _locked(place, undo)
         flow = _identified(log, plan, partitions or partitions_for(session, plan.workers))
-        check(log, plan)
+        before = check(log, plan)
         for output in outputs:
-            output.sink.prepare(session, output, log.checkpoint, flow["id"])
+            resumed = before is not None and before.has_delivered(output.name, output.release)
+            prepared = dataclasses.replace(output, resumed=resumed)
+            _prepare(session, prepared, plan, log.checkpoint, flow["id"])
         system_log = None if log_to is None else SystemLog(os.fspath(log_to))
         if system_log is not None:
             system_log.prepare(log.checkpoint, flow["id"])
@@ -162,6 +165,18 @@ def start(
     for line in unset:
         _log.warning("%s: not set: %s", plan.name, line)
     return query
+
+
+def _prepare(session: SparkSession, output: Output, plan: Plan, checkpoint: str, identity: str) -> None:
+    """Prepare an output's sink; an error of Spark or of files names no step."""
+    try:
+        output.sink.prepare(session, output, checkpoint, identity)
+    except TimelyError:
+        raise
+    except Exception as error:
+        msg = f"Output {output.name!r} cannot be prepared: {without_stack(error)}"
+        hint = "check the output's table or folder; the cause below is the exception in full."
+        raise OutputMismatch(msg, where=plan.by_name[output.name].stage.where, hint=hint) from error
 
 
 def _make_room(

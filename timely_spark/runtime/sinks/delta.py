@@ -17,7 +17,7 @@ from timely_spark.graph.sql import identifier, literal, table_name
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.session import DELTA, applied
 from timely_spark.runtime.sinks.delivery import arrow_schema
-from timely_spark.runtime.sinks.delta_append import appended, local_folder
+from timely_spark.runtime.sinks.delta_append import appended, local_folder, properties
 from timely_spark.runtime.sinks.sink import EPOCH, Output, Parts, Sink, stamped, with_epoch
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ _OWNER = "timely_spark.checkpoint"
 _TXN = "spark.databricks.delta.write.txn"
 #: Delta refuses column names with these characters, unless it maps names, which older readers do not support.
 _ODD = re.compile(r"[ ,;{}()\n\t=]")
+#: How the names of Delta's errors begin that tell of another writer's commit.
+_INTERRUPTED = ("Concurrent", "MetadataChanged", "ProtocolChanged", "DeltaConcurrent")
 _BY_NAME = {"delta.columnMapping.mode": "name"}
 #: Columns of an upsert's source: a record's position in its epoch, its rank among the records of its key, and
 #: the sum of the diffs of its key.
@@ -53,6 +55,8 @@ class DeltaSink(Sink):
     overwrite: bool = False
     confs: ClassVar[Mapping[str, str]] = DELTA
     _app: str = ""
+    #: the property by which a table is this output's
+    _own: Mapping[str, str] = field(default_factory=dict)
     _columns: list[str] = field(default_factory=list)
     #: where the table is, if on the local file system
     _folder: str | None = None
@@ -69,6 +73,7 @@ class DeltaSink(Sink):
             names.remove(self.diff)
             schema = type(schema)([f for f in schema.fields if f.name != self.diff])
         self._app, self._columns = f"timely/{identity}/{output.name}/{output.release}", names
+        self._own = {_OWNER: identity}
         configured = "delta" in (session.conf.get("spark.sql.extensions", "") or "").lower()
         if not configured or find_spec("delta") is None:
             msg = f"{self.target}: this Spark session has no Delta Lake."
@@ -77,24 +82,32 @@ class DeltaSink(Sink):
             )
             raise OutputMismatch(msg, hint=hint)
         mapping = _BY_NAME if any(map(_ODD.search, every_name(output.schema))) else {}
+        if output.resumed:
+            self._check_own(session)
         if not self._exists(session):
-            self._make(session, schema, {_OWNER: identity, **mapping})
+            self._make(session, schema, {**self._own, **mapping})
         table = self._table(session)
         detail = table.detail().collect()[0]
         self._folder, owner = local_folder(detail["location"]), detail["properties"].get(_OWNER)
         if self.overwrite and owner != identity:
-            self._overwrite(session, schema, {_OWNER: identity}, mapping)
+            self._overwrite(session, schema, self._own, mapping)
             return
         if owner not in {None, identity}:
             raise TableTaken.by(self.target, found=owner, mine=identity)
+        self._check_columns(table, schema, output, made=owner is not None)
+        if owner is None:  # a table that the user made for this output
+            self._set(session, self._own)
+
+    def _check_columns(self, table: DeltaTable, schema: StructType, output: Output, *, made: bool) -> None:
         columns = [f"{f.name} {f.dataType.simpleString()}" for f in table.toDF().schema]
         expected = [f"{f.name} {f.dataType.simpleString()}" for f in schema]
         # users may add columns to a table that a flow has made
-        if not set(expected) <= set(columns) or (owner is None and columns != expected):
+        if not set(expected) <= set(columns) or (not made and columns != expected):
             msg = f"{self.target} exists with columns {columns}; the stream writes {expected}."
-            raise OutputMismatch(msg, hint="write to another table, or pass overwrite=True.")
-        if owner is None:  # a table that the user made for this output
-            self._set(session, {_OWNER: identity})
+            hint = "write to another table, or pass overwrite=True."
+            if output.resumed:
+                hint = "give the table its columns again, or begin with a new checkpoint and another table."
+            raise OutputMismatch(msg, hint=hint)
 
     # -- per epoch -------------------------------------------------------------------------------------------
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
@@ -103,16 +116,20 @@ class DeltaSink(Sink):
         if not parts:
             return
         if self.keys:
+            self._check_own(session)
             self._upsert(session, version, parts)
             return
         if self._folder is not None and not any(part.is_large for part in parts):
             tables = [stamped(part.table, part.epoch, EPOCH) for part in parts]
             records = pa.concat_tables(tables).select([EPOCH, *self._columns])
-            if appended(self._folder, records.cast(arrow_schema(records.schema)), self._app, version):
+            records = records.cast(arrow_schema(records.schema))
+            if appended(self._folder, records, self._app, version, self._own):
                 return
+        self._check_own(session)
         frame = _stamped(session, parts).select(*map(identifier, [EPOCH, *self._columns]))
         writer = frame.write.format("delta").mode("append")
-        self._save(writer.option("txnAppId", self._app).option("txnVersion", version))
+        writer = writer.option("txnAppId", self._app).option("txnVersion", version)
+        _tried(lambda: self._save(writer))
 
     def _upsert(self, session: SparkSession, version: int, parts: Parts) -> None:
         frame = self._last_per_key(_stamped(session, parts, order=_PLACE))
@@ -159,6 +176,14 @@ class DeltaSink(Sink):
         if self.diff is not None:
             frame = frame.withColumn(_MORE, sum(identifier(self.diff)).over(keys))
         return frame.withColumn(_RANK, row_number().over(last)).where(f"{_RANK} = 1")
+
+    def _check_own(self, session: SparkSession) -> None:
+        """Check that the table is still there, and this output's: a table made anew lacks earlier epochs."""
+        found = properties(self._folder) if self._is_path and self._folder is not None else None
+        if found is None and self._exists(session):
+            found = dict(map(tuple, session.sql(f"SHOW TBLPROPERTIES {self._sql}").collect()))
+        if found is None or not self._own.items() <= found.items():
+            raise OutputMismatch.lost(self.target)
 
     # -- the table -------------------------------------------------------------------------------------------
     @property
@@ -231,13 +256,13 @@ def _stamped(session: SparkSession, parts: Parts, *, order: str | None = None) -
 
 
 def _tried(write: Callable[[], object], tries: int = 5) -> None:
-    """Write, again if a commit of another writer, such as OPTIMIZE, came in between.
+    """Write, again if a commit of another writer, such as OPTIMIZE or ALTER TABLE, came in between.
 
     A transaction that was committed all the same is skipped by Delta.
     """
     try:
         write()
     except Exception as error:
-        if tries == 1 or not type(error).__name__.startswith("Concurrent"):
+        if tries == 1 or not type(error).__name__.startswith(_INTERRUPTED):
             raise
         _tried(write, tries - 1)

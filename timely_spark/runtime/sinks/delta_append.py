@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
     from deltalake import DeltaTable
 
@@ -30,11 +32,12 @@ def local_folder(location: str) -> str | None:
     return unquote(uri.path) if uri.scheme == "file" and not uri.netloc else None
 
 
-def appended(folder: str, records: pa.Table, app: str, version: int) -> bool:
+def appended(folder: str, records: pa.Table, app: str, version: int, owner: Mapping[str, str]) -> bool:
     """Whether a Delta table has transaction `version` of `app`: it is written if it is not there.
 
-    A table with properties of Delta's, constraints, partitions or newer features, or with other columns than
-    the records, is left to Spark; and what fails, which Spark skips if it was committed all the same.
+    A table without the properties `owner`, or with properties of Delta's, constraints, partitions or newer
+    features, or with other columns than the records, is left to Spark; and what fails, which Spark skips if
+    it was committed all the same.
     """
     if find_spec("deltalake") is None:
         return False
@@ -43,7 +46,9 @@ def appended(folder: str, records: pa.Table, app: str, version: int) -> bool:
 
     try:
         table = DeltaTable(folder)
-        if not _is_plain(table) or [field.name for field in table.schema().fields] != records.schema.names:
+        if not _is_plain(table) or not owner.items() <= table.metadata().configuration.items():
+            return False
+        if [field.name for field in table.schema().fields] != records.schema.names:
             return False
         last = table.transaction_version(app)
         if last is None or last < version:
@@ -53,6 +58,19 @@ def appended(folder: str, records: pa.Table, app: str, version: int) -> bool:
         _log.warning("%s: deltalake could not append, Spark does: %s", folder, error)
         return False
     return True
+
+
+def properties(folder: str) -> dict[str, str] | None:
+    """The properties of a Delta table; None: deltalake cannot read them, or is not installed."""
+    if find_spec("deltalake") is None:
+        return None
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        return dict(DeltaTable(folder).metadata().configuration)
+    except (DeltaError, OSError):
+        return None
 
 
 def _is_plain(table: DeltaTable) -> bool:

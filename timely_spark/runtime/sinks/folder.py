@@ -70,6 +70,8 @@ class FolderSink(Sink):
                 f"{self.path} is the folder of output {first!r}; output {second!r} would overwrite its files."
             )
             raise OutputMismatch(msg, hint="a folder for each, or concat the streams first.")
+        if output.resumed:
+            raise OutputMismatch.lost(self.path)
         if owner is not None and not self.overwrite:
             raise TableTaken.by(self.path, found=owner["checkpoint"], mine=identity)
         for name in names:  # before the owner changes, so that the next start repeats an interrupted removal

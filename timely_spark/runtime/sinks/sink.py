@@ -60,6 +60,8 @@ class Output:
     vertex: vertices.Output
     sink: Sink
     release: Literal["epoch", "arrival"] = "epoch"
+    #: Whether it has delivered epochs before this start: a new table or folder would lack them.
+    resumed: bool = False
 
     @property
     def schema(self) -> pa.Schema:

@@ -63,6 +63,13 @@ class Manifest:
         """The epochs that have begun and are not complete."""
         return sorted({epoch for epochs in self.coordinator["unreleased"].values() for epoch in epochs})
 
+    def has_delivered(self, output: str, release: str) -> bool:
+        """Whether an output has delivered epochs, perhaps without records."""
+        times = self.frontier.get(output)
+        if times is None or not times:
+            return times is not None
+        return self.batch >= 0 if release == "arrival" else min(times)[0] > 0
+
     @property
     def notifications(self) -> int:
         """The pending notifications of all workers."""
