@@ -254,6 +254,17 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ],
     ),
     (
+        "worker/outbox.py",
+        ["tests/worker/test_outbox.py"],
+        [
+            ("own = parts.pop(self.worker, None)", "own = parts.get(self.worker)"),
+            ("_join(theirs or times)", "_join(times)"),
+            ("to = again", "pass"),
+            ("if mine.all():", "if mine.any():"),
+            ("if same not in encoded:", "if True:"),
+        ],
+    ),
+    (
         "worker/context.py",
         ["tests/worker/test_round.py", "tests/operators/test_route.py", "tests/differential/test_since.py"],
         [
@@ -265,7 +276,6 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
                 "least: int = min([self.invocation.time.epoch, *epochs])",
                 "least: int = max([self.invocation.time.epoch, *epochs])",
             ),
-            ("by_worker = {self.worker: batch}", "by_worker = {0: batch}"),
             ("or not time.less_equal(capability)", "or False"),
         ],
     ),

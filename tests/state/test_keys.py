@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timely_spark.graph import Partition
+from timely_spark.graph import Partition, Skew
 from timely_spark.state import keys
 from timely_spark.state.keys import (
+    destinations,
     exact,
     from_bytes,
     group,
@@ -304,3 +306,55 @@ def test_a_column_of_longs_is_written_as_wide_as_its_numbers_at_every_boundary(
     assert written.bit_width == (bits if fits else 2 * bits)
     assert from_bytes(sent).column("n").to_pylist() == column.to_pylist()
     assert from_bytes(sent).schema == pa.schema([("n", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.table({"n": [1, 2, None]}),
+        pa.table({"n": range(100), "word": ["a", None] * 50}).slice(7, 31),
+        pa.table({"n": pa.array([], pa.int64())}),
+        pa.schema([("word", pa.string())]).empty_table(),
+        pa.concat_tables([pa.table({"word": ["p", "q"]}), pa.table({"word": [None, "z"]})]),
+        pa.table({"list": [[1], None, []], "flag": [True, None, False]}).slice(1),
+        pa.table({"n": [1]}).replace_schema_metadata({"a": "b"}),
+        pa.table({"word": pa.array(["a", "b", "a"]).dictionary_encode()}),
+    ],
+    ids=lambda table: str(table.schema.names),
+)
+def test_tables_as_bytes_are_what_a_writer_of_streams_writes(table: pa.Table) -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    assert to_bytes(table) == sink.getvalue().to_pybytes()
+    assert from_bytes(to_bytes(table)).equals(table)
+
+
+PARTITIONS = [
+    Partition(("k",)),
+    Partition(("k", "v"), blocks=True),
+    Partition(("v",), computed="v", expression=pc.field("v")),
+    Partition(("k",), workers=(3, 1)),
+    Partition(("k",), skew=Skew((int(hashes(pa.table({"k": [0]}), ["k"])[0]),), "0", ("v",))),
+]
+
+
+@pytest.mark.parametrize("by", PARTITIONS, ids=repr)
+@given(
+    rows=st.lists(st.tuples(st.integers(-3, 3), st.integers(-9, 9)), min_size=1), workers=st.integers(4, 9)
+)
+def test_the_destinations_are_those_of_the_parts(
+    by: Partition, rows: list[tuple[int, int]], workers: int
+) -> None:
+    table = pa.table({"k": [k for k, _ in rows], "v": [v for _, v in rows], "row": range(len(rows))})
+    to = destinations(table, by, workers)
+    assert to is not None
+    parts = partitioned(table, by, workers)
+    assert {row: w for w, part in parts.items() for row in part["row"].to_pylist()} == dict(enumerate(to))
+
+
+def test_records_for_several_workers_have_no_one_destination() -> None:
+    table, hot = pa.table({"k": [0, 1]}), int(hashes(pa.table({"k": [0]}), ["k"])[0])
+    assert destinations(table, Partition((), broadcast=True), 4) is None
+    assert destinations(table, Partition(("k",), skew=Skew((hot,), "0", ())), 4) is None
+    assert destinations(table.slice(1), Partition(("k",), skew=Skew((hot,), "0", ())), 4) is not None

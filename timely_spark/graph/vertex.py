@@ -117,8 +117,9 @@ class Vertex:
     """Optional: combine a worker's records for this vertex in one round, before the exchange.
 
     A method ``combine(self, edge, batch)``: it gets the number of the input, as `on_recv` does, and records
-    for one worker, or those that a source's task has read if a sample of them becomes fewer; its result has
-    the same columns, and is received instead.
+    for any workers. Its result has the same columns, and is partitioned and received instead; so it combines
+    only records that agree in the columns by which the input is partitioned. Records that a source's task
+    has read are combined if a sample of them becomes fewer.
     """
 
     before_exchange: Callable[[int, pa.Table], pa.Table] | None = None

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.graph import Partition, Skew, project
+from timely_spark.graph import Partition, project
 
 Hashes = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int64]
@@ -30,8 +30,8 @@ _PRIME = _U(0x0000_0100_0000_01B3)
 _PIECE = 1 << 20
 #: tables with fewer rows are sorted with numpy's own sort, and not narrowed
 FEW = 1 << 11
-#: tables of so many bytes are measured before they are written
-_LARGE = 1 << 20
+#: the end of an Arrow IPC stream
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 #: metadata of a column of longs that is written as a narrower type
 _NARROWED = {b"timely_narrowed": b""}
 
@@ -370,7 +370,7 @@ def partition(table: pa.Table, columns: Sequence[str], workers: int) -> dict[int
         return {}
     if workers == 1:
         return {0: table}
-    return _split(table, hashes(table, columns) % _U(workers), workers)
+    return split(table, hashes(table, columns) % _U(workers), workers)
 
 
 def partitioned(table: pa.Table, by: Partition, workers: int) -> dict[int, pa.Table]:
@@ -390,36 +390,49 @@ def partitioned(table: pa.Table, by: Partition, workers: int) -> dict[int, pa.Ta
         return {}
     if by.broadcast:
         return dict.fromkeys(among, table)
+    if len(among) == 1 and by.expression is None:
+        return {among[0]: table}
+    if (to := destinations(table, by, workers)) is not None:
+        return split(table, to, workers)
+    assert by.skew is not None
+    hashed = hashes(table, by.columns)
+    hot = is_hot(hashed, by.skew.hot)
+    cold = split(table.filter(pa.array(~hot)), hashed[~hot] % _U(len(among)), len(among))
+    copied = table.filter(pa.array(hot))
+    return {
+        worker: pa.concat_tables([cold[number], copied]) if number in cold else copied
+        for number, worker in enumerate(among)
+    }
+
+
+def destinations(table: pa.Table, by: Partition, workers: int) -> Hashes | None:
+    """The worker of each record, as in `partitioned`; None: some records are for several workers."""
+    among = range(workers) if by.workers is None else by.workers
+    if by.broadcast:
+        return None
     if by.skew is not None and len(among) > 1:
-        numbered = _skewed(table, by.columns, by.skew, len(among))
+        to = hashes(table, by.columns)
+        if (hot := is_hot(to, by.skew.hot)).any():
+            if not by.skew.spread:
+                return None
+            to[hot] = hashes(table.filter(pa.array(hot)), by.skew.spread)
+        to %= _U(len(among))
     elif by.blocks and len(among) > 2:  # of two workers both would get all values
-        numbered = _split(table, _blocks(table, by.columns, len(among)), len(among))
+        to = _blocks(table, by.columns, len(among))
     elif by.expression is None:
-        numbered = partition(table, by.columns, len(among))
+        to = hashes(table, by.columns) % _U(len(among))
     else:
         value = flat(project(table, {"worker": by.expression}).column(0)).fill_null(0)
         number = value.to_numpy(zero_copy_only=False)
         number = number if number.dtype == np.uint64 else number.astype(np.int64)
-        numbered = _split(table, (number % number.dtype.type(len(among))).astype(_U), len(among))
-    return {among[number]: part for number, part in numbered.items()}
+        to = (number % number.dtype.type(len(among))).astype(_U)
+    return to if by.workers is None else np.array(among, _U)[to]
 
 
 def is_hot(hashed: Hashes, hot: Sequence[int]) -> Mask:
     """The keys, given by H, that are hot."""
     found: Mask = np.isin(hashed, np.array(hot, _U))
     return found
-
-
-def _skewed(table: pa.Table, columns: Sequence[str], skew: Skew, workers: int) -> dict[int, pa.Table]:
-    hashed = hashes(table, columns)
-    hot = is_hot(hashed, skew.hot)
-    if skew.spread or not hot.any():
-        if hot.any():
-            hashed[hot] = hashes(table.filter(pa.array(hot)), skew.spread)
-        return _split(table, hashed % _U(workers), workers)
-    cold = _split(table.filter(pa.array(~hot)), hashed[~hot] % _U(workers), workers)
-    copied = table.filter(pa.array(hot))
-    return {w: pa.concat_tables([cold[w], copied]) if w in cold else copied for w in range(workers)}
 
 
 def _blocks(table: pa.Table, columns: Sequence[str], workers: int) -> Hashes:
@@ -439,7 +452,8 @@ def _blocks(table: pa.Table, columns: Sequence[str], workers: int) -> Hashes:
     return to
 
 
-def _split(table: pa.Table, to: Hashes, workers: int) -> dict[int, pa.Table]:
+def split(table: pa.Table, to: Hashes, workers: int) -> dict[int, pa.Table]:
+    """The records for each worker that gets some, given the worker of each, in the table's order."""
     # numpy sorts 16-bit integers stably by counting
     order = np.argsort(to.astype(np.uint16) if workers <= 1 << 16 else to, kind="stable")
     bounds = np.searchsorted(to[order], np.arange(workers + 1, dtype=_U))
@@ -482,19 +496,13 @@ def to_bytes(table: pa.Table, *, narrow: bool = False) -> bytes:
         narrow: write large columns of longs as narrower integers if their values fit.
     """
     table = (_narrowed(table) if narrow and table.num_rows >= FEW else table).combine_chunks()
-    if table.nbytes < _LARGE:
-        sink = _written(table, pa.BufferOutputStream())
+    if any("dictionary<" in str(kind) for kind in table.schema.types):  # a message of its own
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
         return bytes(sink.getvalue())
-    # a stream that grows would hold, and clear, twice as much memory
-    whole = pa.allocate_buffer(_written(table, pa.MockOutputStream()).size())
-    _written(table, pa.FixedSizeBufferWriter(whole))
-    return bytes(whole)
-
-
-def _written(table: pa.Table, sink: Any) -> Any:
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink
+    # a writer gives the same bytes, and takes longer for a small table, and more memory for a large one
+    return b"".join([table.schema.serialize(), *(batch.serialize() for batch in table.to_batches()), _END])
 
 
 def from_bytes(data: Any, *, validate: bool = True) -> pa.Table:

@@ -121,15 +121,9 @@ class CallContext:
         if not batch.num_rows:
             return
         round_.iterations.sent(channel, time, batch.num_rows)
-        if channel.exchange is None:
-            by_worker = {self.worker: batch}
-        else:
-            by_worker = partitioned(batch, channel.exchange, self.workers)
-        for to, part in by_worker.items():
-            if to == self.worker:
-                round_.enqueue(round_.plan.nodes[channel.target], channel.input, arrival, part)
-            else:
-                round_.outbox[index, arrival, to].append(part)
+        own = batch if channel.exchange is None else round_.outbox.add(channel, arrival, batch)
+        if own is not None:
+            round_.enqueue(round_.plan.nodes[channel.target], channel.input, arrival, own)
 
     def _check_summaries(self, edge: int, time: Any) -> None:
         """Check that the inputs which gave the capability reach an output at a time as early."""

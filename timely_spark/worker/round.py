@@ -9,12 +9,10 @@ the order of rows. A round ends when nothing can be delivered, or when its budge
 
 from __future__ import annotations
 
-import functools
 import heapq
 import itertools
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter, perf_counter_ns
 from typing import Any
@@ -31,6 +29,7 @@ from timely_spark.worker.context import CallContext, ReplayContext, errors_of
 from timely_spark.worker.hot_keys import Loads
 from timely_spark.worker.loops import Iterations
 from timely_spark.worker.notify import Blockers, Notificator, Pending
+from timely_spark.worker.outbox import Outbox
 from timely_spark.worker.received import Received
 from timely_spark.worker.vertex_snapshot import (
     Invocation,
@@ -133,7 +132,7 @@ class Worker:
         """Run one round, and return its rows; see the function `step`."""
         started = perf_counter()
         self.budget = budget or self.plan.budget or Budget()
-        self.outbox: dict[tuple[int, Any, int], list[pa.Table]] = defaultdict(list)
+        self.outbox = Outbox(self.plan, self.worker)
         self.outputs: dict[tuple[int, Any], list[pa.Table]] = defaultdict(list)
         self.stats: Counter[str] = Counter()
         self.queued_before = self._queued()
@@ -287,19 +286,18 @@ class Worker:
         for pending, n in self.pending.changed.items():
             if pending.capability is not None:
                 deltas[self.plan.nodes[pending.node].holds(pending.input), pending.capability] += n
-        for index, time, to, table in self._messages():
+        for index, time, to, rows, payload in self.outbox.messages():
             channel = self.plan.channels[index]
             node = self.plan.nodes[channel.target]
             deltas[node.lands(channel.input), time] += 1
-            payload = to_bytes(table, narrow=True)
             items.append(
                 (to, Message(channel=index, time=time.encode(), sender=self.worker, payload=payload))
             )
             self.stats["sent"] += 1
             self.stats["bytes_sent"] += len(payload)
-            self.stats["records_sent"] += table.num_rows
+            self.stats["records_sent"] += rows
             if self.plan.measured:
-                self._measure("message", node, time, (1, table.num_rows, len(payload), 0))
+                self._measure("message", node, time, (1, rows, len(payload), 0))
         for (index, time), tables in self.outputs.items():
             sink, payload = self.plan.nodes[index].name, to_bytes(pa.concat_tables(tables))
             items.append((self.worker, Output(sink=sink, epoch=time.epoch, payload=payload)))
@@ -318,25 +316,6 @@ class Worker:
             stats={**self.stats, "records_in": received.records},
         )
         return wire.table([*items, (self.worker, report)])
-
-    def _messages(self) -> Iterator[tuple[int, Any, int, pa.Table]]:
-        """Messages to other workers: one batch per (channel, time, worker).
-
-        If the receiver combines records and ignores iterations, the records of all iterations are one batch,
-        at the join of their times.
-        """
-        together: dict[tuple[int, Any, int], list[tuple[Any, pa.Table]]] = defaultdict(list)
-        for (index, time, to), tables in self.outbox.items():
-            node = self.plan.nodes[self.plan.channels[index].target]
-            combines = node.ignored_counters and node.template.combine is not None
-            key = self.plan.times.coarse(time, node.ignored_counters) if combines else time
-            together[index, key, to].append((time, pa.concat_tables(tables)))
-        for (index, _, to), parts in together.items():
-            channel = self.plan.channels[index]
-            combine = self.plan.nodes[channel.target].template.combine
-            table = pa.concat_tables([part for _, part in parts])
-            latest = functools.reduce(lambda a, b: a.join(b), [time for time, _ in parts])
-            yield index, latest, to, table if combine is None else combine(channel.input, table)
 
     # -- state -----------------------------------------------------------------------------------------------
 
