@@ -170,6 +170,17 @@ def test_a_record_without_a_diff_is_refused() -> None:
         ts.testing.run(flow, {"x": [[(1, 1), (2, None)]]})
 
 
+@pytest.mark.parametrize("diff", [-(2**63), 2**62, pytest.param(2**64 - 1, id="of no long")])
+def test_a_change_that_no_multiplicity_can_hold_is_refused(diff: int) -> None:
+    """The least long is its own negation: what takes a record away would add it."""
+    flow = ts.Dataflow("mistakes")
+    schema = pa.schema([("n", pa.int64()), ("d", pa.int64() if diff < 2**63 else pa.uint64())])
+    flow.input("x", schema).collection(diff="d").negate().changes().capture("out")
+
+    with pytest.raises(VertexError, match=rf"(?s)multiplicity by {abs(diff)}, in 'd'.*Hint: give changes"):
+        ts.testing.run(flow, {"x": [[(1, diff)]]})
+
+
 def test_an_endless_loop_is_an_error() -> None:
     flow = ts.Dataflow("endless")
     x = flow.input("x", "n long").collection()

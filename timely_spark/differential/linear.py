@@ -49,6 +49,10 @@ class Weigh(Stateless):
         if diffs.null_count:
             msg = f"{diffs.null_count} records have a null {self.column!r}, their change of multiplicity"
             raise SchemaError(msg, hint="fill the column, or filter such records out.")
+        extremes = [abs(one) for one in pc.min_max(diffs).as_py().values() if one is not None]
+        if max(extremes, default=0) >= trace.MOST:  # of the least long even the negation is itself
+            msg = f"a record changes its multiplicity by {max(extremes)}, in {self.column!r}"
+            raise SchemaError(msg, hint="give changes between -2 ** 62 and 2 ** 62.")
         return (batch.drop_columns([self.column]).append_column(DIFF, diffs.cast(pa.int64())),)
 
 
