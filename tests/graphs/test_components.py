@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import networkx as nx
+import numpy as np
 import pytest
 
 import timely_spark as ts
@@ -51,6 +52,21 @@ def test_edges_are_inserted_and_deleted(algorithm, oracle, follows, changing, gr
     edges = changing(12, 14 + 6 * graph, 6, seed=graph)
 
     follows(algorithm, oracle, {"edges": (LONGS, edges)})
+
+
+def test_all_nan_are_one_node() -> None:
+    """Processors make a negative NaN, Python a positive one."""
+    flow = ts.Dataflow("nan")
+    edges = flow.input("edges", "src double, dst double, diff long").collection(diff="diff")
+    connected_components(edges).changes().capture("out")
+    python, processor = np.array([0x7FF8 << 48, 0xFFF8 << 48], np.uint64).view(np.float64)
+
+    epochs = [[(1.0, python, 1), (processor, 2.0, 1)], [(1.0, processor, -1)]]
+    rows = run(flow, {"edges": epochs}, workers=2)["out"].rows()
+
+    assert sorted(map(str, rows[0])) == ["(1.0, 1.0, 1)", "(2.0, 1.0, 1)", "(nan, 1.0, 1)"]
+    gone = ["(1.0, 1.0, -1)", "(2.0, 1.0, -1)", "(2.0, 2.0, 1)", "(nan, 1.0, -1)", "(nan, 2.0, 1)"]
+    assert sorted(map(str, rows[1])) == gone
 
 
 @pytest.mark.slow

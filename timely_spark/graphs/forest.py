@@ -66,9 +66,9 @@ class _Ordered(Stateless):
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         """The edges in order."""
         a, b = (flat(batch.column(end)) for end in self.ends)
-        if pa.types.is_floating(self.kind):  # -0.0 is 0.0
-            zero = pa.scalar(0, self.kind)
-            a, b = pc.add(a, zero), pc.add(b, zero)
+        if pa.types.is_floating(self.kind):  # -0.0 is 0.0, and all NaN are one
+            zero, nan = (pa.scalar(float(value), self.kind) for value in ("0", "nan"))
+            a, b = (pc.if_else(pc.is_nan(end), nan, pc.add(end, zero)) for end in (a, b))
         ends = dict(zip(self.ends, ordered(a, b), strict=True))
         return (pa.table({**ends, **{name: batch.column(name) for name in batch.schema.names[2:]}}),)
 
