@@ -335,7 +335,7 @@ def top_k(
 ) -> Collection:
     """The first `k` records of each key by a column; ties are ordered by the other columns, ascending.
 
-    A record of multiplicity n takes n places. Nulls come last.
+    A record of multiplicity n takes n places. NaN come last, then nulls.
 
     Args:
         k: the greatest number of records per key.

@@ -76,7 +76,7 @@ def upserts(
         stream: any outside loops.
         keys: the key columns.
         sequence_by: the columns that order the records of a key, such as a version, an offset or a time;
-            null comes before every value.
+            null comes before every value, then NaN.
         apply_as_deletes: a `pyarrow.compute` expression: which records delete their key; null: it does not.
 
     **Columns:** out as in. None may be nested.
