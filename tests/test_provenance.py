@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import date
 from typing import Any
 
 import networkx as nx
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
-from timely_spark.errors import BadArgument, SchemaError, UnknownName
+from timely_spark.errors import BadArgument, InvalidTime, SchemaError, UnknownName
 from timely_spark.testing import explain_row
 
 EDGES = "src long, dst long, diff long"
@@ -167,6 +168,9 @@ def test_streams_and_captured_inputs() -> None:
         ("goods", ("ann", 1), GIVEN, UnknownName, "did you mean 'good'"),
         ("good", {"custom": "ann"}, GIVEN, SchemaError, "not \\['custom'\\]"),
         ("good", ("ann", 1, 2), GIVEN, SchemaError, "a tuple of all of them"),
+        ("good", {}, GIVEN, SchemaError, "not a row without columns"),
+        ("good", {"customer": 7}, GIVEN, SchemaError, "7 is no value of 'customer'"),
+        ("good", {"amount": 1.5}, GIVEN, SchemaError, "1.5 is no value of 'amount'"),
         ("good", {"customer": "ann"}, {"order": []}, UnknownName, "did you mean 'orders'"),
         ("good", {"customer": "ann"}, {"orders": 7}, BadArgument, "records by epoch"),
     ],
@@ -174,6 +178,39 @@ def test_streams_and_captured_inputs() -> None:
 def test_mistakes(output: str, row: Any, inputs: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         explain_row(orders(), inputs, output, row)
+
+
+@pytest.mark.parametrize("at", [-1, 1.5, "now"])
+def test_at_is_an_epoch(at: Any) -> None:
+    with pytest.raises(InvalidTime, match=r"explain_row\(at=\).* is no epoch"):
+        explain_row(orders(), GIVEN, "good", {"customer": "ann"}, at=at)
+
+
+def test_what_is_sent_twice_keeps_a_row_away_until_both_are_gone() -> None:
+    given = {**GIVEN, "banned": [["zoe", "bob", "kim"], ["bob"], ["lea", "tom"]]}
+
+    why = explain_row(orders(), given, "good", {"customer": "bob"})
+
+    assert why.inputs["banned"]["customer"].to_pylist() == ["bob", "bob"]
+
+
+def test_one_of_those_that_are_equal_may_be_what_keeps_a_row_away() -> None:
+    flow = ts.Dataflow("few")
+    flow.input("x", "k string").collection().threshold(lambda n: n < 3).capture("out")
+
+    why = explain_row(flow, {"x": [["a", "b", "a", "c", "a"]]}, "out", "a")
+
+    assert why.inputs["x"]["k"].to_pylist() == ["a"]
+
+
+def test_a_value_is_one_of_the_column_s_type() -> None:
+    flow = ts.Dataflow("small")
+    flow.input("x", "k float, d date").capture("out")
+
+    why = explain_row(flow, {"x": [[(0.1, date(2026, 1, 1)), (0.2, None)]]}, "out", {"k": 0.1})
+
+    assert why.here
+    assert why.inputs["x"]["d"].to_pylist() == [date(2026, 1, 1)]
 
 
 def test_of_a_step_with_several_outputs_only_what_goes_that_way_is_shown() -> None:

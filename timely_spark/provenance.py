@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,6 +28,7 @@ from timely_spark.errors import SchemaError, TimelyError
 from timely_spark.graph import Kind, Stage, as_table, caller, describe, find, locate_errors, refuse
 from timely_spark.graph.schema import RESERVED
 from timely_spark.state.keys import from_bytes
+from timely_spark.times import as_epoch
 from timely_spark.times.refined import time_text
 from timely_spark.worker import Worker, pack, pack_input
 from timely_spark.worker.context import CallContext
@@ -148,6 +149,7 @@ def explain_row(
         refuse(flow, what="flow", expected="a Dataflow", hint="give the flow that has the output.")
     plan: Plan = flow if isinstance(flow, Plan) else flow.compile()
     outputs = {node.name: node for node in plan.nodes if node.stage.kind is Kind.OUTPUT}
+    at = None if at is None else as_epoch(at, "explain_row(at=)", caller())
     question = _Question(plan, find(outputs, output, kind="output", flow=plan.name), diff)
     wanted = question.wanted(row)
     for name in inputs:
@@ -164,7 +166,7 @@ def explain_row(
         found = _only(given, smallest(items, lambda some: question.has(_only(given, some), wanted)))
         steps = question.steps(found)
     else:
-        found = _only(given, _blockers(items, lambda rest: question.has(_only(given, rest), wanted)))
+        found = _only(given, _blockers(given, items, lambda rest: question.has(_only(given, rest), wanted)))
         steps = question.steps(given, wanted)
     return Explanation(output=output, row=wanted, at=at, here=here, inputs=found, steps=steps)
 
@@ -195,20 +197,29 @@ def smallest(items: Sequence[Any], holds: Callable[[Sequence[Any]], bool]) -> li
     return found
 
 
-def _blockers(items: list[Any], appears: Callable[[Sequence[Any]], bool]) -> list[Any]:
-    """Items without which the row appears, if few runs find some: large groups of neighbours first."""
+def _blockers(
+    given: Mapping[str, pa.Table], items: list[Any], appears: Callable[[Sequence[Any]], bool]
+) -> list[Any]:
+    """Items without which the row appears, if few runs find some: large groups of neighbours first.
+
+    A record that was sent several times keeps a row away until all of them are gone; or only some must go.
+    """
 
     def without(gone: Sequence[Any]) -> bool:
         left_out = set(gone)
         return appears([item for item in items if item not in left_out])
 
-    size, runs = len(items), 0
-    while size and runs < MOST:
-        for start in range(0, len(items), size):
-            runs += 1
-            if runs < MOST and without(group := items[start : start + size]):
-                return smallest(group, without)
-        size //= 2
+    equal: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    for item, record in zip(items, chain.from_iterable(map(pa.Table.to_pylist, given.values())), strict=True):
+        equal[item[0], str(record)].append(item)
+    for parts in ([*equal.values()], [[item] for item in items] if len(equal) < len(items) else []):
+        size, runs = len(parts), 0
+        while size and runs < MOST:
+            for start in range(0, len(parts), size):
+                runs += 1
+                if runs < MOST and without(group := [*chain.from_iterable(parts[start : start + size])]):
+                    return smallest(group, without)
+            size //= 2
     return []
 
 
@@ -291,10 +302,15 @@ class _Question:
         if not isinstance(row, Mapping):
             values = list(row) if isinstance(row, tuple | list) else [row]
             row = dict(zip(columns, values, strict=False)) if len(values) == len(columns) else {"": row}
+        has = f"row={row!r}: output {self.node.name!r} has ({describe(self._schema)})"
         if not row or (missing := [name for name in row if name not in columns]):
-            msg = f"row={row!r}: output {self.node.name!r} has ({describe(self._schema)}), not {missing}"
+            msg = f"{has}, not {missing if row else 'a row without columns'}"
             hint = "give a dict of some of its columns, or a tuple of all of them but the differences."
             raise SchemaError(msg, where=caller(), hint=hint)
+        for name, value in row.items():
+            if _scalar(value, self._schema.field(name).type) is None:
+                msg = f"{has}, and {value!r} is no value of {name!r}"
+                raise SchemaError(msg, where=caller(), hint="give a value of the column's type.")
         return dict(row)
 
     def has(self, given: Mapping[str, pa.Table], wanted: Mapping[str, Any]) -> bool:
@@ -443,11 +459,21 @@ def _agreeing(table: pa.Table, wanted: Mapping[str, Any]) -> pa.Table:
     """The rows with these values; null agrees with null, and NaN with NaN."""
     for name, value in wanted.items():
         column = table.column(name)
-        if value is None:
+        if (scalar := _scalar(value, column.type)) is None:  # a step's column of another type
+            return table.slice(0, 0)
+        if not scalar.is_valid:
             mask = pc.is_null(column)
-        elif isinstance(value, float) and np.isnan(value):
+        elif pa.types.is_floating(column.type) and scalar.as_py() != scalar.as_py():  # NaN
             mask = pc.is_nan(column)
         else:
-            mask = pc.fill_null(pc.equal(column, pa.scalar(value)), False)  # noqa: FBT003 - Arrow's signature
+            mask = pc.fill_null(pc.equal(column, scalar), False)  # noqa: FBT003 - Arrow's signature
         table = table.filter(mask)
     return table
+
+
+def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
+    """A value as one of a column's type; None: it is none."""
+    try:
+        return as_table([(value,)], pa.schema([("value", kind)])).column(0)[0]
+    except SchemaError:
+        return None

@@ -60,7 +60,7 @@ def top_k(
 
     When a time is complete, all the first records of each key that has records at it are sent, as an
     aggregate is: of all records up to that time, or with ``per="time"`` of that time's records. A record that
-    came several times takes several places. NaN come last, then nulls. A collection's `top_k` sends changes instead.
+    came several times takes several places. NaN come last, then nulls. A collection's `top_k` sends changes.
 
     Args:
         k: the greatest number of records per key.
