@@ -14,6 +14,7 @@ import pytest
 import timely_spark as ts
 from timely_spark.errors import SchemaError, VertexError
 from timely_spark.graph import as_schema
+from timely_spark.operators import aggregate as module
 from timely_spark.operators.aggregate import Aggregates
 from timely_spark.state.history import EPOCH, stamped
 from timely_spark.state.keys import from_bytes, group
@@ -194,6 +195,37 @@ def test_records_are_aggregated_before_the_exchange() -> None:
     sent = pa.concat_tables(from_bytes(p.as_buffer()) for p in rows["payload"] if p.is_valid)
 
     assert sorted(sent.to_pylist(), key=str) == [{"k": 1, "n": 3, "v": 80}, {"k": 2, "n": 1, "v": 20}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "hashed"),
+    [
+        *((pa.int64(), True), (pa.int8(), True), (pa.uint64(), True), (pa.string(), True)),
+        *((pa.binary(), True), (pa.float64(), False), (pa.timestamp("us"), False)),
+    ],
+    ids=str,
+)
+def test_records_of_keys_that_repeat_are_counted_as_if_they_were_sorted(
+    kind: pa.DataType, *, hashed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = Aggregates(("k",), (("n", "count", None), ("m", "count", None)))
+    numbers = np.random.default_rng(1).integers(0, 50, 4000)
+    few = pa.array([None if n % 7 == 0 else n for n in numbers.tolist()], pa.int64())
+    few = few.cast(pa.string()).cast(kind) if pa.types.is_binary(kind) else few.cast(kind)
+    batch = pa.table({"k": pa.chunked_array([few.slice(0, 1500), few.slice(1500)])})
+    assert counts._counts(batch) is None  # so few that it does not matter
+    due = counts.partial(batch)
+    monkeypatch.setattr(module, "_SAMPLE", 256)
+
+    assert (counts._counts(batch) is not None) == hashed
+    assert counts.partial(batch).equals(due)
+    assert sum(due["n"].to_pylist()) == sum(due["m"].to_pylist()) == 4000
+    other = Aggregates(("k",), (("n", "count", "k"),))
+    assert other._counts(batch) is None
+    assert other.partial(batch)["n"].to_pylist() == [
+        n * (k is not None) for k, n in zip(due["k"].to_pylist(), due["n"].to_pylist(), strict=True)
+    ]
+    assert counts._counts(pa.table({"k": np.arange(4000)})) is None  # no key is there again
 
 
 def test_late_records_are_counted_one_by_one() -> None:

@@ -26,6 +26,10 @@ from timely_spark.times import only_epochs
 _FOLD: Mapping[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 _KINDS = ("count", "sum", "min", "max", "collect")
 
+#: Types of which equal values have equal bytes; and how many keys tell whether keys repeat.
+_HASHED = (pa.types.is_integer, pa.types.is_string, pa.types.is_binary)
+_SAMPLE = 1 << 14
+
 _LOW = (1 << 32) - 1
 OTHER_SUMS = 'sum doubles or decimals: select(..., amount=pc.field("amount").cast("float64")).'
 """The hint of errors of sums of longs that are too large."""
@@ -67,6 +71,8 @@ class Aggregates:
 
     def partial(self, batch: pa.Table) -> pa.Table:
         """The aggregates of a batch, one row per key."""
+        if (counts := self._counts(batch)) is not None:
+            return self.fold(counts, group(counts, self.keys))[1]
         partial = {}
         for out, kind, column in self.columns:
             values = batch.column(column) if column is not None else None
@@ -83,6 +89,24 @@ class Aggregates:
                 partial[out] = values
         table = pa.table({key: batch.column(key) for key in self.keys} | partial)
         return self.fold(table, group(table, self.keys))[1]
+
+    def _counts(self, batch: pa.Table) -> pa.Table | None:
+        """The records of each key counted by a hash table, a tenth of the time of sorting them.
+
+        None: there are other aggregates, or keys that are not numbers or texts, or hardly any key is there
+        again, by a sample: then a hash table takes longer.
+        """
+        if len(self.keys) != 1 or any((kind, column) != ("count", None) for _, kind, column in self.columns):
+            return None
+        keys = batch.column(self.keys[0])
+        if len(keys) < 2 * _SAMPLE or not any(is_kind(keys.type) for is_kind in _HASHED):
+            return None
+        sample = keys.take(pa.array(np.arange(0, len(keys), len(keys) // _SAMPLE)))
+        if 8 * pc.count_distinct(sample).as_py() > 7 * len(sample):
+            return None
+        found = pc.value_counts(keys)
+        counts = {out: found.field("counts") for out, _, _ in self.columns}
+        return pa.table({self.keys[0]: found.field("values")} | counts)
 
     def fold(self, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
         """Combine partial aggregates: one row per group; where a sum is beyond 64 bits, its rows as they are.
