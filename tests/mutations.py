@@ -618,7 +618,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
     (
         "graphs/triangles.py",
         ["tests/graphs/test_triangles.py"],
-        [("        .where(src_ != dst_)\n", "")],
+        [('graph.where(differ(graph, "src", "dst"))', "graph")],
     ),
     (
         "graphs/clustering.py",

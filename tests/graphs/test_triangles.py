@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.errors import SchemaError
-from timely_spark.graphs import triangles
+from timely_spark.graphs import core_numbers, lcc, triangles
 from timely_spark.testing import Simulation, run
 
 LONGS = "src long, dst long"
@@ -123,3 +124,20 @@ def test_invalid_edges_are_refused() -> None:
 
     with pytest.raises(SchemaError, match=r"(?s)triangles: .*int64 and string.*test_triangles.*Hint"):
         triangles(edges)
+
+
+@pytest.mark.parametrize(
+    "algorithm", [triangles, core_numbers, partial(lcc, directed=True)], ids=["triangles", "cores", "lcc"]
+)
+def test_nan_is_a_node_as_any_other(algorithm) -> None:
+    edges = [(1.0, np.nan), (np.nan, 2.0), (2.0, 1.0), (np.nan, np.nan), (3.0, np.nan), (3.0, 2.0)]
+    found = []
+    for node in (np.nan, 9.0):
+        flow = ts.Dataflow("nan")
+        algorithm(flow.input("edges", "src double, dst double").collection()).changes().capture("out")
+        given = [tuple(node if np.isnan(end) else end for end in edge) for edge in edges]
+        rows = run(flow, {"edges": [given]}, workers=2)["out"].rows()[0]
+        found.append(sorted(str(row).replace("nan", "9.0") for row in rows))
+
+    assert found[0] == found[1]
+    assert len(found[1]) > 1

@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
 from timely_spark.graph import composed, locate_errors
-from timely_spark.graphs.edges import all_nodes, edges_of
+from timely_spark.graphs.edges import all_nodes, differ, edges_of, lesser
 from timely_spark.graphs.triangles import by_degree
 
 
@@ -62,7 +62,8 @@ def lcc(
     links = _links(graph, directed=directed).arrange(["a", "b"])
     pairs = by_degree(links).arrange("low")
     more_pairs = pairs.select("low", first="high", to_first="n")
-    wedges = more_pairs.join(pairs, on="low").where(pc.field("first") < pc.field("high"))
+    wedges = more_pairs.join(pairs, on="low")
+    wedges = wedges.where(lesser(wedges, "first", "high"))
     wedges = wedges.select("low", "first", "high", "to_first", to_high="n")
     closed = wedges.join(links, left=["first", "high"], right=["a", "b"])
     corners = closed.select(node="low", n="n").concat(
@@ -82,9 +83,9 @@ def lcc(
 def _links(graph: Collection, *, directed: bool) -> Collection:
     """The linked pairs a < b, each with the number n of its directed edges: 1 or 2."""
     source, target = pc.field("src"), pc.field("dst")
-    forward = source < target
+    forward = lesser(graph, "src", "dst")
     a, b = pc.if_else(forward, source, target), pc.if_else(forward, target, source)
-    graph = graph.where(source != target)
+    graph = graph.where(differ(graph, "src", "dst"))
     if not directed:
         return graph.select(a=a, b=b).distinct().select("a", "b", n=pc.scalar(2))
     return graph.select(a=a, b=b, forward=forward).distinct().count("n", keys=["a", "b"])

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from timely_spark.differential import Collection
 from timely_spark.differential.collections import check_collection
 from timely_spark.errors import SchemaError
-from timely_spark.graph import caller, check_columns, describe, names
+from timely_spark.graph import Expression, caller, check_columns, describe, names
 
 
 def edges_of(algorithm: str, edges: Any, src: str, dst: str, weight: str | None = None) -> Collection:
@@ -64,7 +64,7 @@ def ends_of(edges: Collection) -> Collection:
 
 def links_of(edges: Collection) -> Collection:
     """The distinct edges of the undirected graph, each in both directions, without self-loops."""
-    return edges.concat(reversed_of(edges)).where(pc.field("src") != pc.field("dst")).distinct()
+    return edges.concat(reversed_of(edges)).where(differ(edges, "src", "dst")).distinct()
 
 
 def reversed_of(edges: Collection) -> Collection:
@@ -79,3 +79,19 @@ def magnitude(number: pc.Expression) -> pc.Expression:
     """
     size = pc.log2(number.cast(pa.float64(), safe=False))
     return pc.floor(pc.max_element_wise(size, pc.scalar(0.0), skip_nulls=True)).cast(pa.int64())
+
+
+def lesser(nodes: Collection, a: str, b: str) -> Expression:
+    """Whether one column of nodes is less than another; NaN is the greatest."""
+    less = pc.field(a) < pc.field(b)
+    if pa.types.is_floating(nodes.schema.field(a).type):
+        less |= ~pc.is_nan(pc.field(a)) & pc.is_nan(pc.field(b))
+    return less
+
+
+def differ(nodes: Collection, a: str, b: str) -> Expression:
+    """Whether two columns of nodes differ; all NaN are one node."""
+    unlike = pc.field(a) != pc.field(b)
+    if pa.types.is_floating(nodes.schema.field(a).type):
+        unlike &= ~(pc.is_nan(pc.field(a)) & pc.is_nan(pc.field(b)))
+    return unlike

@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 from timely_spark.differential import Collection
 from timely_spark.differential.delta_queries import wcoj
 from timely_spark.graph import composed, locate_errors
-from timely_spark.graphs.edges import edges_of, magnitude
+from timely_spark.graphs.edges import differ, edges_of, lesser, magnitude
 
 
 @locate_errors
@@ -43,11 +43,10 @@ def triangles(
 
     Source: Ammar et al., VLDB 2018 (see `wcoj`).
     """
-    src_, dst_ = pc.field("src"), pc.field("dst")
-    forward = src_ < dst_
+    graph, src_, dst_ = edges_of("triangles", edges, src, dst), pc.field("src"), pc.field("dst")
+    forward = lesser(graph, "src", "dst")
     links = (
-        edges_of("triangles", edges, src, dst)
-        .where(src_ != dst_)
+        graph.where(differ(graph, "src", "dst"))
         .select(a=pc.if_else(forward, src_, dst_), b=pc.if_else(forward, dst_, src_))
         .distinct()
     )
