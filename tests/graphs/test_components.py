@@ -45,6 +45,21 @@ ALGORITHMS = [
 every_algorithm = pytest.mark.parametrize(("algorithm", "oracle"), ALGORITHMS)
 
 
+@every_algorithm
+def test_nan_has_a_component_also_alone(algorithm, oracle) -> None:
+    found = []
+    for node in (np.nan, 9.0):
+        flow = ts.Dataflow("nan")
+        edges = flow.input("edges", "src double, dst double, diff long").collection(diff="diff")
+        algorithm(edges).changes().capture("out")
+        epochs = [[(node, node, 1)], [(1.0, node, 1), (node, 1.0, 1)]]
+        rows = run(flow, {"edges": epochs})["out"].rows()
+        found.append([sorted(str(row).replace("nan", "9.0") for row in rows[epoch]) for epoch in range(2)])
+
+    assert found[0] == found[1]
+    assert found[0][0] == ["(9.0, 9.0, 1)"]
+
+
 @pytest.mark.slow
 @every_algorithm
 @pytest.mark.parametrize("graph", range(2))

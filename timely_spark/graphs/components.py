@@ -110,7 +110,10 @@ def least_reaching(nodes: Collection, edges: Collection, *, name: str | None = N
     labels = proposed.concat(own.enter_at(loop, _iteration(own))).min("component", keys="node")
     propagated = labels.join(links, left="node", right="src").select(node="dst", component="component")
     proposed.set(propagated, consolidate=False)  # only `min` reads the variable, and consolidates
-    return labels.leave().consolidate(name=name)
+    found = labels.leave()
+    if pa.types.is_floating(own.schema.field("component").type):  # `min` ignores NaN
+        found = found.concat(own.antijoin(found.select("node"), on="node"))
+    return found.consolidate(name=name)
 
 
 def _iteration(labels: Collection) -> pc.Expression:
