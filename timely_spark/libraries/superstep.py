@@ -15,6 +15,7 @@ from timely_spark.differential.reducers import GROUP, Logic
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Expression, as_table, caller, describe, project
+from timely_spark.graph.schema import RESERVED
 from timely_spark.operators.rows import map_records
 from timely_spark.state.keys import numbers, replaced
 
@@ -127,6 +128,7 @@ class Superstep(Logic):
         ]
         if twice.any():
             first = keys.take(pa.array(groups[twice][:1])).to_pylist()[0]
-            msg = f"pregel: {noun} {first} has several {what}, with ({describe(rows.schema.remove(0))})"
+            own = pa.schema([field for field in rows.schema if not field.name.startswith(RESERVED)])
+            msg = f"pregel: {noun} {first} has several {what}, with ({describe(own)})"
             hint = "nodes need one record each; agg_msgs returns one message for each node."
             raise SchemaError(msg, hint=hint)
