@@ -51,7 +51,8 @@ SchemaLike: TypeAlias = pa.Schema | str | Mapping[str, Any]
 def as_schema(schema: SchemaLike) -> pa.Schema:
     """Convert a `SchemaLike` to an Arrow schema.
 
-    Metadata and nullability are dropped: schemas are equal if names and types are.
+    Metadata, nullability and dictionaries are dropped: schemas are equal if names and types are, and a
+    column of categories is one of their values.
 
     Example:
         >>> as_schema("src long, dst long, tags array<string>")
@@ -76,7 +77,8 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
     if twice:
         msg = f"the schema names {twice} more than once"
         raise SchemaError(msg, hint="rename columns first.")
-    return pa.schema([pa.field(name, kind) for name, kind in fields])
+    plain = (kind.value_type if pa.types.is_dictionary(kind) else kind for _, kind in fields)
+    return pa.schema([pa.field(name, kind) for name, kind in zip(names, plain, strict=True)])
 
 
 def _described(kind: Any) -> Any:
