@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
@@ -222,6 +223,41 @@ def test_what_processes_add_up_is_safe_only_together() -> None:
         assert min(sums.values()) >= 0, "no decrement has overtaken its increment"
         overtaken |= min(alone.values()) < 0
     assert overtaken, "one process's decrements need the increments of the other"
+
+
+@given(
+    st.lists(st.tuples(nodes, nodes), min_size=1, max_size=25),
+    st.integers(2, 6),
+    st.integers(1, 6),
+    st.data(),
+)
+@settings(max_examples=20)
+def test_the_sum_of_sums_is_the_sum_of_all_reports(
+    edges: Edges, workers: int, processes: int, data: st.DataObject
+) -> None:
+    coordinator, result, _ = first_round(edges, workers)
+    every = [Worker(coordinator.plan, None, i) for i in range(workers)]
+    written = run_workers(result.rows, lambda i, rows: every[i].step(0, rows, result.header))
+    parts = [Accumulated.of(Share(rank, processes).own(written)) for rank in range(processes)]
+    cut = data.draw(st.integers(1, processes))
+    halves = [Accumulated.sum(parts[:cut]), *([Accumulated.sum(parts[cut:])] if parts[cut:] else [])]
+    for found in (Accumulated.sum(parts), Accumulated.sum(data.draw(st.permutations(halves)))):
+        assert comparable(found) == comparable(Accumulated.of(written))
+
+
+def comparable(part: Accumulated) -> dict[str, Any]:
+    """The fields, of which lists of changes are in any order."""
+    fields = json.loads(part.encode())
+    return fields | {name: sorted(fields[name], key=str) for name in ("deltas", "pending", "loops", "loads")}
+
+
+@pytest.mark.parametrize("size", [1, 1 << 18])
+def test_messages_of_many_processes_are_one_piece_if_they_are_small(size: int) -> None:
+    message = Message(channel=0, time=[0], sender=1, payload=bytes(size))
+    tables = [wire.table([(number, message)]) for number in range(12)]
+    rows = wire.together(tables)
+    assert rows.equals(pa.concat_tables(tables))
+    assert rows["payload"].num_chunks == (1 if size == 1 else 12)
 
 
 def counts(coordinator: Coordinator) -> Counter[Any]:

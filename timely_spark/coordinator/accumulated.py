@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,29 +45,55 @@ class Accumulated(Item):
     def of(cls, rows: pa.Table) -> Accumulated:
         """The sum of the reports and outputs among the rows."""
         reports = wire.read(rows, Report)
-        stats, late, reached, fed = Counter[str](), Counter[str](), dict[str, int](), Convergence()
         for _, report in reports:
             read = report.ticks, report.advanced, report.seen, report.refused
             assert not any(read), "the further rounds of a batch have no input"
-            stats.update(report.stats)
-            late.update(report.late)
-            fed.merge(Convergence.decode(report.loops.fed))
-            for loop, counter in report.loops.reached.items():
+        return cls._of_all(
+            [report for _, report in reports],
+            left=sum(report.left > 0 for _, report in reports),
+            outputs={(output.sink, output.epoch) for _, output in wire.read(rows, Output)},
+            loops=[(worker, report.loops) for worker, report in reports],
+        )
+
+    @classmethod
+    def sum(cls, parts: Sequence[Accumulated]) -> Accumulated:
+        """The sum of those of several processes: a coordinator applies one, however many there are."""
+        return cls._of_all(
+            parts,
+            left=sum(part.left for part in parts),
+            outputs={(sink, epoch) for part in parts for sink, epoch in part.outputs},
+            loops=[counted for part in parts for counted in part.loops],
+        )
+
+    @classmethod
+    def _of_all(
+        cls,
+        parts: Sequence[Report | Accumulated],
+        *,
+        left: int,
+        outputs: set[tuple[str, int]],
+        loops: list[tuple[int, LoopCounts]],
+    ) -> Accumulated:
+        reached, fed = dict[str, int](), Convergence()
+        for _, counts in loops:
+            if counts.fed:
+                fed.merge(Convergence.decode(counts.fed))
+            for loop, counter in counts.reached.items():
                 reached[loop] = max(counter, reached.get(loop, 0))
         notable = [
-            (worker, LoopCounts({}, far=report.loops.far, dropped=report.loops.dropped))
-            for worker, report in reports
-            if report.loops.far or report.loops.dropped
+            (worker, LoopCounts({}, far=counts.far, dropped=counts.dropped))
+            for worker, counts in loops
+            if counts.far or counts.dropped
         ]
         return cls(
-            deltas=_added_up(report.deltas for _, report in reports),
-            pending=_added_up(report.pending for _, report in reports),
-            left=sum(report.left > 0 for _, report in reports),
-            outputs=sorted({(output.sink, output.epoch) for _, output in wire.read(rows, Output)}),
+            deltas=_added_up(part.deltas for part in parts),
+            pending=_added_up(part.pending for part in parts),
+            left=left,
+            outputs=sorted(outputs),
             loops=[(-1, LoopCounts(reached, [], [], fed.encode())), *notable],
-            loads=[load for _, report in reports for load in report.loads],
-            late=late,
-            stats=stats,
+            loads=[load for part in parts for load in part.loads],
+            late=_totals(part.late for part in parts),
+            stats=_totals(part.stats for part in parts),
         )
 
     @classmethod
@@ -84,3 +109,11 @@ def _added_up(parts: Iterable[list[Change]]) -> list[Change]:
         for at, time, n in part:  # times are lists, perhaps of lists
             sums.setdefault((at, str(time)), [time, 0])[1] += n
     return [(at, time, n) for (at, _), (time, n) in sums.items() if n]
+
+
+def _totals(parts: Iterable[dict[str, int]]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for part in parts:
+        for name, n in part.items():
+            totals[name] = totals.get(name, 0) + n
+    return totals

@@ -489,19 +489,23 @@ def merged_snapshot(snapshots: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _read(batch_id: int, rows: pa.Table) -> tuple[list[tuple[int, Report]], list[Accumulated]]:
-    """The reports in the order of workers, since Spark promises no order of rows; and those added up."""
+    """The reports in the order of workers, since Spark promises no order of rows; others' sums as one."""
     items = sorted(wire.read(rows, Failure, Report, Accumulated), key=itemgetter(0))
     for worker, item in items:
         if isinstance(item, Failure):
             item.throw(f"batch {batch_id}, worker {worker}")
     reports = [(worker, item) for worker, item in items if isinstance(item, Report)]
-    return reports, [item for _, item in items if isinstance(item, Accumulated)]
+    added_up = [item for _, item in items if isinstance(item, Accumulated)]
+    return reports, [Accumulated.sum(added_up)] if added_up else []
 
 
 def _by_worker(rows: pa.Table, kind: type[Item]) -> pa.Table:
     """The rows of a kind in the order of workers, in which rows of one worker keep their order."""
     places = np.flatnonzero(wire.are(rows, kind).to_numpy(zero_copy_only=False))
-    return rows.take(pa.array(places[np.argsort(rows["worker"].to_numpy()[places], kind="stable")]))
+    places = places[np.argsort(rows["worker"].to_numpy()[places], kind="stable")]
+    if (np.diff(places) == 1).all():  # as they are
+        return rows.slice(int(places[0]) if len(places) else 0, len(places))
+    return rows.take(pa.array(places))
 
 
 def _in_order(times: Iterable[Any]) -> list[Any]:

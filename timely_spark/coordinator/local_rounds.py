@@ -98,14 +98,26 @@ class Share:
         to = rows.column("worker").to_numpy()[places] % self.processes
         messages = rows.take(pa.array(places[np.argsort(to, kind="stable")]))
         ends = np.bincount(to, minlength=self.processes).cumsum().tolist()
+        starts = [0, *ends[:-1]]
         stay = rows.filter(pa.array(~are_messages))
         added_up = wire.table([(self.rank, Accumulated.of(stay))])
         to_all = pa.concat_tables([wire.only(stay, Failure), added_up])
         parts = [
             pa.concat_tables([messages.slice(start, end - start), stay if rank == self.rank else to_all])
-            for rank, (start, end) in enumerate(zip([0, *ends], ends, strict=False))
+            for rank, (start, end) in enumerate(zip(starts, ends, strict=True))
         ]
-        return pa.concat_tables(self.swap(parts))
+        received = self.swap(parts)
+        # the messages of all processes first; an `Accumulated` is the last row of its process
+        firsts = [
+            ends[rank] - starts[rank] if rank == self.rank else part.num_rows - 1
+            for rank, part in enumerate(received)
+        ]
+        return wire.together(
+            [
+                *(part.slice(0, first) for part, first in zip(received, firsts, strict=True)),
+                *(part.slice(first) for part, first in zip(received, firsts, strict=True)),
+            ]
+        )
 
 
 def run_workers(rows: pa.Table, run: Callable[[int, pa.Table], pa.Table]) -> pa.Table:
@@ -114,9 +126,9 @@ def run_workers(rows: pa.Table, run: Callable[[int, pa.Table], pa.Table]) -> pa.
     A worker's `VertexError` becomes a `Failure`, and the other workers run.
     """
     column, written = rows.column("worker"), [ROWS.empty_table()]
-    for worker in sorted(set(column.to_pylist())):
+    for worker in (workers := sorted(set(column.to_pylist()))):
         try:
-            written.append(run(worker, rows.filter(pc.equal(column, worker))))
+            written.append(run(worker, rows.filter(pc.equal(column, worker)) if len(workers) > 1 else rows))
         except VertexError as error:  # noqa: PERF203 - see above
             written.append(wire.table([(worker, Failure.of(error))]))
     return pa.concat_tables(written)

@@ -23,7 +23,7 @@ from timely_spark.compiler.plan import Node, Plan
 from timely_spark.errors import StateError
 from timely_spark.graph import Vertex
 from timely_spark.state.codec import BlobRef, Blobs, Chunk, Codec, pack_parts, unpack_parts
-from timely_spark.state.keys import data_bytes, from_bytes, to_bytes
+from timely_spark.state.keys import FEW, data_bytes, from_bytes, to_bytes
 from timely_spark.worker import wire
 from timely_spark.worker.context import CallContext, ReplayContext, errors_of
 from timely_spark.worker.hot_keys import Loads
@@ -220,6 +220,8 @@ class Worker:
                 heapq.heappop(self.order)
                 del self.queue[index, input_, time]
                 batch = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
+                if batch.num_rows < FEW * len(tables):  # one piece is worked on faster
+                    batch = batch.combine_chunks()
                 self.stats["bytes"] += data_bytes(batch)
                 self.stats["records"] += batch.num_rows
                 self.loads.add(index, input_, batch)
