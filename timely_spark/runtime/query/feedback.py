@@ -178,7 +178,7 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         answer before, because the other sources have been polled since then.
         """
         until = time.monotonic() + self._pause
-        beat = max(0.002, self._pause / 16)
+        beat = max(0.002, self._pause / 8)
         self._pause = min(max(2 * self._pause, SHORTEST_PAUSE), LONGEST_PAUSE)
         while not (arrived := self._folders_changed()) and (left := until - time.monotonic()) > 0:
             time.sleep(min(beat, left))
