@@ -182,6 +182,19 @@ class EpochClosed(TimelyError, ValueError):
         return cls(msg, hint="it ends when the flow that captures is complete: close that flow's inputs.")
 
 
+def first_line(message: str) -> str:
+    r"""The first line of Spark's error; of one that a process of Python's raised, with the exception.
+
+    >>> traced = ["[A] No: Traceback (most recent call last):", "  File ...", "OSError: no room", "SQLSTATE"]
+    >>> first_line("\n".join(traced)), first_line("[B] no table\n== Plan ==")
+    ('[A] No: OSError: no room', '[B] no table')
+    """
+    first, _, rest = message.partition("\n")
+    before, traceback, _ = first.partition("Traceback (most recent call last):")
+    raised = (line for line in rest.splitlines() if line and not line[0].isspace())
+    return before + next(raised, traceback) if traceback else first
+
+
 def _who(owner: Mapping[str, object]) -> str:
     place = f"process {owner.get('pid')} on {owner.get('host')}, started {owner.get('started')}"
     return f"run {owner.get('run')} ({place})"
@@ -196,6 +209,6 @@ class QueryFailed(TimelyError, RuntimeError):
 
     @classmethod
     def because(cls, name: str, message: str) -> QueryFailed:
-        """`message` is the first line of Spark's error."""
+        """`message` is a line of Spark's error."""
         msg = f"The query of {name!r} failed: {message}."
         return cls(msg, hint="the cause below is Spark's own exception.")

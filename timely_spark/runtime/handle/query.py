@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any
 from timely_spark.captured import Captured
 from timely_spark.errors import TimelyError, with_hint
 from timely_spark.graph import caller, find, seconds
-from timely_spark.runtime.errors import EpochClosed, LostOwnership, NotComplete, QueryEnded, QueryFailed
+from timely_spark.runtime.errors import (
+    EpochClosed,
+    LostOwnership,
+    NotComplete,
+    QueryEnded,
+    QueryFailed,
+    first_line,
+)
 from timely_spark.runtime.handle.ask import Answer, Indexes, how_old
 from timely_spark.runtime.handle.inputs import InputHandle
 from timely_spark.runtime.handle.reasons import Reasons
@@ -532,7 +539,7 @@ class Query(Reasons):
             return error
         own = self._context.failure()
         if own is None:
-            own = QueryFailed.because(self._context.name, str(error).partition("\n")[0])
+            own = QueryFailed.because(self._context.name, first_line(str(error)))
         try:  # lost ownership causes other errors, also in Spark
             self._context.log.check_owner()
         except LostOwnership as lost:
