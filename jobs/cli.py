@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import timely_spark as ts
 from timely_spark.errors import without_stack
+from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.session import quietly
 
 
@@ -78,6 +79,16 @@ def directory(text: str) -> str:
         message = f"{text!r} is no directory"
         raise argparse.ArgumentTypeError(message)
     return text
+
+
+def files(
+    flow: ts.Dataflow, name: str, path: str, columns: str, *, format: str, most: int | None
+) -> ts.Stream:
+    """The rows of files, with the newest file's columns; of a folder without files, as DDL those to come."""
+    try:
+        return flow.files(name, path, format=format, files_per_epoch=most)
+    except BadFile:  # none; of a damaged file this is the error again
+        return flow.files(name, path, format=format, schema=columns, files_per_epoch=most)
 
 
 def positive(text: str) -> int:

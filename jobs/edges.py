@@ -69,15 +69,15 @@ def read_edges(
 def _source(flow: ts.Dataflow, path: str, form: str, most: int | None, weight: str | None) -> ts.Stream:
     if form == "delta":
         return flow.delta("edges", path, versions_per_epoch=most or 1)
+    if form == "parquet":
+        columns = _ddl(ENDS | ({weight: "double"} if weight else {}))
+        return cli.files(flow, "edges", path, columns, format=form, most=most)
     options: dict[str, Any] = {"format": form}
-    if form == "csv":
-        options["schema"], header = _csv_columns(path, weight)
-        if not header:
-            names = csv.ReadOptions(column_names=as_schema(options["schema"]).names)
-            nulls = csv.ConvertOptions(null_values=[""])
-            options["format"] = ds.CsvFileFormat(read_options=names, convert_options=nulls)
-    elif not any(Path(path).rglob("*.parquet")):
-        options["schema"] = _ddl(ENDS | ({weight: "double"} if weight else {}))
+    options["schema"], header = _csv_columns(path, weight)
+    if not header:
+        names = csv.ReadOptions(column_names=as_schema(options["schema"]).names)
+        nulls = csv.ConvertOptions(null_values=[""])
+        options["format"] = ds.CsvFileFormat(read_options=names, convert_options=nulls)
     return flow.files("edges", path, files_per_epoch=most, **options)
 
 

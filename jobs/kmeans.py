@@ -10,6 +10,7 @@ so the centres are the same, to the last bit, for any number of workers and epoc
 
 from __future__ import annotations
 
+import argparse
 from functools import partial, reduce
 from operator import add
 
@@ -81,11 +82,19 @@ def flow_of(axes: list[str]) -> ts.Dataflow:
     return flow
 
 
+def digits(text: str) -> int:
+    """A number of digits that a double can have."""
+    if (number := cli.positive(text)) > 15:
+        message = f"{text!r} is not a number from 1 to 15"
+        raise argparse.ArgumentTypeError(message)
+    return number
+
+
 def main() -> None:
     """Run the job."""
     parser = vectors.arguments(__doc__)
     parser.add_argument("--clusters", type=cli.positive, default=3, help="default: %(default)s")
-    parser.add_argument("--digits", type=cli.positive, default=6, help="default: %(default)s")
+    parser.add_argument("--digits", type=digits, default=6, help="default: %(default)s")
     args = parser.parse_args()
     _, values = vectors.read(args.data)
     if args.clusters > len(values):

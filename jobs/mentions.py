@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--workers", type=cli.positive, default=2, help="workers (default: %(default)s)")
     cli.progress(parser)
     args = parser.parse_args()
-    if args.questions is not None and not args.questions.is_file():
+    if args.questions is not None and (not args.questions.exists() or args.questions.is_dir()):
         parser.error(f"argument --questions: {str(args.questions)!r} is no file")
     spark = cli.session("mentions", delta=False, verbose=args.verbose)
     flow = ts.Dataflow("mentions")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import cli
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import cloudpickle
@@ -19,7 +20,8 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 def read(flow: ts.Dataflow, name: str, path: str, most: int | None, columns: dict[str, str]) -> ts.Stream:
     """The rows in files of JSON lines: see `fitting`."""
-    return fitting(flow.files(name, path, format="json", files_per_epoch=most), columns)
+    ddl = ", ".join(f"{column} {kind}" for column, kind in columns.items())
+    return fitting(cli.files(flow, name, path, ddl, format="json", most=most), columns)
 
 
 def fitting(stream: ts.Stream, columns: dict[str, str]) -> ts.Stream:

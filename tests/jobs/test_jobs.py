@@ -302,6 +302,7 @@ def test_an_error_is_one_line_and_an_exit_code(capsys: pytest.CaptureFixture[str
         ("wordcount", [], "--input"),
         ("pagerank", ["--edges", "/tmp", "--damping", "1"], "'1' is not a number from 0 up and below 1"),
         ("shortest_paths", ["--edges", "/tmp", "--from", "-1"], "--from"),
+        ("kmeans", ["--digits", "16"], "'16' is not a number from 1 to 15"),
         ("import_cycles", ["--root", "/no/such/place"], "'/no/such/place' is no directory"),
     ],
 )
@@ -325,6 +326,27 @@ def test_wrong_columns_are_reported_before_the_start(tmp_path: Path) -> None:
     with pytest.raises(ts.TimelyError, match=r"begins with .*edges need \(src long, dst long, km double"):
         read_edges(ts.Dataflow("edges"), str(tmp_path), "csv", None, "km")
     assert read_edges(ts.Dataflow("edges"), str(tmp_path), "csv", None).schema.names == ["src", "dst"]
+
+
+def test_columns_are_those_of_the_newest_file_or_those_to_come(tmp_path: Path) -> None:
+    import posts
+    from edges import _source
+
+    (tmp_path / "in").mkdir()
+    kinds = {"user": "string", "text": "string", "at": "long"}
+    assert posts.read(ts.Dataflow("posts"), "posts", str(tmp_path / "in"), None, kinds).schema.names == [
+        *kinds
+    ]
+
+    def columns() -> list[str]:
+        return _source(ts.Dataflow("edges"), str(tmp_path / "in"), "parquet", None, None).schema.names
+
+    assert columns() == ["src", "dst"]
+    pq.write_table(pa.table({"src": [1], "dst": [2], "diff": [-1]}), tmp_path / "in" / "part-0")
+    assert columns() == ["src", "dst", "diff"]  # whatever the file is called
+    (tmp_path / "in" / "part-0").write_text("damaged")
+    with pytest.raises(ts.TimelyError, match="part-0 cannot be read"):
+        columns()
 
 
 def test_imports_are_found_with_their_names(tmp_path: Path) -> None:
