@@ -102,12 +102,13 @@ def test_an_interrupted_write_is_tried_again_a_few_times() -> None:
     class MetadataChangedException(Exception):
         pass
 
+    changed = ValueError("[DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS] The schema of your Delta table has changed")
     tried: list[int] = []
 
     def write() -> None:
         tried.append(len(tried))
         if len(tried) < 3 or len(tried) > 5:
-            raise MetadataChangedException
+            raise MetadataChangedException if len(tried) % 2 else changed
 
     _tried(write)
     assert len(tried) == 3

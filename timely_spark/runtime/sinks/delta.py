@@ -21,7 +21,7 @@ from timely_spark.runtime.sinks.delta_append import appended, local_folder, prop
 from timely_spark.runtime.sinks.sink import EPOCH, Output, Parts, Sink, stamped, with_epoch
 
 if TYPE_CHECKING:
-    from delta.tables import DeltaTable
+    from delta.tables import DeltaMergeBuilder, DeltaTable
     from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
     from pyspark.sql.types import StructType
 
@@ -31,6 +31,7 @@ _TXN = "spark.databricks.delta.write.txn"
 _ODD = re.compile(r"[ ,;{}()\n\t=]")
 #: How the names of Delta's errors begin that tell of another writer's commit.
 _INTERRUPTED = ("Concurrent", "MetadataChanged", "ProtocolChanged", "DeltaConcurrent")
+_CHANGED = "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS"
 _BY_NAME = {"delta.columnMapping.mode": "name"}
 #: Columns of an upsert's source: a record's position in its epoch, its rank among the records of its key, and
 #: the sum of the diffs of its key.
@@ -133,19 +134,6 @@ class DeltaSink(Sink):
 
     def _upsert(self, session: SparkSession, version: int, parts: Parts) -> None:
         frame = self._last_per_key(_stamped(session, parts, order=_PLACE))
-        same = " AND ".join(f"{identifier('t', key)} <=> {_s(key)}" for key in self.keys)
-        values: dict[str, str | Column] = {identifier(name): _s(name) for name in [EPOCH, *self._columns]}
-        merge = self._table(session).alias("t").merge(frame.alias("s"), same)
-        # with release="arrival", an older epoch may come after a newer one
-        newer = f"{_s(EPOCH)} >= coalesce({identifier('t', EPOCH)}, {_s(EPOCH)})"
-        if self.diff is not None:
-            merge = merge.whenMatchedDelete(f"{_s(self.diff)} < 0 AND {newer}")
-            merge = merge.whenMatchedUpdate(newer, values | self._epoch_unless_more_than(0))
-            merge = merge.whenNotMatchedInsert(
-                f"{_s(self.diff)} > 0", values | self._epoch_unless_more_than(1)
-            )
-        else:
-            merge = merge.whenMatchedUpdate(newer, values).whenNotMatchedInsert(values=values)
         # MERGE reads the transaction from the session's settings; only this query writes with its session
         pair = {f"{_TXN}AppId": self._app, f"{_TXN}Version": str(version)}
         with applied(session, pair) as refused:
@@ -156,7 +144,22 @@ class DeltaSink(Sink):
                     "allow these settings, or leave out to_delta(keys=...), whose appends do not need them."
                 )
                 raise OutputMismatch(msg, hint=hint)
-            _tried(merge.execute)
+            _tried(lambda: self._merge(session, frame).execute())
+
+    def _merge(self, session: SparkSession, frame: DataFrame) -> DeltaMergeBuilder:
+        """The upsert of an epoch's last records into the table as it is now."""
+        same = " AND ".join(f"{identifier('t', key)} <=> {_s(key)}" for key in self.keys)
+        values: dict[str, str | Column] = {identifier(name): _s(name) for name in [EPOCH, *self._columns]}
+        merge = self._table(session).alias("t").merge(frame.alias("s"), same)
+        # with release="arrival", an older epoch may come after a newer one
+        newer = f"{_s(EPOCH)} >= coalesce({identifier('t', EPOCH)}, {_s(EPOCH)})"
+        if self.diff is not None:
+            merge = merge.whenMatchedDelete(f"{_s(self.diff)} < 0 AND {newer}")
+            merge = merge.whenMatchedUpdate(newer, values | self._epoch_unless_more_than(0))
+            return merge.whenNotMatchedInsert(
+                f"{_s(self.diff)} > 0", values | self._epoch_unless_more_than(1)
+            )
+        return merge.whenMatchedUpdate(newer, values).whenNotMatchedInsert(values=values)
 
     def _epoch_unless_more_than(self, most: int) -> dict[str, str | Column]:
         """The epoch of a row, or an error if its key would have a second record."""
@@ -263,6 +266,7 @@ def _tried(write: Callable[[], object], tries: int = 5) -> None:
     try:
         write()
     except Exception as error:
-        if tries == 1 or not type(error).__name__.startswith(_INTERRUPTED):
+        interrupted = type(error).__name__.startswith(_INTERRUPTED) or _CHANGED in str(error)
+        if tries == 1 or not interrupted:
             raise
         _tried(write, tries - 1)
