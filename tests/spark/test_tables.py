@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
-from timely_spark.runtime.errors import TableUnsupported
-from timely_spark.runtime.sinks.delta import _tried
+from timely_spark.runtime.errors import OutputMismatch, TableUnsupported
+from timely_spark.runtime.sinks import delta
+from timely_spark.runtime.sinks.delta import DeltaSink, _tried
 
 
 def run(flow: ts.Dataflow, spark: SparkSession, checkpoint: str) -> Any:
@@ -116,3 +120,25 @@ def test_an_interrupted_write_is_tried_again_a_few_times() -> None:
     with pytest.raises(MetadataChangedException):
         _tried(write)
     assert len(tried) == 15
+
+
+@pytest.mark.parametrize("keys", [(), ("k",)])
+def test_a_write_that_another_table_interrupts_is_not_tried_on_that_one(
+    keys: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class MetadataChangedException(Exception):
+        pass
+
+    table = mock.MagicMock()
+    merge = table.alias().merge().whenMatchedUpdate().whenNotMatchedInsert()
+    merge.execute.side_effect = save = mock.Mock(side_effect=MetadataChangedException)
+    own = mock.Mock(side_effect=[None, OutputMismatch.lost("t")])
+    methods = {"_check_own": own, "_save": save, "_table": lambda *_: table, "_last_per_key": mock.Mock()}
+    for name, method in methods.items():
+        monkeypatch.setattr(DeltaSink, name, method)
+    monkeypatch.setattr(delta, "_stamped", mock.MagicMock())
+    monkeypatch.setattr(delta, "applied", lambda *_: nullcontext([]))
+
+    with pytest.raises(OutputMismatch):
+        DeltaSink("t", keys).deliver(mock.Mock(), 1, [SimpleNamespace(is_empty=False)])  # type: ignore[list-item]
+    assert save.call_count == 1

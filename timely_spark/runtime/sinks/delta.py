@@ -117,7 +117,6 @@ class DeltaSink(Sink):
         if not parts:
             return
         if self.keys:
-            self._check_own(session)
             self._upsert(session, version, parts)
             return
         if self._folder is not None and not any(part.is_large for part in parts):
@@ -126,11 +125,15 @@ class DeltaSink(Sink):
             records = records.cast(arrow_schema(records.schema))
             if appended(self._folder, records, self._app, version, self._own):
                 return
-        self._check_own(session)
         frame = _stamped(session, parts).select(*map(identifier, [EPOCH, *self._columns]))
         writer = frame.write.format("delta").mode("append")
         writer = writer.option("txnAppId", self._app).option("txnVersion", version)
-        _tried(lambda: self._save(writer))
+
+        def append() -> None:
+            self._check_own(session)  # each time: the commit in between may have been of another table
+            self._save(writer)
+
+        _tried(append)
 
     def _upsert(self, session: SparkSession, version: int, parts: Parts) -> None:
         frame = self._last_per_key(_stamped(session, parts, order=_PLACE))
@@ -147,7 +150,8 @@ class DeltaSink(Sink):
             _tried(lambda: self._merge(session, frame).execute())
 
     def _merge(self, session: SparkSession, frame: DataFrame) -> DeltaMergeBuilder:
-        """The upsert of an epoch's last records into the table as it is now."""
+        """The upsert of an epoch's last records into the table as it is now, if it is still this output's."""
+        self._check_own(session)
         same = " AND ".join(f"{identifier('t', key)} <=> {_s(key)}" for key in self.keys)
         values: dict[str, str | Column] = {identifier(name): _s(name) for name in [EPOCH, *self._columns]}
         merge = self._table(session).alias("t").merge(frame.alias("s"), same)
