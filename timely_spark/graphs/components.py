@@ -112,7 +112,8 @@ def least_reaching(nodes: Collection, edges: Collection, *, name: str | None = N
     proposed.set(propagated, consolidate=False)  # only `min` reads the variable, and consolidates
     found = labels.leave()
     if pa.types.is_floating(own.schema.field("component").type):  # `min` ignores NaN
-        found = found.concat(own.antijoin(found.select("node"), on="node"))
+        of_nan = [one.where(pc.is_nan(pc.field("node"))) for one in (own, found)]
+        found = found.concat(of_nan[0].antijoin(of_nan[1].select("node"), on="node"))
     return found.consolidate(name=name)
 
 
