@@ -115,3 +115,28 @@ def test_changes_that_cancel_each_other_are_no_message() -> None:
     outbox.add(channel, Time(0), batch)
     outbox.add(channel, Time(0), batch.set_column(1, "__timely_diff", pa.array([-1] * 10)))
     assert not list(outbox.messages())
+
+
+def test_no_record_is_lost_where_some_batches_have_hot_keys() -> None:
+    built = ts.Dataflow("hot")
+    large, small = (built.input(name, f"k long, {name} long").collection() for name in ("large", "small"))
+    large.join(small, on="k", skew=[0]).changes().capture("out")
+    plan, found = built.compile(workers=3), list[tuple[int, dict[str, Any]]]()
+    by = [channel for channel in plan.channels if channel.exchange is not None and channel.exchange.skew]
+    for channel in by:
+        outbox = Outbox(plan, 0)
+        assert channel.exchange is not None
+        assert channel.exchange.skew is not None
+        side = "large" if channel.exchange.skew.spread else "small"
+        for keys in ([0, 1, 2], [3, 4, 5, 6]):  # with the hot key, and without
+            batch = pa.table({"k": keys, side: keys, "__timely_diff": [1] * len(keys)})
+            outbox.add(channel, Time(0), batch)
+            for to, part in partitioned(batch, channel.exchange, 3).items():
+                found += [(to, row) for row in part.to_pylist() if to != 0]
+        for _, _, to, rows, payload in outbox.messages():
+            sent = from_bytes(payload).to_pylist()
+            assert rows == len(sent)
+            for row in sent:
+                found.remove((to, row))
+        assert found == []
+    assert len(by) == 2

@@ -496,7 +496,9 @@ def to_bytes(table: pa.Table, *, narrow: bool = False) -> bytes:
         narrow: write large columns of longs as narrower integers if their values fit.
     """
     table = (_narrowed(table) if narrow and table.num_rows >= FEW else table).combine_chunks()
-    if any("dictionary<" in str(kind) for kind in table.schema.types):  # a message of its own
+    kinds = table.schema.types
+    if any("dictionary<" in str(kind) or isinstance(kind, pa.BaseExtensionType) for kind in kinds):
+        # a dictionary is a message of its own
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)

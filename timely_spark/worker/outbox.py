@@ -52,7 +52,7 @@ class Outbox:
         return batch.filter(pa.array(mine))
 
     def messages(self) -> Iterator[Sent]:
-        """One message per (channel, time, receiver).
+        """One message per (channel, time, receiver), or two where some batches have hot keys.
 
         If the receiver combines records and ignores iterations, the records of all iterations are one batch,
         at the join of their times.

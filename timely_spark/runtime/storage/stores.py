@@ -48,7 +48,7 @@ class Local:
 
     def sync(self, path: str) -> None:
         """Wait until a file and its name are on the disk."""
-        handle = os.open(path, os.O_RDONLY)
+        handle = os.open(path, os.O_RDWR)  # some systems write out only what may be written
         try:
             os.fsync(handle)
         finally:
