@@ -82,9 +82,9 @@ def directory(text: str) -> str:
 
 
 def files(
-    flow: ts.Dataflow, name: str, path: str, columns: str, *, format: str, most: int | None
+    flow: ts.Dataflow, name: str, path: str, columns: dict[str, str], *, format: str, most: int | None
 ) -> ts.Stream:
-    """The rows of files, with the newest file's columns; of a folder without files, as DDL those to come."""
+    """The rows of files, with the newest file's columns; of a folder without files, with `columns`."""
     try:
         return flow.files(name, path, format=format, files_per_epoch=most)
     except BadFile:  # none; of a damaged file this is the error again

@@ -70,7 +70,7 @@ def _source(flow: ts.Dataflow, path: str, form: str, most: int | None, weight: s
     if form == "delta":
         return flow.delta("edges", path, versions_per_epoch=most or 1)
     if form == "parquet":
-        columns = _ddl(ENDS | ({weight: "double"} if weight else {}))
+        columns = ENDS | ({weight: "double"} if weight else {})
         return cli.files(flow, "edges", path, columns, format=form, most=most)
     options: dict[str, Any] = {"format": form}
     options["schema"], header = _csv_columns(path, weight)

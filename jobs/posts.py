@@ -20,8 +20,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 def read(flow: ts.Dataflow, name: str, path: str, most: int | None, columns: dict[str, str]) -> ts.Stream:
     """The rows in files of JSON lines: see `fitting`."""
-    ddl = ", ".join(f"{column} {kind}" for column, kind in columns.items())
-    return fitting(cli.files(flow, name, path, ddl, format="json", most=most), columns)
+    return fitting(cli.files(flow, name, path, columns, format="json", most=most), columns)
 
 
 def fitting(stream: ts.Stream, columns: dict[str, str]) -> ts.Stream:

@@ -530,8 +530,8 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         "differential/trace.py",
         ["tests/differential/test_errors.py"],
         [
-            ("magnitude(ours) * magnitude(theirs) >= MOST", "magnitude(ours) >= MOST"),
-            ("magnitude(counts) * len(counts) < MOST", "magnitude(counts) < MOST"),
+            ("max_abs(ours) * max_abs(theirs) >= MOST", "max_abs(ours) >= MOST"),
+            ("max_abs(counts) * len(counts) < MOST", "max_abs(counts) < MOST"),
         ],
     ),
     (

@@ -17,7 +17,7 @@ from timely_spark.operators.aggregate import OTHER_SUMS
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.codes import numbers_of, runs
 from timely_spark.state.history import Compact, compaction, stamped, time_columns
-from timely_spark.state.keys import Groups, Hashes, Indices, magnitude, numbers, replaced
+from timely_spark.state.keys import Groups, Hashes, Indices, max_abs, numbers, replaced
 from timely_spark.times import PRODUCT
 
 DIFF = "__timely_diff"
@@ -68,7 +68,7 @@ def check_totals(of: Groups, weights: Mapping[str, Indices]) -> None:
     depends on the schedule.
     """
     for name, counts in weights.items():
-        if len(of.starts) == len(counts) or magnitude(counts) * len(counts) < MOST:
+        if len(of.starts) == len(counts) or max_abs(counts) * len(counts) < MOST:
             continue  # nothing is added, or no total reaches the bound
         if (np.abs(np.add.reduceat(counts[of.order].astype(np.float64), of.starts)) >= MOST).any():
             raise _too_large(name)
@@ -76,10 +76,7 @@ def check_totals(of: Groups, weights: Mapping[str, Indices]) -> None:
 
 def products(ours: Indices, theirs: Indices, weight: str = DIFF) -> Indices:
     """The products of multiplicities, or of values and multiplicities, which must not be too large."""
-    if (
-        magnitude(ours) * magnitude(theirs) >= MOST
-        and (np.abs(ours * theirs.astype(np.float64)) >= MOST).any()
-    ):
+    if max_abs(ours) * max_abs(theirs) >= MOST and (np.abs(ours * theirs.astype(np.float64)) >= MOST).any():
         raise _too_large(weight)
     return ours * theirs
 

@@ -19,7 +19,7 @@ from timely_spark.operators.rows import check_name, computed
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.history import RowTimes, compaction, stamped, time_columns
-from timely_spark.state.keys import Groups, Indices, Mask, flat, group, magnitude
+from timely_spark.state.keys import Groups, Indices, Mask, flat, group, max_abs
 from timely_spark.streams import Stream
 from timely_spark.times import only_epochs
 
@@ -168,7 +168,7 @@ def large_sums(values: npt.NDArray[np.int64], starts: Indices) -> Mask:
     >>> large_sums(np.array([1, 2, (1 << 63) - 1, 1]), np.array([0, 2])).tolist()
     [False, True]
     """
-    if magnitude(values) * len(values) < 1 << 63:
+    if max_abs(values) * len(values) < 1 << 63:
         return np.zeros(len(starts), np.bool_)
     low = np.add.reduceat(values & _LOW, starts)
     return beyond_longs(np.add.reduceat(values >> 32, starts) + (low >> 32))

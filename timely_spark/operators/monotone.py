@@ -278,6 +278,5 @@ def settle(stream: Stream, *, name: str | None = None) -> Stream:
     if monotone is None:
         msg = f"settle: step {stream.stage.name!r} ({stream.stage.where}) has final records already"
         raise GraphError(msg, where=caller(), hint="call it right after distinct, min or max.")
-    return stream.then("settle", [stream.schema], name=name, vertex=Finalise(monotone), keyed=monotone.keys)[
-        0
-    ]
+    final = stream.then("settle", [stream.schema], name=name, vertex=Finalise(monotone), keyed=monotone.keys)
+    return final[0]

@@ -349,10 +349,10 @@ def _split_collisions(
     return order, new
 
 
-def magnitude(values: npt.NDArray[Any]) -> int:
+def max_abs(values: npt.NDArray[Any]) -> int:
     """The greatest absolute value of integers, 0 without any.
 
-    >>> magnitude(np.array([2, -3]))
+    >>> max_abs(np.array([2, -3]))
     3
     """
     return max(int(values.max(initial=0)), -int(values.min(initial=0)))
