@@ -392,7 +392,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         [
             ("coordinator.host(share.hosts)", "pass"),
             ("wire.only(stay, Failure), added_up", "added_up"),
-            ("part.num_rows - 1", "part.num_rows"),
+            ("part.num_rows - rows", "part.num_rows"),
             ("return worker % self.processes == self.rank", "return True"),
             ('result.stats["rounds"] < self.rounds', 'result.stats["rounds"] <= self.rounds'),
             ('result.stats["bytes_in_flight"] <= self.exchanged', "True"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -111,9 +112,8 @@ def _added_up(parts: Iterable[list[Change]]) -> list[Change]:
     return [(at, time, n) for (at, _), (time, n) in sums.items() if n]
 
 
-def _totals(parts: Iterable[dict[str, int]]) -> dict[str, int]:
-    totals: dict[str, int] = {}
+def _totals(parts: Iterable[dict[str, int]]) -> Counter[str]:
+    totals: Counter[str] = Counter()
     for part in parts:
-        for name, n in part.items():
-            totals[name] = totals.get(name, 0) + n
+        totals.update(part)
     return totals

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from sys import maxsize
 from typing import Any
 
@@ -98,25 +99,19 @@ class Share:
         to = rows.column("worker").to_numpy()[places] % self.processes
         messages = rows.take(pa.array(places[np.argsort(to, kind="stable")]))
         ends = np.bincount(to, minlength=self.processes).cumsum().tolist()
-        starts = [0, *ends[:-1]]
         stay = rows.filter(pa.array(~are_messages))
         added_up = wire.table([(self.rank, Accumulated.of(stay))])
         to_all = pa.concat_tables([wire.only(stay, Failure), added_up])
         parts = [
             pa.concat_tables([messages.slice(start, end - start), stay if rank == self.rank else to_all])
-            for rank, (start, end) in enumerate(zip(starts, ends, strict=True))
+            for rank, (start, end) in enumerate(pairwise([0, *ends]))
         ]
         received = self.swap(parts)
-        # the messages of all processes first; an `Accumulated` is the last row of its process
-        firsts = [
-            ends[rank] - starts[rank] if rank == self.rank else part.num_rows - 1
-            for rank, part in enumerate(received)
-        ]
+        # the messages of all processes first, which are then read without a copy
+        others = [stay.num_rows if rank == self.rank else added_up.num_rows for rank in range(len(received))]
+        cuts = [(part, part.num_rows - rows) for part, rows in zip(received, others, strict=True)]
         return wire.together(
-            [
-                *(part.slice(0, first) for part, first in zip(received, firsts, strict=True)),
-                *(part.slice(first) for part, first in zip(received, firsts, strict=True)),
-            ]
+            [*(part.slice(0, cut) for part, cut in cuts), *(part.slice(cut) for part, cut in cuts)]
         )
 
 

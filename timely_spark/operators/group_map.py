@@ -140,10 +140,8 @@ def consolidated(rows: pa.Table, *first: Indices) -> tuple[Indices, pa.Table]:
     """
     labels = [column for column in rows.schema.names if column != _WEIGHT]
     of = runs([*first, *numbers_of(rows, labels)], rows.num_rows)
-    totals = of.totals(numbers(rows, _WEIGHT))
-    kept = of.firsts[totals != 0]
-    left = rows.select(labels).take(pa.array(kept))
-    return kept, left.append_column(_WEIGHT, pa.array(totals[totals != 0]))
+    kept, (totals,) = of.nonzero([numbers(rows, _WEIGHT)])
+    return kept, rows.select(labels).take(pa.array(kept)).append_column(_WEIGHT, pa.array(totals))
 
 
 def _compact(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:

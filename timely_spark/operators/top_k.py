@@ -12,17 +12,17 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph import check_columns, composed, operator, positive
-from timely_spark.operators.aggregate import ALL, Aggregate, one_group
+from timely_spark.operators.aggregate import ALL, Aggregate, Combines, one_group
 from timely_spark.operators.expire import check_per, options_text
 from timely_spark.operators.rows import keys_and_value
-from timely_spark.state.keys import Groups, Indices, group
+from timely_spark.state.keys import Groups, Indices
 from timely_spark.streams import Stream
 
 _GROUP = "__timely_group"
 
 
 @dataclass(frozen=True, slots=True)
-class First:
+class First(Combines):
     """The first `k` records of each key in an order; those of parts contain those of the whole."""
 
     keys: tuple[str, ...]
@@ -33,7 +33,7 @@ class First:
 
     def partial(self, batch: pa.Table) -> pa.Table:
         """The first records of a batch."""
-        return self.fold(batch, group(batch, self.keys))[1]
+        return self.combine(batch)
 
     def fold(self, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
         """The first records of each group, and their row numbers."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 from timely_spark.compiler.plan import Node, Through
 from timely_spark.errors import CapabilityError, LogDamaged, SchemaError, VertexError, excerpt
 from timely_spark.graph import Scope, Vertex, as_table, describe
-from timely_spark.state.keys import partitioned
+from timely_spark.state.keys import destinations
 from timely_spark.times import Times, is_whole
 from timely_spark.worker.loops import limiting_loop
 from timely_spark.worker.notify import Pending
@@ -97,7 +97,7 @@ class CallContext:
             batch = _fit(node, batch, declared)
         if not batch.num_rows:
             return
-        if node.stage.checked and edge == 0:
+        if node.stage.checked and edge == 0 and self.workers > 1:
             self._check_guarantee(node, batch)
         for stages, loop in self.round.plan.ends.get((node.index, edge), ()):
             self._drop(stages, loop, time, batch)
@@ -144,8 +144,9 @@ class CallContext:
         """Check that a user's vertex sends its records where its `guarantees` say they are."""
         by = node.stage.guaranteed
         assert by is not None
-        elsewhere = [to for to in partitioned(batch, by, self.workers) if to != self.worker]
-        if elsewhere:
+        to = destinations(batch, by, self.workers)
+        assert to is not None, "the inputs of a user's vertex have no copies of records"
+        if (elsewhere := to[to != self.worker]).size:
             msg = (
                 f"step {node.name!r} guarantees an output partitioned {by}, and worker {self.worker} sends "
                 f"records of worker {elsewhere[0]}"
