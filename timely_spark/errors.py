@@ -278,7 +278,7 @@ class LimitReached(VertexError):
     >>> error = LimitReached.of("hops", Where("job.py", 3), "near", epoch=2, iteration=5, rows="{'n': 1}")
     >>> print(error)
     loop 'hops' (job.py:3) ended at its limit after 5 iterations of epoch 2; 'near' would go on with {'n': 1}
-    Hint: raise max_iterations; or say on_limit="return" if the loop is meant to end there, or "warn".
+    Hint: start again with on_limit="warn" to drop these records; a larger limit needs a new checkpoint
     >>> error.loop, error.epoch
     ('hops', 2)
 
@@ -300,7 +300,7 @@ class LimitReached(VertexError):
     @classmethod
     def text_of(cls, parts: Mapping[str, str | None], context: str) -> str:
         """The message."""
-        hint = 'raise max_iterations; or say on_limit="return" if the loop is meant to end there, or "warn".'
+        hint = 'start again with on_limit="warn" to drop these records; a larger limit needs a new checkpoint'
         return with_hint(f"{parts['cause']}{f' ({context})' if context else ''}", hint)
 
     @property

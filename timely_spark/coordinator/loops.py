@@ -53,7 +53,10 @@ or with cancel(7); query.changing('hops') shows what still changes
                 )
             case "limit":
                 text = f"ended at its limit{ended}"
-                hint = "raise max_iterations, or say on_limit='return' if the loop is meant to end there"
+                hint = (
+                    "if the loop is meant to end there, say on_limit='return'; else give a larger "
+                    "max_iterations, on a new checkpoint"
+                )
             case "canceled":
                 text = f"ended by cancel{ended}"
                 hint = "the bound stays, for later epochs and restarts, until the loop gets another name"
