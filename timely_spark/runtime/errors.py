@@ -152,6 +152,19 @@ class OutputMismatch(TimelyError, ValueError):
         )
         return cls(msg, hint=hint)
 
+    @classmethod
+    def taken_away(cls, table: str) -> OutputMismatch:
+        """Another writer has restored an earlier version of a Delta table, or overwritten it."""
+        msg = (
+            f"{table} has not the epochs that this checkpoint has delivered: another writer restored an "
+            "earlier version of it, or overwrote it."
+        )
+        hint = (
+            "RESTORE it to the version before that, by its number in DESCRIBE HISTORY, and start again; or "
+            "begin with a new checkpoint and another table."
+        )
+        return cls(msg, hint=hint)
+
 
 class EpochClosed(TimelyError, ValueError):
     """A send, or another call, needs an epoch that the input has closed."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import timely_spark as ts
 from timely_spark.errors import Where
@@ -18,6 +21,7 @@ from timely_spark.runtime.errors import BadFile, TableUnsupported
 from timely_spark.runtime.sources.arrivals import Part
 from timely_spark.runtime.sources.delta_log import DeltaLog, DeltaSource
 from timely_spark.runtime.sources.folder import Folder
+from timely_spark.runtime.sources.reader import DeltaReader
 
 FIELDS = [
     {"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in (("n", "long"), ("day", "date"))
@@ -253,3 +257,64 @@ def test_no_table_and_a_version_that_is_gone(table: Table) -> None:
     table.log().check_reachable(5)
     with pytest.raises(BadFile, match=r"version 3 of .* is no longer in its log"):
         table.log().check_reachable(3)
+
+
+def reader_of(table: Table) -> DeltaReader:
+    schema = table.log().schema()
+    stage = SimpleNamespace(outputs=[schema])
+    plan = SimpleNamespace(source=lambda _: SimpleNamespace(stage=stage))
+    context: Any = SimpleNamespace(reporting=nullcontext, plan=plan)
+    return DeltaReader(context, DeltaSource(table.log().folder, columns=["n"]))
+
+
+def polled(reader: DeltaReader, start: dict[str, Any]) -> dict[str, Any]:
+    reader._next_look = 0
+    return reader.latestOffset(start, ReadAllAvailable())
+
+
+@pytest.fixture
+def read(table: Table) -> tuple[DeltaReader, dict[str, Any]]:
+    """A reader, and its offset after two versions."""
+    table.commit(*BEGIN, {"add": table.file("a", [1])})
+    table.commit({"add": table.file("b", [2])})
+    reader = reader_of(table)
+    return reader, polled(reader, reader.initialOffset())
+
+
+def made_anew(table: Table, *, versions: int) -> None:
+    for path in (table.folder / "_delta_log").iterdir():
+        path.unlink()
+    table.versions = 0
+    table.commit(*BEGIN, {"add": table.file("c", [3])})
+    for version in range(1, versions):
+        table.commit({"add": table.file(f"c{version}", [version])})
+
+
+def test_offsets_go_on_in_a_table_that_is_the_same(table: Table, read: tuple[Any, Any]) -> None:
+    reader, offset = read
+    assert offset["version"] == 1
+    assert polled(reader, offset) is offset, "nothing new"
+    table.commit({"add": table.file("c", [3])})
+    for start in (offset, {"version": 1}):  # of a checkpoint from before commits were noted
+        again = reader_of(table)
+        end = polled(again, start)
+        assert [share.parts[0].path for share in again.partitions(start, end)] == [f"{table.folder}/c"]
+        assert end == polled(reader, offset)
+
+
+@pytest.mark.parametrize("versions", [1, 2, 5])
+def test_a_table_made_anew_in_the_same_folder_is_not_read_on(
+    table: Table, read: tuple[Any, Any], versions: int
+) -> None:
+    reader, offset = read
+    table.commit({"add": table.file("d", [4])})
+    planned = polled(reader, offset)
+    made_anew(table, versions=versions)
+
+    with pytest.raises(BadFile, match=r"(?s)made anew|no longer .*job.py:3.*Hint.*new checkpoint"):
+        polled(reader_of(table), offset)  # a restart
+    with pytest.raises(BadFile, match=r"(?s)made anew|cannot be read|is gone"):
+        reader_of(table).partitions(offset, planned)  # a restart that runs a batch again
+    if versions != 2:  # with as many it waits for the next one
+        with pytest.raises(BadFile, match=r"(?s)has not version 1 that was read"):
+            polled(reader, offset)  # seen by the running query

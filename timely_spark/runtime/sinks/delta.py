@@ -18,6 +18,7 @@ from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.session import DELTA, applied
 from timely_spark.runtime.sinks.delivery import arrow_schema
 from timely_spark.runtime.sinks.delta_append import appended, local_folder, properties
+from timely_spark.runtime.sinks.delta_history import DeltaHistory
 from timely_spark.runtime.sinks.sink import EPOCH, Output, Parts, Sink, stamped, with_epoch
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class DeltaSink(Sink):
     _columns: list[str] = field(default_factory=list)
     #: where the table is, if on the local file system
     _folder: str | None = None
+    _history: DeltaHistory | None = None
 
     # -- at start --------------------------------------------------------------------------------------------
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
@@ -92,12 +94,15 @@ class DeltaSink(Sink):
         self._folder, owner = local_folder(detail["location"]), detail["properties"].get(_OWNER)
         if self.overwrite and owner != identity:
             self._overwrite(session, schema, self._own, mapping)
-            return
-        if owner not in {None, identity}:
-            raise TableTaken.by(self.target, found=owner, mine=identity)
-        self._check_columns(table, schema, output, made=owner is not None)
-        if owner is None:  # a table that the user made for this output
-            self._set(session, self._own)
+        else:
+            if owner not in {None, identity}:
+                raise TableTaken.by(self.target, found=owner, mine=identity)
+            self._check_columns(table, schema, output, made=owner is not None)
+            if owner is None:  # a table that the user made for this output
+                self._set(session, self._own)
+        self._history = DeltaHistory(detail["location"], self._app)
+        self._history.begin(own=owner == identity)
+        self._check_whole()
 
     def _check_columns(self, table: DeltaTable, schema: StructType, output: Output, *, made: bool) -> None:
         columns = [f"{f.name} {f.dataType.simpleString()}" for f in table.toDF().schema]
@@ -116,6 +121,7 @@ class DeltaSink(Sink):
         parts = [part for part in parts if not part.is_empty]
         if not parts:
             return
+        self._check_whole()
         if self.keys:
             self._upsert(session, version, parts)
             return
@@ -191,6 +197,11 @@ class DeltaSink(Sink):
             found = dict(map(tuple, session.sql(f"SHOW TBLPROPERTIES {self._sql}").collect()))
         if found is None or not self._own.items() <= found.items():
             raise OutputMismatch.lost(self.target)
+
+    def _check_whole(self) -> None:
+        """Check that no other writer has taken epochs away, of which Delta has the transactions still."""
+        if self._history is not None and not self._history.is_whole():
+            raise OutputMismatch.taken_away(self.target)
 
     # -- the table -------------------------------------------------------------------------------------------
     @property

@@ -6,6 +6,7 @@ or another feature that readers must know.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from bisect import bisect_left
@@ -72,9 +73,30 @@ class DeltaLog:
 
     def check_reachable(self, version: int) -> None:
         """Check that a version comes, if the log does not have it: it may have been removed."""
-        if not self.has(version) and self.newest() >= version:
+        if self.has(version):
+            return
+        if (newest := self.newest()) >= version:
             msg = f"version {version} of {self.folder.path} is no longer in its log"
             raise self._error(msg, "start from the newest version, with a new checkpoint.")
+        if newest < version - 1:
+            raise self._made_anew(version - 1)
+
+    def commit_id(self, version: int) -> str | None:
+        """What tells a version from that of another table here; None: it is no longer in the log."""
+        if not self.has(version):
+            return None
+        path = self._commit(version)
+        with self.folder.reading(path), self.folder.place[0].open_input_stream(path) as file:
+            return hashlib.sha256(file.read()).hexdigest()[:16]
+
+    def check_same(self, version: int, commit: str | None) -> None:
+        """Check that a version is still the one whose `commit_id` this is, unless one of them is unknown."""
+        if commit is not None and self.commit_id(version) not in {None, commit}:
+            raise self._made_anew(version)
+
+    def _made_anew(self, version: int) -> BadFile:
+        msg = f"{self.folder.path} has not version {version} that was read: the table was made anew"
+        return self._error(msg, "begin with a new checkpoint.")
 
     def has(self, version: int) -> bool:
         """Whether the log has the version."""

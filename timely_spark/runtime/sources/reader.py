@@ -191,7 +191,8 @@ class FilesReader(Reader):
 class DeltaReader(Reader):
     """Answers Spark's polls by looking for the next version of a Delta table that has rows.
 
-    Its offset is `{"version": v}`: the versions up to v have been read. The table's own log is the journal.
+    Its offset is `{"version": v, "commit": id}`: the versions up to v have been read, which was that commit.
+    The table's own log is the journal.
     """
 
     counts = "version"
@@ -213,7 +214,7 @@ class DeltaReader(Reader):
         log = self.source.log
         if self._is_first(start):
             newest = log.newest() if self._target is None else self._target
-            return {"version": newest} if log.snapshot(newest) else start
+            return self._offset(newest) if log.snapshot(newest) else start
         if self._target is None and time.monotonic() < self._next_look:
             return start
         with self._looking():
@@ -223,16 +224,22 @@ class DeltaReader(Reader):
                 found += bool(log.files(end))
             if not found:
                 self._empty = end
-                if end != self._checked:
-                    log.check_reachable(end + 1)
-                    self._checked = end
-        return {"version": end} if found else start
+                if end == self._checked and log.has(end):
+                    return start
+                log.check_reachable(end + 1)
+                self._checked = end
+            log.check_same(start["version"], start.get("commit"))
+        return self._offset(end) if found else start
+
+    def _offset(self, version: int) -> Offset:
+        return {"version": version, "commit": self.source.log.commit_id(version)}
 
     def _is_first(self, start: Offset) -> bool:
         return self.source.from_version is None and start["version"] == -1
 
     def _files(self, start: Offset, end: Offset) -> list[File]:
         log = self.source.log
+        log.check_same(end["version"], end.get("commit"))
         if self._is_first(start):
             return list(log.snapshot(end["version"]))
         versions = range(start["version"] + 1, end["version"] + 1)
