@@ -58,9 +58,9 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         [
             ("decode([*outer, first + values[0]])", "decode([*outer, first])"),
             ("        if not time.less_equal(entered):", "        if False:"),
-            ("batch = batch.take(pa.array(groups.order))", "batch = batch"),
         ],
     ),
+    ("state/keys.py", _SCOPES, [("table = table.take(pa.array(self.order))", "table = table")]),
     (
         "graph/loop_context.py",
         _SCOPES,

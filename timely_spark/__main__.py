@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -38,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="what a checkpoint's flow is doing, and what holds its oldest epoch back",
         description="Reads a checkpoint, of a running flow or not; needs neither Spark nor the flow's code.",
     )
+    status.set_defaults(run=_watched)
     status.add_argument("checkpoint", help="the directory (or URI) given to start()")
     status.add_argument("--json", action="store_true", help="print JSON")
     status.add_argument(
@@ -53,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="the retained rounds of a checkpoint; with --step a step's state at one of them",
         description="Reads a checkpoint, of a running flow or not; needs neither Spark nor the flow's code.",
     )
+    look.set_defaults(run=partial(_shown, text=_inspected))
     look.add_argument("checkpoint", help="the directory (or URI) given to start()")
     look.add_argument("--round", type=int, metavar="N", help="a micro-batch (the newest)")
     look.add_argument("--step", metavar="NAME", help="the step whose state and records in flight are shown")
@@ -62,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="a local page of checkpoints: epochs, what holds them back, steps, drawing; live",
         description="Reads checkpoints, of running flows or not; needs neither Spark nor the flows' code.",
     )
+    serve.set_defaults(run=_served)
     serve.add_argument("checkpoint", nargs="+", help="the directories (or URIs) given to start()")
     serve.add_argument("--address", default="127.0.0.1", help="others need the URL's token (%(default)s)")
     serve.add_argument("--port", type=int, default=8265, help="0: any that is free (%(default)s)")
@@ -70,8 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="loops over a real graph: the imports of the Python packages on this machine",
         description="Streams what pyspark imports, and what that imports, through two loops; needs Spark.",
     )
+    shown.set_defaults(run=_demonstrated)
     demo.add_arguments(shown)
-    commands.add_parser(
+    ready = commands.add_parser(
         "prepare",
         help="once per machine: let Spark's sessions on it start sooner",
         description=(
@@ -81,25 +87,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "Java, Python or Spark."
         ),
     )
+    ready.set_defaults(run=_prepared)
     given = parser.parse_args(arguments)
-    if given.command == "prepare":
-        return _prepared()
-    if given.command == "demo":
-        return _demonstrated(given)
-    if given.command == "ui":
-        return _served(given)
-    if given.command == "inspect":
-        return _shown(given, _inspected)
-    if given.watch is None:
-        return _shown(given, _status)
     try:
-        while True:
-            print(_CLEAR if sys.stdout.isatty() else "", end="")  # noqa: T201 - a command
-            _shown(given, _status)
-            sys.stdout.flush()
-            time.sleep(given.watch)
-    except KeyboardInterrupt:
-        return 0
+        return int(given.run(given))
+    except TimelyError as error:
+        print(_told(error), file=sys.stderr)  # noqa: T201 - a command
+        return 1
 
 
 def _served(given: argparse.Namespace) -> int:
@@ -109,21 +103,18 @@ def _served(given: argparse.Namespace) -> int:
         print(f"cannot listen at {given.address}:{given.port}: {error}", file=sys.stderr)  # noqa: T201
         return 1
     print(f"{server.url}    (Ctrl-C ends it)", flush=True)  # noqa: T201
-    with server:
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            return 0
+    with server, contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever()
     return 0
 
 
-def _prepared() -> int:
+def _prepared(_: argparse.Namespace) -> int:
     try:
         require_spark()
         ready = place()
         ready.make()
-    except (TimelyError, OSError) as error:
-        print(_told(error) if isinstance(error, TimelyError) else error, file=sys.stderr)  # noqa: T201
+    except OSError as error:
+        print(error, file=sys.stderr)  # noqa: T201
         return 1
     told = f"""{ready.folder} is ready: timely_spark.configure uses it.
 For spark-submit on this machine:
@@ -136,9 +127,6 @@ For spark-submit on this machine:
 def _demonstrated(given: argparse.Namespace) -> int:
     try:
         demo.main(given)
-    except TimelyError as error:
-        print(_told(error), file=sys.stderr)  # noqa: T201
-        return 1
     except KeyboardInterrupt:
         return 130
     return 0
@@ -182,6 +170,18 @@ def _rows(table: pa.Table, limit: int) -> str:
 def _status(given: argparse.Namespace) -> str:
     found = Status.of(given.checkpoint)
     return found.json() if given.json else str(found)
+
+
+def _watched(given: argparse.Namespace) -> int:
+    if given.watch is None:
+        return _shown(given, _status)
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            print(_CLEAR if sys.stdout.isatty() else "", end="")  # noqa: T201 - a command
+            _shown(given, _status)
+            sys.stdout.flush()
+            time.sleep(given.watch)
+    return 0
 
 
 def _shown(given: argparse.Namespace, text: Callable[[argparse.Namespace], str]) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from timely_spark import show
 from timely_spark.compiler import Plan, compile_plan
 from timely_spark.coordinator.loops import with_warn_after
-from timely_spark.errors import InvalidTime
+from timely_spark.errors import GraphError, InvalidTime
 from timely_spark.graph import (
     Graph,
     SchemaLike,
@@ -22,7 +22,7 @@ from timely_spark.graph import (
     whole,
 )
 from timely_spark.inputs import Input, Inputs, Source
-from timely_spark.operators.custom import By, Paths, add_vertex
+from timely_spark.operators.custom import By, Paths, check_methods, custom
 from timely_spark.operators.finalise import finalise_graph
 from timely_spark.operators.outputs import OutputSpec
 from timely_spark.streams import Scope, Stream
@@ -125,8 +125,23 @@ class Dataflow(Inputs, Suggests):
         Returns:
             A stream; a tuple of streams if `outputs` is a list.
         """
+        streams: list[Any] = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+        several = isinstance(outputs, list | tuple)
+        schemas: Any = outputs if several else [outputs]
+        if not isinstance(vertex, Vertex):
+            shown = vertex.__name__ if isinstance(vertex, type) else repr(vertex)  # type: ignore[unreachable]
+            msg = f"vertex: {shown} is no instance of Vertex"
+            instance = f"an instance, {shown}()," if isinstance(vertex, type) else "an instance"
+            hint = f"give {instance} of a subclass of it."
+            raise GraphError(msg, where=caller(), hint=hint)
+        check_methods(vertex)
+        operator = type(vertex).__name__.lower()
+        if not streams or not hasattr(streams[0], "check_others"):
+            msg = f"{operator} got {list(streams)!r}, no streams"
+            raise GraphError(msg, where=caller(), hint="give a stream, or a list of streams.")
         more: Any = {"by": by, "guarantees": guarantees, "summaries": summaries, "name": name}
-        return add_vertex(vertex, inputs, outputs, **more)
+        made = custom(streams, vertex, schemas, operator=operator, **more)
+        return made if several else made[0]
 
     @locate_errors
     def region(self, name: str, *, workers: Sequence[int] | None = None) -> AbstractContextManager[None]:

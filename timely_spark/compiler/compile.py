@@ -20,6 +20,7 @@ import pyarrow as pa
 from timely_spark.compiler.plan import Channel, Node, Plan, Source, Through
 from timely_spark.errors import CycleError, CyclicTime, GraphError
 from timely_spark.graph import Edge, Forward, Graph, Kind, Partition, Scope, Stage, Stateless
+from timely_spark.graph.stage import edges_into
 from timely_spark.progress import Edge as Path
 from timely_spark.progress import Reachability
 from timely_spark.times import PathSummary
@@ -48,10 +49,9 @@ def compile_plan(graph: Graph, workers: int) -> Plan:
 class _Compiler:
     def __init__(self, graph: Graph, workers: int) -> None:
         self.graph, self.workers = graph, workers
-        self.into: dict[Stage, list[Edge]] = defaultdict(list)
+        self.into = edges_into(graph.edges)
         self.out: dict[Stage, list[Edge]] = defaultdict(list)
         for edge in graph.edges:
-            self.into[edge.target].append(edge)
             self.out[edge.source].append(edge)
         for stage in graph.stages:
             if stage.kind is Kind.FEEDBACK and not self.into[stage]:

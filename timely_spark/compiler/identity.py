@@ -6,11 +6,11 @@ parameters, columns and partitioning. Labels of explain and names of functions a
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.compiler.partitioning import ANYWHERE
 from timely_spark.graph import Edge, Partition, Stage, describe
+from timely_spark.graph.stage import edges_into
 
 if TYPE_CHECKING:
     from timely_spark.compiler.plan import Plan
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 def described(plan: Plan) -> dict[str, Any]:
     """A plan as plain JSON: steps, nodes and channels by their names, without lines of the user's code."""
-    into: dict[Stage, list[Edge]] = defaultdict(list)
-    for edge in sorted(plan.edges, key=lambda edge: edge.input):
-        into[edge.target].append(edge)
+    into = edges_into(sorted(plan.edges, key=lambda edge: edge.input))
     return {
         "flow": plan.name,
         "workers": plan.workers,

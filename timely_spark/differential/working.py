@@ -22,7 +22,7 @@ from timely_spark.differential.trace import DIFF, check_totals
 from timely_spark.state.arrangement import Arrangement, Found
 from timely_spark.state.codes import runs
 from timely_spark.state.history import TIME, Coordinates, by_join
-from timely_spark.state.keys import FEW, Hashes, Indices, exact, group, hashes, numbers, same
+from timely_spark.state.keys import FEW, Hashes, Indices, exact, group, hashes, numbers, run_starts, same
 
 
 class HasNulls(Exception):
@@ -236,7 +236,7 @@ class Side:
     def put_off(self, iterations: Indices, rows: Rows) -> None:
         """Store rows that count from a later iteration on."""
         at, *rows = consolidated([[iterations, *rows]], 3)
-        bounds = [*np.flatnonzero(np.concatenate([[True], at[1:] != at[:-1]])).tolist(), len(at)]
+        bounds = [*run_starts(at).tolist(), len(at)]
         for low, high in pairwise(bounds if len(at) else ()):
             self.later.setdefault(int(at[low]), []).append([column[low:high] for column in rows])
 

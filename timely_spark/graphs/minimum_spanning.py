@@ -8,8 +8,9 @@ import pyarrow.compute as pc
 from timely_spark.differential import Collection
 from timely_spark.graph import composed, locate_errors
 from timely_spark.graphs.affected import ordered
+from timely_spark.graphs.edges import differ
 from timely_spark.graphs.paths import weighed
-from timely_spark.state.keys import flat, same
+from timely_spark.state.keys import flat
 
 
 @locate_errors
@@ -65,7 +66,7 @@ def minimum_spanning_forest(
     lightest = graph.map_batches(_ordered, pa.schema(fields)).min("weight", keys=["low", "high"])
     both = lightest.select("weight", "low", "high", a="low", b="high")
     both = both.concat(lightest.select("weight", "low", "high", a="high", b="low"))
-    links = _between(both)
+    links = both.where(differ(both, "a", "b"))
 
     loop = links.scope.inner()
     left, nothing = links.variable(loop), pc.scalar(False)  # noqa: FBT003 - an expression
@@ -79,7 +80,7 @@ def minimum_spanning_forest(
     root = parents.concat(roots).iterate(_jump).select(end="a", root="b").arrange("end")
     moved = left.join(root, left="a", right="end").select("weight", "low", "high", "b", a="root")
     moved = moved.join(root, left="b", right="end").select("weight", "low", "high", "a", b="root")
-    left.set(_between(moved))
+    left.set(moved.where(differ(moved, "a", "b")).select(*left.schema.names))
     forest.set(forest.concat(taken.select("low", "high", "weight")))
     return forest.leave().select("weight", src="low", dst="high").select("src", "dst", "weight", name=name)
 
@@ -88,18 +89,6 @@ def _jump(parents: Collection) -> Collection:
     """For each component its parent's parent; a root is its own parent."""
     above = parents.select(above="a", root="b")
     return parents.join(above, left="b", right="above").select("a", b="root")
-
-
-def _between(edges: Collection) -> Collection:
-    """The edges with two different ends."""
-    names = ["weight", "low", "high", "a", "b"]
-    fields = [*(edges.schema.field(column) for column in names), ("differ", pa.bool_())]
-    return edges.map_batches(_differ, pa.schema(fields)).where(pc.field("differ")).select(*names)
-
-
-def _differ(edges: pa.Table) -> pa.Table:
-    columns = edges.select(["weight", "low", "high", "a", "b"])
-    return columns.append_column("differ", pa.array(~same(edges, edges, ["a"], ["b"])))
 
 
 def _ordered(edges: pa.Table) -> pa.Table:

@@ -20,7 +20,7 @@ from timely_spark.operators.join import matching_keys, other_columns, with_keys
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.state.history import RowTimes, compaction, epochs_of, stamped
-from timely_spark.state.keys import Mask, flat, group
+from timely_spark.state.keys import Mask, changes, flat, group
 from timely_spark.streams import Stream
 
 Direction: TypeAlias = Literal["backward", "forward", "nearest"]
@@ -60,8 +60,7 @@ class Nearest:
             pc.sort_indices(right, [(c, "ascending") for c in (_GROUP, self.on, *self.theirs)])
         )
         there, (at, _) = right.column(_GROUP).to_numpy(), _ordered(right.column(self.on))
-        first = np.ones(len(at), np.bool_)
-        first[1:] = (there[1:] != there[:-1]) | (at[1:] != at[:-1])
+        first = changes(there) | changes(at)
         right, there, at = right.filter(pa.array(first)), there[first], at[first]
         found = self._places(group, time, there, at)
         matched = (found >= 0) & timed

@@ -96,7 +96,7 @@ def unary(
         {0: [(0, 1)], 1: [(1, 1)]}
     """
     check_function("unary", function, "time", "table")
-    return _custom([stream], _OnRecv(function, sides=False), [schema], [by], operator="unary", name=name)[0]
+    return custom([stream], _OnRecv(function, sides=False), [schema], [by], operator="unary", name=name)[0]
 
 
 @operator(Stream)
@@ -122,7 +122,7 @@ def binary(
     """
     check_function("binary", function, "side", "time", "table")
     vertex = _OnRecv(function, sides=True)
-    return _custom([stream, other], vertex, [schema], by, operator="binary", name=name)[0]
+    return custom([stream, other], vertex, [schema], by, operator="binary", name=name)[0]
 
 
 @operator(Stream)
@@ -148,7 +148,7 @@ def unary_notify(
     """
     check_function("unary_notify", function, "time", "table")
     vertex = _OnNotify(function, (stream.schema,))
-    return _custom([stream], vertex, [schema], [by], operator="unary_notify", name=name)[0]
+    return custom([stream], vertex, [schema], [by], operator="unary_notify", name=name)[0]
 
 
 @operator(Stream)
@@ -174,7 +174,7 @@ def binary_notify(
     """
     check_function("binary_notify", function, "time", "left", "right")
     vertex = _OnNotify(function, (stream.schema, other.schema))
-    return _custom([stream, other], vertex, [schema], by, operator="binary_notify", name=name)[0]
+    return custom([stream, other], vertex, [schema], by, operator="binary_notify", name=name)[0]
 
 
 def _partitions(operator: str, streams: Sequence[Stream], by: By) -> list[Partition | None]:
@@ -206,7 +206,7 @@ def partition_by(operator: str, schema: pa.Schema, by: Columns) -> Partition | N
     return Partition(tuple(sorted(columns_in(by, schema))), computed=str(by), expression=by)
 
 
-def _custom(
+def custom(
     streams: Sequence[Stream],
     vertex: Vertex,
     outputs: Sequence[SchemaLike],
@@ -217,6 +217,7 @@ def _custom(
     guarantees: str | Sequence[str] | None = None,
     summaries: Paths | None = None,
 ) -> tuple[Stream, ...]:
+    """Add a vertex of a user's function, or one written by the user: see `Dataflow.vertex`."""
     first, *others = streams
     first.check_others(operator, others)
     schemas = [as_schema(schema) for schema in outputs]
@@ -294,7 +295,7 @@ def _path(
     return path
 
 
-def _check_methods(vertex: Vertex) -> None:
+def check_methods(vertex: Vertex) -> None:
     """Check `initial`, and what the methods that the library calls take."""
     of = type(vertex).__name__
     given: Any = vertex.initial
@@ -319,33 +320,3 @@ def _check_methods(vertex: Vertex) -> None:
             edge = "; edge is the number of the input" if "edge" in arguments else ""
             hint = f"write {name}(self, {', '.join(arguments)}){edge}."
             raise GraphError(msg, where=caller(), hint=hint) from error
-
-
-def add_vertex(
-    vertex: Vertex,
-    inputs: Stream | Sequence[Stream],
-    outputs: SchemaLike | Sequence[SchemaLike],
-    *,
-    by: By = None,
-    guarantees: str | Sequence[str] | None = None,
-    summaries: Paths | None = None,
-    name: str | None = None,
-) -> Any:
-    """Add a vertex written by the user: see `Dataflow.vertex`."""
-    streams: list[Any] = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
-    several = isinstance(outputs, list | tuple)
-    schemas: Any = outputs if several else [outputs]
-    if not isinstance(vertex, Vertex):
-        shown = vertex.__name__ if isinstance(vertex, type) else repr(vertex)  # type: ignore[unreachable]
-        msg = f"vertex: {shown} is no instance of Vertex"
-        hint = f"give an instance{f', {shown}()' if isinstance(vertex, type) else ''} of a subclass of it."
-        raise GraphError(msg, where=caller(), hint=hint)
-    _check_methods(vertex)
-    operator = type(vertex).__name__.lower()
-    if not streams or not hasattr(streams[0], "check_others"):
-        msg = f"{operator} got {list(streams)!r}, no streams"
-        raise GraphError(msg, where=caller(), hint="give a stream, or a list of streams.")
-    made = _custom(
-        streams, vertex, schemas, by, operator=operator, name=name, guarantees=guarantees, summaries=summaries
-    )
-    return made if several else made[0]

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Stateless, caller, check_columns, names, nanoseconds
 from timely_spark.graph.schema import UNITS
-from timely_spark.state.keys import flat
+from timely_spark.state.keys import changes, flat
 
 Duration: TypeAlias = str | timedelta | int
 """A length of event time: ``"90 seconds"``, a `timedelta`, or for a column of whole numbers a number."""
@@ -245,8 +245,8 @@ def merged(keys: Instants, times: Instants, gap: int) -> tuple[Instants, Instant
         return times, times
     order = np.lexsort((times, keys))
     k, t = keys[order], times[order]
-    new = np.ones(len(t), np.bool_)
-    new[1:] = (k[1:] != k[:-1]) | (t[1:] - t[:-1] >= gap)
+    new = changes(k)
+    new[1:] |= np.diff(t) >= gap
     which = np.cumsum(new) - 1
     first = np.flatnonzero(new)
     last = np.append(first[1:], len(t)) - 1

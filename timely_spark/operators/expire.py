@@ -7,6 +7,7 @@ scope only, where any two times can be compared.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -106,11 +107,8 @@ class Sessions(BufferingVertex):
             probe, stored = probe[last], stored.take(last).select(batch.schema.names)
         total = self.combine(0, pa.concat_tables([stored, batch])) if len(probe) else batch
         self.state.expire(time.epoch + 1 - self.expire)
-        self.state.insert(stamped(total, time), compact=self._compact)
+        self.state.insert(stamped(total, time), compact=partial(latest, self.keys))
         self.send_by(0, time, self.changes(total, each, probe, stored))
-
-    def _compact(self, hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
-        return latest(self.keys, hashed, table)
 
 
 def latest(keys: Sequence[str], hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:

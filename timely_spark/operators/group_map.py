@@ -27,7 +27,7 @@ from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.codes import numbers_of, runs
 from timely_spark.state.history import epochs_of, stamped
-from timely_spark.state.keys import Groups, Hashes, Indices, group, numbers
+from timely_spark.state.keys import Groups, Hashes, Indices, changes, group, numbers
 from timely_spark.streams import Stream
 
 _WEIGHT = "__timely_weight"
@@ -110,8 +110,8 @@ class StatefulMap(GroupMap):
         if self.expire is not None:
             after = stamped(after, time)
             self.state.expire(time.epoch + 1 - self.expire)
-        changes = consolidated(pa.concat_tables([_weighed(before, -1), _weighed(after, 1)]))[1]
-        self.state.insert(changes, compact=_compact)
+        replaced = consolidated(pa.concat_tables([_weighed(before, -1), _weighed(after, 1)]))[1]
+        self.state.insert(replaced, compact=_compact)
         self.send_by(0, time, self.fitting(results, self.schema, keys))
 
     def _stored(self, time: Any, keys: pa.Table) -> pa.Table:
@@ -145,7 +145,7 @@ def consolidated(rows: pa.Table, *first: Indices) -> tuple[Indices, pa.Table]:
 
 
 def _compact(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
-    rows, left = consolidated(table, np.cumsum(np.concatenate([[0], hashed[1:] != hashed[:-1]])))
+    rows, left = consolidated(table, np.cumsum(changes(hashed)))
     return hashed[rows], left
 
 

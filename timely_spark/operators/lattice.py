@@ -29,7 +29,7 @@ from timely_spark.operators.rows import check_function, check_predicate, keys_an
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import PerTime
 from timely_spark.state.history import Fold, RowTimes, compaction, stamped
-from timely_spark.state.keys import Groups, Indices, flat, group, numbers, replaced
+from timely_spark.state.keys import Groups, Indices, flat, group, numbers, replaced, run_starts
 from timely_spark.state.partitioning import repartition
 from timely_spark.streams import Stream
 
@@ -120,7 +120,7 @@ class Merged(Growing):
         order = np.argsort(of, kind="stable")
         values, of = flat(rows.column(self.value)).take(pa.array(order)), of[order]
         while (of[1:] == of[:-1]).any():
-            starts = np.flatnonzero(np.concatenate([[True], of[1:] != of[:-1]]))
+            starts = run_starts(of)
             place = np.arange(len(of)) - np.repeat(starts, np.diff(starts, append=len(of)))
             left = np.flatnonzero(place % 2 == 0)
             paired = np.append(of[1:] == of[:-1], [False])[left]

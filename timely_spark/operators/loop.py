@@ -47,11 +47,9 @@ class EnterAt(Vertex):
         at, batch = batch.select(columns), batch.drop_columns(columns)
         self._check(at)
         groups = runs(numbers_of(at, columns), at.num_rows)
-        if len(groups.starts) > 1:  # rows are moved once, and then only sliced
-            batch = batch.take(pa.array(groups.order))
         distinct = at.take(pa.array(groups.firsts)).to_pydict().values()
-        for values, start, size in zip(zip(*distinct, strict=True), groups.starts, groups.sizes, strict=True):
-            self.send_by(0, self._entered(time, list(values)), batch.slice(start, size))
+        for values, part in zip(zip(*distinct, strict=True), groups.slices(batch), strict=True):
+            self.send_by(0, self._entered(time, list(values)), part)
 
     def _entered(self, time: Any, values: list[Any]) -> Any:
         *outer, first = time.encode()

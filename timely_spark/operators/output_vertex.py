@@ -12,7 +12,7 @@ from timely_spark.graph import Monotone, Vertex
 from timely_spark.operators.monotone import best_per_key, keep_best
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.history import epochs_of, stamped
-from timely_spark.state.keys import Indices, Mask, group
+from timely_spark.state.keys import Indices, Mask, changes, group
 from timely_spark.state.partitioning import repartition
 
 VOID = "__timely_void"
@@ -82,10 +82,10 @@ class MonotoneOutput(Output):
         order = np.lexsort((arrived, rank, epoch, key))
         key, epoch = key[order], epoch[order]
         # per (key, epoch) the best record; among equal ones the stored one
-        one = np.concatenate([[True], (key[1:] != key[:-1]) | (epoch[1:] != epoch[:-1])])
+        one = changes(key) | changes(epoch)
         index, key, epoch = order[one], key[one], epoch[one]
         rank, arrived = rank[order][one], arrived[order][one]
-        first = np.concatenate([[True], key[1:] != key[:-1]])
+        first = changes(key)
         # a record holds if it is better than the key's records of all earlier epochs
         down = key * (rank.max() + 1)
         best_so_far = np.minimum.accumulate(rank - down) + down

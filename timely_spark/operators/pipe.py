@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from timely_spark.errors import GraphError, StateError, TimelyError
 from timely_spark.graph import Partitioner, SchemaLike, States, Vertex, caller, describe, operator, whole
-from timely_spark.operators.custom import Columns, add_vertex
+from timely_spark.operators.custom import Columns
 from timely_spark.operators.program import VERSION, Program, ProgramError, Reply, put_back, reused, shown
 from timely_spark.state.keys import from_bytes, to_bytes
 from timely_spark.streams import Stream
@@ -288,5 +288,5 @@ def pipe(
         GraphError: the program is not found here, or an argument is not allowed.
     """
     vertex = ExternalVertex(command, env=env, timeout=timeout, attempts=attempts)
-    piped: Stream = add_vertex(vertex, stream, schema, by=by, name=name)
+    piped: Stream = stream.flow.vertex(vertex, stream, schema, by=by, name=name)
     return piped

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from timely_spark.state.codes import numbers_of, runs
-from timely_spark.state.keys import Groups, Hashes, Indices, Mask, exact, numbers, replaced
+from timely_spark.state.keys import Groups, Hashes, Indices, Mask, changes, exact, numbers, replaced
 from timely_spark.times import PRODUCT, CompactingTimes, RefinedTime, Time, Times, only_epochs
 
 Coordinates = npt.NDArray[np.int64]
@@ -102,10 +102,7 @@ def by_join(rows: pa.Table, times: Coordinates, time: Sequence[int]) -> Iterator
 
 def _slices(rows: pa.Table, keys: Coordinates, key: Callable[[int], Any]) -> Iterator[tuple[Any, pa.Table]]:
     found = runs(list(keys.T), len(keys))
-    if len(found.starts) > 1:  # rows are moved once, and then only sliced
-        rows = rows.take(pa.array(found.order))
-    for first, start, size in zip(found.firsts.tolist(), found.starts, found.sizes, strict=True):
-        yield key(first), rows.slice(start, size)
+    yield from zip(map(key, found.firsts.tolist()), found.slices(rows), strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +184,7 @@ def compaction(since: int, kind: Times, labels: Sequence[str] = (), fold: Fold |
         table = advanced(table, kind, since)
         if fold is None:
             return hashed, table
-        same_hash = np.cumsum(np.concatenate([[0], hashed[1:] != hashed[:-1]]))
+        same_hash = np.cumsum(changes(hashed), dtype=np.int64)
         needed = [] if exact(table, labels) else labels
         numbers = numbers_of(table, [*needed, *time_columns(table)])
         rows, table = fold(table, runs([same_hash, *numbers], table.num_rows))

@@ -6,7 +6,7 @@ As in Spark's grouping, null is one key, NaN is one key, and -0.0 equals 0.0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -284,6 +284,12 @@ class Groups:
     def rows(self, table: pa.Table) -> pa.Table:
         """The rows of the table, group by group."""
         return table if (self.order[1:] > self.order[:-1]).all() else table.take(self.order)
+
+    def slices(self, table: pa.Table) -> Iterator[pa.Table]:
+        """The rows of each group: they are moved at most once, and then only sliced."""
+        if len(self.starts) > 1:
+            table = table.take(pa.array(self.order))
+        return map(table.slice, self.starts.tolist(), self.sizes.tolist())
 
     @property
     def firsts(self) -> Indices:
