@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import types
 from dataclasses import replace
 from typing import Any
@@ -190,10 +191,16 @@ def test_an_interrupt_ends_the_display_and_puts_the_handler_back(
     try:
         own = signal.getsignal(signal.SIGINT)
         shown.looks = 1_000_000
-        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
+
+        def interrupt() -> None:
+            while signal.getsignal(signal.SIGINT) is own:
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
         shown.watch(every=0.01)
-        timer.join()
+        interrupting.join()
 
         assert signal.getsignal(signal.SIGINT) is own
     finally:

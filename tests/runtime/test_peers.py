@@ -90,11 +90,10 @@ def test_a_peer_that_ends_is_lost_at_once() -> None:
         while True:
             own.swap([table(0)] * 3)
 
-    started = time.monotonic()
     found = at_once(work, them)
-    assert time.monotonic() - started < 4
     assert [type(error) for error in found] == [PeerLost, type(None), PeerLost]
     assert any("lost task 1" in str(error) for error in found)
+    assert not any("is silent" in str(error) for error in found)
 
 
 @pytest.mark.slow
@@ -106,6 +105,8 @@ def test_a_peer_without_a_sign_of_life_is_lost() -> None:
             theirs.send(own.address)
             address = theirs.recv()
             own.connect(lambda _: address)
+            theirs.recv()
+            own.swap([table(1)] * 2)
             time.sleep(60)
         os._exit(0)
     try:
@@ -113,12 +114,12 @@ def test_a_peer_without_a_sign_of_life_is_lost() -> None:
             ours.send(own.address)
             address = ours.recv()
             own.connect(lambda _: address)
-            time.sleep(2.0)  # longer than the silence: signs of life arrive
+            time.sleep(1.5)  # longer than the silence: signs of life arrive
+            ours.send("swap")
+            assert own.swap([table(0)] * 2)[1] == table(1)
             os.kill(child, signal.SIGSTOP)
-            started = time.monotonic()
             with pytest.raises(PeerLost, match=r"lost task 1.*is silent for 1 s"):
                 own.swap([table(0)] * 2)
-            assert 0.5 < time.monotonic() - started < 4
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

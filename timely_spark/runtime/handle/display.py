@@ -63,10 +63,10 @@ class Display:
         """
         query, show = cast("Watched", self), shower()
         try:
-            with only_the_wait():
+            with only_the_wait() as interruptible:
                 while query.is_active:
                     show(self._overview(), False)  # noqa: FBT003
-                    time.sleep(every)
+                    interruptible(time.sleep, every)
         except KeyboardInterrupt:
             show(self._overview(), True)  # noqa: FBT003
             sys.stderr.write("no longer watched; the query runs on, until stop() or the program's end\n")

@@ -30,7 +30,14 @@ from timely_spark.runtime.handle.ask import Answer, Indexes, how_old
 from timely_spark.runtime.handle.inputs import InputHandle
 from timely_spark.runtime.handle.reasons import Reasons
 from timely_spark.runtime.handle.sent import Sent
-from timely_spark.runtime.handle.watch import BEAT, Completed, Progress, Watch, only_the_wait
+from timely_spark.runtime.handle.watch import (
+    BEAT,
+    Completed,
+    Progress,
+    Watch,
+    only_the_wait,
+    wait_in_a_thread,
+)
 from timely_spark.runtime.query.rest import at_rest
 from timely_spark.runtime.query.run_context import RunContext
 from timely_spark.runtime.storage.cancel import request
@@ -226,11 +233,14 @@ class Query(Reasons):
         Raises:
             TimelyError: the query failed.
         """
+        self._wait(lambda: False, timeout)  # raises what ended the query
+        if self.is_active:
+            return False
         try:
-            with only_the_wait():  # Spark takes whole seconds
-                return self._query.awaitTermination(timeout if timeout is None else max(1, round(timeout)))
+            self._query.awaitTermination()  # until Spark has forgotten it, too
         except Exception as error:
             raise self._own_error(error) from error
+        return None if timeout is None else True
 
     def process_all_available(self) -> None:
         """Wait until everything that was available at the call is processed, loops included.
@@ -241,9 +251,8 @@ class Query(Reasons):
         try:
             # The poll that ends the first wait may have begun before the last send. The poll that ends the
             # second wait began later.
-            with only_the_wait():
-                self._query.processAllAvailable()
-                self._query.processAllAvailable()
+            for _ in range(2):
+                wait_in_a_thread(self._query.processAllAvailable)
         except Exception as error:
             raise self._own_error(error) from error
 
@@ -508,28 +517,35 @@ class Query(Reasons):
         """Iterate over the epochs that this run releases at outputs, in order, until the query ends.
 
         A failure of the query is raised by `await_termination`, not here. Outputs that print, or release
-        records on arrival, have no epochs.
+        records on arrival, have no epochs. If the program falls behind by more micro-batches than are
+        retained (`start(keep=...)`), it misses the epochs of the oldest.
         """
         batch = self._started_after
         durations: dict[int, int | None] = {}
         running = True
+
+        def told() -> bool:  # Spark forgets the durations of old micro-batches
+            return not running or batch < max(durations, default=batch)
+
         while running:
-            running = self.is_active
-            # Spark's own progress, with the durations, is written after the manifest
-            durations |= self._durations()
-            newest = self._watch.newest().batch
-            while batch < newest and (batch + 1 in durations or not running):
+            with only_the_wait() as interruptible:
+                while True:
+                    running = self.is_active
+                    newest = self._watch.newest().batch
+                    if batch < newest or not running:  # Spark writes the durations after the manifest
+                        durations |= self._durations()
+                    if told():
+                        break
+                    interruptible(time.sleep, BEAT)
+            while batch < newest and told():
                 batch += 1
                 yield from self._watch.completed(batch, durations)
-            if running:
-                time.sleep(BEAT)
 
     def _wait(self, reached: Any, timeout: Any) -> bool:
         if timeout is not None:  # what is left of a longer wait may be below 0
             timeout = seconds("timeout", max(timeout, 0) if isinstance(timeout, int | float) else timeout)
-        with only_the_wait():
-            if self._watch.until(reached, lambda: self.is_active, timeout):
-                return True
+        if self._watch.until(reached, lambda: self.is_active, timeout):
+            return True
         if (error := self.exception()) is not None:
             raise error
         return False

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -26,6 +27,8 @@ from timely_spark.worker.convergence import Convergence, Iterations
 
 #: Seconds between two looks at the log while waiting; and after the first look.
 BEAT, FIRST_BEAT = 0.01, 0.001
+#: Seconds after which a second interrupt ends a call of the JVM.
+HANGS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,20 +80,60 @@ class Completed:
 
 
 @contextmanager
-def only_the_wait() -> Iterator[None]:
+def only_the_wait() -> Iterator[Callable[..., None]]:
     """While the body waits for a query, an interrupt (Ctrl-C) ends the wait and leaves the query running.
 
-    It is a `KeyboardInterrupt` and nothing more; only the main thread gets one. PySpark's own handler of
-    SIGINT first cancels all jobs of the session, which fails every running query.
+    Gives the function with which the body calls what an interrupt may end, such as `time.sleep`. There, or at
+    the end of the body, it is raised, as a `KeyboardInterrupt` and nothing more; only the main thread gets
+    one. In the middle of a call of the JVM, Py4J would close the connections of other threads, too, and that
+    call, the next one or the query would fail. If such a call hangs, an interrupt `HANGS` seconds after the
+    first ends it.
+    PySpark's own handler of SIGINT first cancels all jobs of the session, which fails every running query.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda call, *args: call(*args)
         return
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    free = False
+    noted: list[float] = []
+
+    def interrupt(*_: object) -> None:
+        noted.append(time.monotonic())
+        if free or noted[-1] - noted[0] > HANGS:
+            raise KeyboardInterrupt
+
+    def interruptible(call: Callable[..., object], *args: object) -> None:
+        nonlocal free
+        free = True
+        if noted:
+            raise KeyboardInterrupt
+        call(*args)
+        free = False
+
+    before = signal.signal(signal.SIGINT, interrupt)
     try:
-        yield
+        yield interruptible
     finally:
         signal.signal(signal.SIGINT, before)
+    if noted:
+        raise KeyboardInterrupt
+
+
+def wait_in_a_thread(blocks: Callable[[], object]) -> None:
+    """Call what blocks for long; an interrupt ends the wait for it, and leaves the call alone."""
+    done: Future[None] = Future()
+
+    def call() -> None:
+        try:
+            blocks()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    with only_the_wait() as interruptible:
+        threading.Thread(target=call, name="timely-wait", daemon=True).start()
+        interruptible(done.exception)
+    done.result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,11 +309,12 @@ class Watch:
         """Wait for a condition on the log; False after the timeout, or if the query has ended without it."""
         limit = None if timeout is None else time.monotonic() + timeout
         pause = FIRST_BEAT  # a program that has just got an epoch's records asks for the epoch's end
-        while True:
-            running = alive()  # before the condition, which may read the query's last manifest
-            if reached():
-                return True
-            if not running or (limit is not None and time.monotonic() >= limit):
-                return False
-            time.sleep(pause)
-            pause = min(2 * pause, BEAT)
+        with only_the_wait() as interruptible:
+            while True:
+                running = alive()  # before the condition, which may read the query's last manifest
+                if reached():
+                    return True
+                if not running or (limit is not None and time.monotonic() >= limit):
+                    return False
+                interruptible(time.sleep, pause)
+                pause = min(2 * pause, BEAT)
