@@ -210,7 +210,7 @@ def test_a_path_of_a_loop_is_declared_by_its_path_summary() -> None:
 
         more = 1
 
-    def loop(more: int) -> ts.Dataflow:
+    def loop(more: int, path: Any = None) -> ts.Dataflow:
         flow = ts.Dataflow("loop")
         scope = flow.scope.inner(name="down")
         again = scope.variable("n long")
@@ -220,7 +220,7 @@ def test_a_path_of_a_loop_is_declared_by_its_path_summary() -> None:
             vertex,
             scope.enter(flow.input("x", "n long")).concat(again),
             ["n long"] * 2,
-            summaries={(0, 0): PRODUCT.feedback(1)},
+            summaries={(0, 0): path or PRODUCT.feedback(1)},
             name="next",
         )
         again.feed(next_)
@@ -230,6 +230,11 @@ def test_a_path_of_a_loop_is_declared_by_its_path_summary() -> None:
     assert sorted(run(loop(1), {"x": [[3]]})["seen"].rows()[0]) == [(0,), (1,), (2,), (3,)]
     with pytest.raises(VertexError, match=r"from Time\(0, 1\) on"):
         run(loop(0), {"x": [[3]]})
+    first_iteration = PRODUCT.leave(1).followed_by(PRODUCT.enter(0))
+    deeper = PRODUCT.enter(1).followed_by(PRODUCT.feedback(2))
+    for path in (first_iteration, deeper, PRODUCT.leave(1)):
+        with pytest.raises(GraphError, match="is no path from the times of its scope to the same or later"):
+            loop(1, path)
 
 
 def test_a_changed_declaration_is_a_changed_step() -> None:

@@ -356,6 +356,34 @@ def test_an_operator_of_another_kind_is_polled_and_told() -> None:
     assert not flow.pull_internal_progress().unreported
 
 
+def test_an_operator_is_told_the_paths_around_it_that_lead_through_the_outside() -> None:
+    foreign = Foreign()
+    ends = [Connection((OUTSIDE, 0), (0, 0), ONE), Connection((0, 1), (OUTSIDE, 0), ONE)]
+    region = Subgraph([foreign], ends, inner=ONE, outer=ONE, inputs=1, outputs=1)
+    back = Connection((0, 0), (0, 0), PRODUCT.delay(0, 10))
+    Subgraph([region], [back], inner=ONE, outer=ONE).start()
+
+    around, frontiers = foreign.said.pop(0)
+
+    assert around == [[Antichain()], [Antichain([PRODUCT.delay(0, 10)])]]
+    assert frontiers == [[(Time(17), 1)]]
+
+
+def test_messages_of_one_time_are_counted_until_the_last_one_is_consumed() -> None:
+    source, target = Operator(0, 1), Operator(1, 0)
+    flow = Subgraph([source, target], [Connection((0, 0), (1, 0), ONE)], inner=ONE, outer=ONE)
+    flow.start()
+    source.produce(0, Time(3), 2)
+    source.produce(0, Time(3))
+    found = []
+    for consumed in (0, 1, 2):
+        target.consume(0, Time(3), consumed)
+        flow.pull_internal_progress()
+        found.append(flow.frontier(1, 0))
+
+    assert found == [Antichain([Time(3)]), Antichain([Time(3)]), Antichain()]
+
+
 def test_the_outside_hears_of_a_loop_only_what_changes_at_its_output() -> None:
     step = Operator(1, 1, summary=PRODUCT.identity(1))
     loop = Subgraph(

@@ -280,8 +280,7 @@ def _path(
         return scope.times.delay(scope.depth, int(given))
     try:
         path = identity.followed_by(given)
-        there = path if path is None else path.followed_by(identity)
-        lawful = there is None or identity.less_equal(there)
+        lawful = path is None or identity.less_equal(path)
     except (AttributeError, TypeError, ValueError):
         lawful = False
     if not lawful:
