@@ -13,8 +13,16 @@ from timely_spark.worker.wire import Output, Report
 
 
 def report(**more: Any) -> Report:
-    nothing = {"deltas": [], "pending": [], "left": 0, "ticks": [], "advanced": {}, "seen": {}, "late": {}}
-    rest = {"refused": {}, "loops": LoopCounts({}, [], []), "loads": [], "stats": {}}
+    nothing: dict[str, Any] = {
+        "deltas": [],
+        "pending": [],
+        "left": 0,
+        "ticks": [],
+        "advanced": {},
+        "seen": {},
+        "late": {},
+    }
+    rest: dict[str, Any] = {"refused": {}, "loops": LoopCounts({}, [], []), "loads": [], "stats": {}}
     return Report(**nothing | rest | more)
 
 

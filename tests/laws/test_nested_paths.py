@@ -11,13 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.laws.test_rounds import no_arrivals, no_data_of_this_batch
 from timely_spark.errors import VertexError
 from timely_spark.testing import Simulation
 from timely_spark.times import PRODUCT
+from timely_spark.worker import notify
 
 LEVELS = 3
 #: a record, and how often it is to go round in each loop, counted anew whenever it enters the loop
@@ -139,7 +141,9 @@ def nested(loops: list[Loop], *, wrong: int = 0) -> ts.Dataflow:
         by = ["n", "n"] if loop.exchanged else None
         sent = flow.vertex(Step(loop), both, [SCHEMA] * 2, by=by, summaries=summaries, name="step")
         for i, one in enumerate(sent):
-            counted = flow.vertex(Count(), one, "at string, records long", by="n")
+            counted = flow.vertex(
+                Count(), one, "at string, records long", by=pc.bit_wise_and(pc.field("n"), 0)
+            )
             for _ in range(depth):
                 counted = counted.leave()
             counted.capture(f"count{depth}{i}")
@@ -215,16 +219,23 @@ LOOPS = st.lists(
 )
 
 
-@settings(max_examples=settings().max_examples // 5)
-@given(
-    LOOPS,
-    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(0, 15)), max_size=6),
-    st.tuples(st.integers(0, 3), st.integers(0, 3)),
-    st.integers(0, 99),
-)
-def test_every_record_takes_its_path_and_every_time_is_complete_once(
-    loops: list[Loop], drawn: list[tuple[int, int, int]], ends: tuple[int, int], seed: int
-) -> None:
+def rich(depth: int) -> Loop:
+    """A loop in which paths are missing, delay, and increase the counter."""
+    some, later = Path(0, 1, more=True), Path(depth % 2, 0, more=False)
+    paths = ((some, later), (None if depth == 2 else some, some))
+    return Loop(paths, waits=depth == 2, exchanged=depth != 3, crossed=depth != 2)
+
+
+#: each loop of another kind, three workers, crashes
+EXAMPLE: dict[str, Any] = {
+    "loops": [rich(depth) for depth in range(1, LEVELS + 1)],
+    "drawn": [(epoch, source, n) for epoch in range(2) for source in range(2) for n in (0, 7, 10, 15)],
+    "ends": (2, 3),
+    "seed": 11,
+}
+
+
+def check(loops: list[Loop], drawn: list[tuple[int, int, int]], ends: tuple[int, int], seed: int) -> None:
     sim = Simulation(nested(loops), workers=1 + seed % 3, seed=seed, crashes=0.2 * (seed % 2))
     sent = sorted(one for one in drawn if one[0] < ends[one[1]])
     for epoch, source, n in sent:
@@ -258,6 +269,20 @@ def test_every_record_takes_its_path_and_every_time_is_complete_once(
         assert counts == Counter((at.epoch, str(at)) for where, at, _ in wanted.elements() if where == name)
 
 
+@settings(max_examples=settings().max_examples // 5)
+@example(**EXAMPLE)
+@given(
+    LOOPS,
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(0, 15)), max_size=6),
+    st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    st.integers(0, 99),
+)
+def test_every_record_takes_its_path_and_every_time_is_complete_once(
+    loops: list[Loop], drawn: list[tuple[int, int, int]], ends: tuple[int, int], seed: int
+) -> None:
+    check(loops, drawn, ends, seed)
+
+
 @pytest.mark.parametrize("wrong", range(1, LEVELS + 1))
 def test_a_step_that_sends_earlier_than_it_declares_is_an_error(wrong: int) -> None:
     path = Path(1, 1, more=False)
@@ -268,3 +293,10 @@ def test_a_step_that_sends_earlier_than_it_declares_is_an_error(wrong: int) -> N
         sim.close(name)
     with pytest.raises(VertexError, match=rf"loop{wrong}\.step.*as declared"):
         sim.run()
+
+
+@pytest.mark.parametrize("rule", [no_arrivals, no_data_of_this_batch])
+def test_a_wrong_rule_of_notifications_is_caught(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notify, "lower_bounds", rule)
+    with pytest.raises(VertexError, match="comes after"):
+        check(**EXAMPLE)

@@ -226,6 +226,11 @@ def test_records_of_keys_that_repeat_are_counted_as_if_they_were_sorted(
         n * (k is not None) for k, n in zip(due["k"].to_pylist(), due["n"].to_pylist(), strict=True)
     ]
     assert counts._counts(pa.table({"k": np.arange(4000)})) is None  # no key is there again
+    pairs = pa.table({"k": few, "l": numbers % 3})
+    for keys in (), ("k", "l"):
+        found = Aggregates(keys, (("n", "count", None),)).partial(pairs)
+        assert found.num_rows == len({tuple(row[key] for key in keys) for row in pairs.to_pylist()})
+        assert sum(found["n"].to_pylist()) == 4000
 
 
 def test_late_records_are_counted_one_by_one() -> None:

@@ -369,6 +369,18 @@ def test_an_operator_is_told_the_paths_around_it_that_lead_through_the_outside()
     assert frontiers == [[(Time(17), 1)]]
 
 
+def test_what_a_vertex_holds_at_first_counts_before_anything_is_pulled() -> None:
+    source = Operator(0, 1)
+    source.hold(0, Time(2))
+    flow = Subgraph([source, Operator(1, 0)], [Connection((0, 0), (1, 0), ONE)], inner=ONE, outer=ONE)
+    flow.start()
+    assert flow.frontier(1, 0) == Antichain([Time(2)])
+
+    source.hold(0, Time(2), -1)
+    flow.pull_internal_progress()
+    assert flow.frontier(1, 0) == Antichain()
+
+
 def test_messages_of_one_time_are_counted_until_the_last_one_is_consumed() -> None:
     source, target = Operator(0, 1), Operator(1, 0)
     flow = Subgraph([source, target], [Connection((0, 0), (1, 0), ONE)], inner=ONE, outer=ONE)
@@ -384,9 +396,8 @@ def test_messages_of_one_time_are_counted_until_the_last_one_is_consumed() -> No
     assert found == [Antichain([Time(3)]), Antichain([Time(3)]), Antichain()]
 
 
-def test_the_outside_hears_of_a_loop_only_what_changes_at_its_output() -> None:
-    step = Operator(1, 1, summary=PRODUCT.identity(1))
-    loop = Subgraph(
+def loop_around(step: Operator) -> Subgraph:
+    return Subgraph(
         [step],
         [
             Connection((OUTSIDE, 0), (0, 0), PRODUCT.enter(0)),
@@ -398,6 +409,21 @@ def test_the_outside_hears_of_a_loop_only_what_changes_at_its_output() -> None:
         inputs=1,
         outputs=1,
     )
+
+
+def test_what_the_outside_takes_back_before_anybody_asks_counts_when_it_comes_again() -> None:
+    loop = loop_around(Operator(1, 1, summary=PRODUCT.identity(1)))
+    for change in (+1, -1):
+        loop.push_external_progress([[(Time(4), change)]])
+    assert loop.frontier(0, 0) == Antichain()
+    loop.push_external_progress([[(Time(4), +1)]])
+
+    assert loop.frontier(0, 0) == Antichain([Time(4, 0)])
+
+
+def test_the_outside_hears_of_a_loop_only_what_changes_at_its_output() -> None:
+    step = Operator(1, 1, summary=PRODUCT.identity(1))
+    loop = loop_around(step)
     assert loop.get_internal_summary() == ([[Antichain([ONE])]], [[]])
     loop.enter(0, Time(4))
     step.consume(0, Time(4, 0))

@@ -81,16 +81,27 @@ def test_files_may_be_compacted_in_between(folder: str) -> None:
         (SCHEMA.set(1, pa.field("word", pa.string(), nullable=False)), {}),
         (SCHEMA.append(pa.field("more", pa.int64())), {}),
         (SCHEMA.remove(6), {}),
+        (SCHEMA.set(1, pa.field("word", pa.string(), metadata={"comment": "of a text"})), {}),
     ],
-    ids=["property", "owner", "partitions", "not null", "a column more", "a column less"],
+    ids=["property", "owner", "partitions", "not null", "a column more", "a column less", "a comment"],
 )
-def test_other_tables_are_left_to_spark(schema: pa.Schema, options: Any, tmp_path: Path) -> None:
+def test_other_tables_are_left_to_spark(
+    schema: pa.Schema, options: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     options = {"configuration": OWN, "raise_if_key_not_exists": False} | options
     deltalake.DeltaTable.create(tmp_path, schema=schema, **options)
 
     assert not appended(str(tmp_path), records("a"), "app", 0, OWN)
 
     assert deltalake.DeltaTable(tmp_path).version() == 0
+    assert not caplog.text, "nothing was tried"
+
+
+def test_a_table_with_a_feature_of_its_own_is_left_to_spark(folder: str) -> None:
+    feature = deltalake.TableFeatures.ChangeDataFeed
+    deltalake.DeltaTable(folder).alter.add_feature(feature, allow_protocol_versions_increase=True)
+
+    assert not appended(folder, records("a"), "app", 0, OWN)
 
 
 def test_properties_are_those_of_the_table(folder: str) -> None:

@@ -255,6 +255,25 @@ def test_a_pause_ends_when_something_is_sent_and_the_next_is_short(
     assert clock.slept == 0
 
 
+def test_after_a_batch_without_messages_there_is_no_pause(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = begin(two_inputs())
+    clock = Clock()
+    monkeypatch.setattr(feedback, "time", clock)
+    reader, start = fresh(process), process.reader.initialOffset()
+    for _ in range(8):
+        reader.read(start)
+    process.handles["x"].send([1])
+    process.batches()
+    at = process.world.offset(process.next - 1)
+    assert at is not None
+    clock.slept = 0.0
+
+    assert reader.read(at)[1] == at
+    assert clock.slept == 0
+
+
 def test_a_pause_ends_when_a_watched_folder_changes(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -67,6 +67,13 @@ def check(made: Batch, hashed: Any, table: pa.Table) -> None:
     assert [int(made.hash_at(row)) for row in range(len(made))] == hashed.tolist()
     at = np.arange(len(made))[::-2]
     assert made.take(at, None, hashed[at]).equals(table.take(pa.array(at)))
+    for name in ("k", "v", "small", EPOCH):
+        found = made.integers(name, at, hashed[at])
+        assert found is not None
+        assert (found.dtype, found.tolist()) == (
+            table[name].type.to_pandas_dtype(),
+            table[name].take(at).to_pylist(),
+        )
     assert made.take(at, ["v", "k"], hashed[at]).equals(table.select(["v", "k"]).take(pa.array(at)))
 
 
@@ -100,6 +107,20 @@ def test_a_key_is_computed_only_from_its_own_hash(seed: int) -> None:
     check(made, hashed, table)
     assert not made.key
     assert not made.exact(("k",)) or "k" in made.rows.schema.names
+
+
+@pytest.mark.parametrize("type_", [pa.string(), pa.int64()])
+def test_rows_in_pieces_are_stored_whole(type_: pa.DataType) -> None:
+    pieces = (
+        [pa.array([1, 2, 3, 4], type_), pa.array([5, 6], type_)]
+        if type_ == pa.int64()
+        else [pa.array(list("abcd")), pa.array(["e", None])]
+    )
+    table = pa.table({"k": pa.chunked_array([[7] * 3, [7] * 3]), "v": pa.chunked_array(pieces)})
+    made = Batch.of(keys.hashes(table, ["k"]), table, "k")
+
+    again = Batch.restored(keys.from_bytes(keys.to_bytes(made.stored())), distinct=made.distinct)
+    assert again.table.to_pylist() == made.table.to_pylist() == table.to_pylist()
 
 
 def test_a_change_in_a_loop_takes_a_few_bytes() -> None:

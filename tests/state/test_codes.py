@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -11,17 +12,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from timely_spark.state import codes
 from timely_spark.state.codes import numbers_of, runs
 
 FAR = 2**63 - 1
 NUMBERS = st.integers(-3, 3) | st.sampled_from([-FAR - 1, -FAR, FAR, 2**40, -(2**40)])
 
 
-@example([(2**40, -1), (1, -FAR), (-FAR - 1, -2), (-FAR - 1, -2)]).via("a rank beside 63 bits")
-@given(st.integers(0, 4).flatmap(lambda n: st.lists(st.tuples(*[NUMBERS] * n), max_size=30)))
-def test_rows_are_sorted_as_tuples_are(rows: list[tuple[int, ...]]) -> None:
+@pytest.mark.parametrize("few", [0, 1 << 8], ids=["packed", "few"])
+@example(rows=[(2**40, -1), (1, -FAR), (-FAR - 1, -2), (-FAR - 1, -2)]).via("a rank beside 63 bits")
+@given(rows=st.integers(0, 4).flatmap(lambda n: st.lists(st.tuples(*[NUMBERS] * n), max_size=30)))
+def test_rows_are_sorted_as_tuples_are(few: int, rows: list[tuple[int, ...]]) -> None:
     columns = [np.array(column, np.int64) for column in zip(*rows, strict=True)]
-    found = runs(columns, len(rows))
+    with mock.patch.object(codes, "_FEW", few):
+        found = runs(columns, len(rows))
 
     order = sorted(range(len(rows)), key=rows.__getitem__)
     assert found.order.tolist() == order, "rows of one number as they stood"

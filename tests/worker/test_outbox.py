@@ -27,6 +27,14 @@ def flow(kind: str) -> ts.Dataflow:
         records.min("v", keys=["k"]).capture("out")
     elif kind == "in a loop":
         records.loop(lambda stream: (stream.min("v", keys=["k"], name="least"),) * 2).capture("out")
+    elif kind == "in a loop, not combined":
+        others = built.input("y", "k long, w long")
+
+        def step(least: ts.Stream) -> ts.Stream:
+            joined = least.join(least.scope.enter(others), on="k").select(k="w", v="v")
+            return joined.concat(least).min("v", keys=["k"])
+
+        records.loop(step).capture("out")
     elif kind == "not combined":
         records.exchange("k").map(tuple, "k long, v long").capture("out")
     else:
@@ -62,7 +70,7 @@ def combined_apart(plan: Plan, channel: Channel, sent: list[tuple[Any, pa.Table]
     return result
 
 
-@pytest.mark.parametrize("kind", ["least", "in a loop", "not combined", "to all"])
+@pytest.mark.parametrize("kind", ["least", "in a loop", "in a loop, not combined", "not combined", "to all"])
 @settings(max_examples=25)
 @given(
     sent=st.lists(
@@ -75,7 +83,7 @@ def test_each_worker_gets_its_records_as_if_combined_apart(
 ) -> None:
     plan = PLANS.setdefault((kind, workers), flow(kind).compile(workers=workers))
     channel, worker = an_exchange(plan), 1
-    times = [Time(0, n) if kind == "in a loop" else Time(n) for n, _ in sent]
+    times = [Time(0, n) if "loop" in kind else Time(n) for n, _ in sent]
     batches = [(time, table(rows)) for time, (_, rows) in zip(times, sent, strict=True)]
     outbox = Outbox(plan, worker)
     own = [outbox.add(channel, time, batch) for time, batch in batches]
@@ -139,4 +147,11 @@ def test_no_record_is_lost_where_some_batches_have_hot_keys() -> None:
             for row in sent:
                 found.remove((to, row))
         assert found == []
+        outbox = Outbox(plan, 0)
+        for diff in (1, -1):
+            changes = batch.set_column(2, "__timely_diff", pa.array([diff] * batch.num_rows))
+            outbox.add(
+                channel, Time(0), pa.concat_tables([changes, changes.set_column(0, "k", pa.array([0] * 4))])
+            )
+        assert not list(outbox.messages()), "changes that cancel each other"
     assert len(by) == 2

@@ -216,7 +216,7 @@ class Batch:
             lists = table.column(_ROWS).chunk(0)
             starts, fields = lists.offsets.to_numpy(), list(lists.values.type)
             columns = [lists.values.field(i) for i in range(len(fields))]
-            rows = pa.Table.from_arrays(columns, schema=pa.schema(fields, schema.metadata))
+            rows = pa.Table.from_arrays(columns, schema=pa.schema(fields))
         else:
             rows = table.drop_columns([_HASH]).replace_schema_metadata(schema.metadata)
         return cls(hashed, distinct, rows, schema, starts, constants, about[_KEY].decode())

@@ -11,14 +11,15 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 from timely_spark.errors import LogDamaged, Where
-from timely_spark.runtime.errors import BadFile
-from timely_spark.runtime.sources import journal
+from timely_spark.runtime.errors import BadFile, LostOwnership
+from timely_spark.runtime.sources import journal, reader
 from timely_spark.runtime.sources.arrivals import File
 from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.sources.journal import FileJournal
@@ -191,16 +192,109 @@ def test_a_batch_that_another_process_has_written_is_the_one_that_counts() -> No
     assert world.read == {2: ["/in/other"], 3: ["/in/1"]}
 
 
-def test_the_journal_of_many_batches_is_a_few_files() -> None:
+def test_the_journal_of_many_batches_is_a_few_files_and_each_path_is_written_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def write(files: Files, name: str, table: pa.Table, **options: bool) -> None:
+        paths.append(table.num_rows)
+        written(files, name, table, **options)
+
+    written, paths = Files.write_table, list[int]()
+    monkeypatch.setattr(Files, "write_table", write)
     with mock.patch.object(journal, "EVERY", 4):
         world = World(1)
-        for n in range(200):
+        for n in range(128):
             world.arrive(n)
             world.batch()
+            if n % 8 == 7:
+                world.start()  # a restart knows how large the files are
     names = [name.rpartition("/")[2] for name in world.root.names("files/in")]
 
     assert len([name for name in names if "-" in name]) <= 5
     assert len([name for name in names if "-" not in name]) <= 2 + 4
+    assert sum(paths) <= 128 * (2 + 7)
+
+
+@pytest.mark.parametrize("batches", [7, 11], ids=["one merged file", "two merged files"])
+@pytest.mark.parametrize("removed", range(5))
+def test_a_process_that_is_killed_while_it_removes_merged_batches_leaves_nothing(
+    removed: int, batches: int
+) -> None:
+    """The merged file is written, and so many of those in it were removed."""
+    with mock.patch.object(journal, "EVERY", 2):
+        world = World(1)
+        for n in range(16):
+            world.arrive(n)
+        for _ in range(batches):
+            world.batch()
+        _killed(world, "merging", removed)
+        names = [name.rpartition("/")[2].removesuffix(".arrow") for name in world.root.names("files/in")]
+        spans = [[int(number) for number in name.split("-")] for name in names]
+        there = sorted(number for span in spans for number in range(span[0], span[-1] + 1))
+        assert there == list(range(world.reader._journal.last + 1)), "each batch is in one file"
+        while world.batch():
+            pass
+    assert [world.read[batch] for batch in sorted(world.read)] == [[f"/in/{n}"] for n in range(16)]
+
+
+def test_merged_batches_are_on_the_disk_before_theirs_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(files: Files, name: str, table: pa.Table, *, durable: bool = False, new: bool = False) -> None:
+        if durable:
+            on_disk.add(name)
+        written(files, name, table, durable=durable, new=new)
+
+    def sync(files: Files, name: str) -> None:
+        on_disk.add(name)
+
+    def remove(files: Files, name: str) -> None:
+        kept = [name for name in files.names("files/in") if "-" in name]
+        assert kept
+        assert {*kept} <= on_disk
+        removed.append(name)
+        remove_(files, name)
+
+    written, remove_, on_disk, removed = Files.write_table, Files.remove, set[str](), list[str]()
+    for name, method in {"write_table": write, "sync": sync, "remove": remove}.items():
+        monkeypatch.setattr(Files, name, method)
+    with mock.patch.object(journal, "EVERY", 2):
+        world = World(1)
+        for n in range(9):
+            world.arrive(n)
+            world.batch()
+    assert len(removed) > 6
+
+
+def test_a_process_that_lost_the_checkpoint_writes_no_batch() -> None:
+    world = World(None)
+    world.arrive(1)
+    world.poll()
+    world.arrive(2)
+    lost = LostOwnership("a later run")
+    world.reader.context.log.check_owner = mock.Mock(side_effect=lost)
+    world.offsets.append({"files": 0})
+    with pytest.raises(LostOwnership):
+        world.poll()
+
+    assert len(world.root.names("files/in")) == 1
+
+
+def test_a_source_is_looked_at_for_a_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+
+    def listed() -> list[File]:
+        now[0] += 2.0
+        looks.append(now[0])
+        return []
+
+    looks: list[float] = []
+    monkeypatch.setattr(reader, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    world = World(None)
+    monkeypatch.setattr(world.reader.source.folder, "files", listed)
+    for _ in range(50):
+        world.reader.latestOffset({"files": -1}, ReadAllAvailable())
+        now[0] += 1.0
+
+    assert looks == [102.0, 122.0, 142.0]
 
 
 def test_a_missing_batch_and_a_checkpoint_of_another_kind_are_errors() -> None:
