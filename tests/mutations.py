@@ -537,7 +537,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             ('(kind, column) != ("count", None)', 'kind != "count"'),
             ("pa.types.is_string, pa.types.is_binary)", "pa.types.is_string, pa.types.is_floating)"),
             ("if len(self.keys) != 1 or any(", "if any("),
-            ("return self.fold(counts, group(counts, self.keys))[1]", "return counts"),
+            ("return self.combine(counts)", "return counts"),
             ("if 8 * pc.count_distinct(sample).as_py() > 7 * len(sample):", "if True:"),
         ],
     ),
