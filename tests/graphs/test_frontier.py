@@ -177,7 +177,7 @@ def test_a_rank_that_is_too_large_is_an_error() -> None:
     worker.present[:], worker.total[:] = True, 2**63 - 1
 
     with pytest.raises(SchemaError, match=r"(?s)rank is too large.*Hint: .*unit"):
-        worker._move(np.array([0]))
+        worker._move_ranks(np.array([0]))
 
 
 def test_in_a_loop_ranks_have_no_tolerance() -> None:

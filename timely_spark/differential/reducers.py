@@ -75,7 +75,7 @@ def _starts(inputs: pa.Table) -> npt.NDArray[np.int64]:
     return run_starts(numbers(inputs, GROUP))
 
 
-def _positive(inputs: pa.Table) -> pa.Table:
+def present_records(inputs: pa.Table) -> pa.Table:
     """The records of positive multiplicity."""
     counts = numbers(inputs, DIFF)
     return inputs if (counts > 0).all() else inputs.filter(pa.array(counts > 0))
@@ -151,7 +151,7 @@ class Sum(Logic):
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The sums; null without valid values."""
-        inputs = _positive(inputs)
+        inputs = present_records(inputs)
         low = numbers(inputs, f"{DIFF}_low")
         high = numbers(inputs, f"{DIFF}_high") + (low >> 32)
         if beyond_longs(high).any():
@@ -173,7 +173,7 @@ class SumOfFractions(Logic):
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The sums, added in the order of the values, so that they are deterministic; null without values."""
-        inputs = _positive(inputs)
+        inputs = present_records(inputs)
         inputs = inputs.take(pc.sort_indices(inputs, [(GROUP, "ascending"), (self.value, "ascending")]))
         values, diffs = inputs.column(self.value), inputs.column(DIFF)
         if pa.types.is_decimal(values.type):  # room for product and sum
@@ -199,7 +199,7 @@ class Mean(Logic):
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The means; null without valid values."""
-        inputs = _positive(inputs)
+        inputs = present_records(inputs)
         if isinstance(self.total, Sum):
             groups, counts = inputs[GROUP], numbers(inputs, f"{DIFF}_valid")
             high, low = (numbers(inputs, f"{DIFF}_{half}").astype(np.float64) for half in ("high", "low"))
@@ -226,7 +226,7 @@ class Extreme(Logic):
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The least or greatest of the valid values."""
-        inputs = _positive(inputs)
+        inputs = present_records(inputs)
         value = inputs.column(self.value)
         if pa.types.is_floating(value.type):
             inputs = inputs.filter(pc.fill_null(pc.invert(pc.is_nan(value)), fill_value=False))
@@ -282,7 +282,7 @@ class TopK(Logic):
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The first records."""
-        inputs = _positive(inputs)
+        inputs = present_records(inputs)
         others = [c for c in inputs.schema.names if c not in {GROUP, self.value, DIFF}]
         direction = "descending" if self.descending else "ascending"
         by = [(GROUP, "ascending"), (self.value, direction), *((c, "ascending") for c in others)]
@@ -335,7 +335,7 @@ class Batches(Logic):
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The function's results."""
-        inputs = _positive(inputs)
+        inputs = present_records(inputs)
         rows = keys.take(inputs.column(GROUP))
         for field in inputs.schema:
             if field.name not in {GROUP, DIFF}:
@@ -362,7 +362,7 @@ class PerKey(Logic):
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The function's results for each key."""
-        inputs = _positive(inputs)
+        inputs = present_records(inputs)
         starts, groups = _starts(inputs), numbers(inputs, GROUP)
         named = [column for column in inputs.schema.names if column not in {GROUP, DIFF}]
         values = inputs.select([*named, DIFF]).rename_columns([*named, "count"])

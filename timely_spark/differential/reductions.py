@@ -40,7 +40,7 @@ from timely_spark.graph import (
     positive,
 )
 from timely_spark.operators.aggregate import ALL
-from timely_spark.operators.rows import check_function, computed, key_columns
+from timely_spark.operators.rows import check_function, computed, key_columns, keys_and_value
 
 Columns = str | Sequence[str] | None
 
@@ -81,10 +81,7 @@ def _grouped(
     if listed:
         listed = key_columns(operator, collection.schema, listed)
     if value is not None:
-        check_columns(operator, collection.schema, [value], keys=True)
-        if value in listed:
-            msg = f"{operator}: {value!r} is a key and the value"
-            raise SchemaError(msg, where=caller(), hint="take it out of keys.")
+        keys_and_value(operator, collection.schema, listed, value)
     if not listed:
         columns = {ALL: pc.scalar(0), DIFF: DIFF}
         whole = computed(collection.stream, *collection.schema.names, columns, own=(ALL,))

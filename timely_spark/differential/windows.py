@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.differential.collections import Collection
-from timely_spark.differential.reducers import GROUP, Logic
+from timely_spark.differential.reducers import GROUP, Logic, present_records
 from timely_spark.differential.reductions import reduced
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import SchemaError
@@ -36,7 +36,7 @@ class SessionLogic(Logic):
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The present records with the start and end of their sessions; null without a time."""
-        present = inputs.filter(pa.array(numbers(inputs, DIFF) > 0))
+        present = present_records(inputs)
         times, usable = numbers_of_time(present.column(self.lengths.on))
         starts, ends = np.zeros_like(times), np.zeros_like(times)
         groups = numbers(present, GROUP)

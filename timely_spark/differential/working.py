@@ -22,7 +22,18 @@ from timely_spark.differential.trace import DIFF, check_totals
 from timely_spark.state.arrangement import Arrangement, Found
 from timely_spark.state.codes import runs
 from timely_spark.state.history import TIME, Coordinates, by_join
-from timely_spark.state.keys import FEW, Hashes, Indices, exact, group, hashes, numbers, run_starts, same
+from timely_spark.state.keys import (
+    FEW,
+    Hashes,
+    Indices,
+    exact,
+    group,
+    hashes,
+    numbers,
+    ranges,
+    run_starts,
+    same,
+)
 
 
 class HasNulls(Exception):
@@ -112,8 +123,7 @@ class RowsByKey:
         self._grow(int(keys[-1]) + 1)
         sizes = self._size[keys]
         which = np.arange(len(keys)).repeat(sizes)
-        at = (self._start[keys] - (sizes.cumsum() - sizes)).repeat(sizes)
-        at += np.arange(len(which))
+        at = ranges(self._start[keys], sizes)
         return [which, *(column[at] for column in self._columns)]
 
     def replace(self, keys: Indices, rows: Rows) -> None:
@@ -148,12 +158,10 @@ class RowsByKey:
         kept = self._start + self._size <= self._used  # rows that are being replaced have a start behind
         keys = np.flatnonzero(kept & (self._size > 0))
         sizes = self._size[keys]
-        starts = sizes.cumsum() - sizes
-        at = (self._start[keys] - starts).repeat(sizes)
-        at += np.arange(len(at))
+        at = ranges(self._start[keys], sizes)
         room = np.zeros(max(len(at) + 2 * n, FEW), np.int64)  # amortises the copies
         self._columns = [np.concatenate([column[at], room]) for column in self._columns]
-        self._start[keys] = starts
+        self._start[keys] = sizes.cumsum() - sizes
         return len(at)
 
 

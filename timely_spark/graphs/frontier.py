@@ -15,7 +15,7 @@ from timely_spark.errors import SchemaError
 from timely_spark.graph import Partition, Partitioner, States
 from timely_spark.graphs.affected import summed, unique
 from timely_spark.state.buffering import BufferingVertex
-from timely_spark.state.keys import Indices, Mask, flat, numbers
+from timely_spark.state.keys import Indices, Mask, flat, numbers, ranges
 from timely_spark.state.partitioning import repartition
 
 if TYPE_CHECKING:
@@ -71,20 +71,20 @@ class Frontier(BufferingVertex):
         ready = [at for at in self.buffered if at.epoch == time.epoch and at.less_equal(time)]
         arrived = [self.buffered.pop(at) for at in ready]
         links, nodes, sums = ([table for of in arrived for table in of[edge]] for edge in range(3))
-        got = [self._come_and_go(nodes), self._add(sums)]
-        sources, *sent = self._link(links)
-        moved = self._move(unique(len(self.rank), *got, sources))
+        got = [self._change_nodes(nodes), self._add_sums(sums)]
+        sources, *sent = self._change_edges(links)
+        moved = self._move_ranks(unique(len(self.rank), *got, sources))
         if len(moved[0]):
             self.notify_at(after)
             sent.append(self._along(*moved))
-        self._send(time, sent)
+        self._send_sums(time, sent)
         if not len(moved[0]):
-            self._tell(time)
+            self._send_ranks(time)
 
     # -- what arrives ----------------------------------------------------------------------------------------
 
-    def _come_and_go(self, tables: Sequence[pa.Table]) -> Indices:
-        """Nodes that come and go."""
+    def _change_nodes(self, tables: Sequence[pa.Table]) -> Indices:
+        """Add and remove nodes. Returns them."""
         if not tables:
             return np.zeros(0, np.int64)
         changes = pa.concat_tables(tables)
@@ -93,8 +93,8 @@ class Frontier(BufferingVertex):
         self.moved[nodes] = True
         return nodes
 
-    def _add(self, tables: Sequence[pa.Table]) -> Indices:
-        """Add sums of changed shares."""
+    def _add_sums(self, tables: Sequence[pa.Table]) -> Indices:
+        """Add sums of changed shares. Returns their nodes."""
         if not tables:
             return np.zeros(0, np.int64)
         sums = pa.concat_tables(tables)
@@ -102,7 +102,7 @@ class Frontier(BufferingVertex):
         np.add.at(self.total, nodes, sums.column("amount").to_numpy())
         return nodes
 
-    def _link(self, tables: Sequence[pa.Table]) -> tuple[Any, ...]:
+    def _change_edges(self, tables: Sequence[pa.Table]) -> tuple[Any, ...]:
         """Change edges. The sources of these; the shares that are lost, and those that are got instead."""
         if not tables:
             return (np.zeros(0, np.int64),)
@@ -126,7 +126,7 @@ class Frontier(BufferingVertex):
 
     # -- ranks -----------------------------------------------------------------------------------------------
 
-    def _move(self, nodes: Indices) -> tuple[Indices, Indices]:
+    def _move_ranks(self, nodes: Indices) -> tuple[Indices, Indices]:
         """Those of the nodes whose rank moves, and the change of their share."""
         due, rank = np.where(self.present[nodes], self.least + self.total[nodes], 0), self.rank[nodes]
         if (due < 0).any():  # more than 2^63 parts
@@ -151,11 +151,9 @@ class Frontier(BufferingVertex):
     def _along(self, nodes: Indices, amounts: Indices) -> tuple[Indices, Indices]:
         """The target of each edge of the nodes, with the node's amount."""
         degree = self.degree[nodes]
-        ends = np.cumsum(degree)
-        at = np.repeat(self.start[nodes] + degree - ends, degree) + np.arange(ends[-1] if len(ends) else 0)
-        return self.targets[at], np.repeat(amounts, degree)
+        return self.targets[ranges(self.start[nodes], degree)], np.repeat(amounts, degree)
 
-    def _send(self, time: Any, sent: Sequence[tuple[Indices, Indices]]) -> None:
+    def _send_sums(self, time: Any, sent: Sequence[tuple[Indices, Indices]]) -> None:
         """Send the sum of the amounts for each target."""
         if not sent:
             return
@@ -169,7 +167,7 @@ class Frontier(BufferingVertex):
         some = np.flatnonzero(sums)
         self.send_by(1, time, pa.table({"to": self._of(nodes[some]), "amount": sums[some]}))
 
-    def _tell(self, time: Any) -> None:
+    def _send_ranks(self, time: Any) -> None:
         """Send the changes of ranks, and forget rows in disuse."""
         nodes = np.flatnonzero(self.moved)
         self.moved[nodes] = False

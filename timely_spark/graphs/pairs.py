@@ -11,7 +11,7 @@ import pyarrow as pa
 from timely_spark.differential.trace import DIFF
 from timely_spark.graphs.affected import Affected, summed
 from timely_spark.state.arrangement import Arrangement, paired
-from timely_spark.state.keys import Hashes, Indices, group, in_order, numbers
+from timely_spark.state.keys import Hashes, Indices, group, in_order, numbers, ranges
 
 #: hashes that are computed at once: they take five times as much memory meanwhile
 _PIECE = 1 << 18
@@ -48,8 +48,7 @@ def _unordered(h: Hashes) -> Indices | None:
         return np.arange(len(h))
     least = np.unique(begin) << half  # the order is right, but for what follows the beginning
     low, high = h.searchsorted(least), h.searchsorted(least | np.uint64(0xFFFF_FFFF), "right")
-    ends = np.cumsum(high - low)
-    return np.arange(ends[-1]) + np.repeat(high - ends, high - low)
+    return ranges(low, high - low)
 
 
 def pairs_of(index: Arrangement, nodes: Affected, first: Indices) -> tuple[Indices, Indices]:

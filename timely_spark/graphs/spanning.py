@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from timely_spark.state.keys import Indices, Mask
+from timely_spark.state.keys import Indices, Mask, ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,10 +251,7 @@ class _Growing:
     def _neighbours(self, of: Indices) -> tuple[Indices, Indices]:
         """The neighbours of vertices, behind these."""
         first, degree = self.starts[of], self.starts[of + 1] - self.starts[of]
-        ends = np.cumsum(degree)
-        at = np.arange(ends[-1] if len(ends) else 0)
-        at += np.repeat(first - (ends - degree), degree)
-        return np.repeat(of, degree), self.to[at]
+        return np.repeat(of, degree), self.to[ranges(first, degree)]
 
     def edges(self, of: Indices) -> tuple[Indices, Indices]:
         """The edges of vertices that are not reached, those between two of them once."""

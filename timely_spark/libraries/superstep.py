@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.differential.reducers import GROUP, Logic
+from timely_spark.differential.reducers import GROUP, Logic, present_records
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Expression, as_table, caller, describe, project
@@ -82,7 +82,7 @@ class Superstep(Logic):
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The nodes after the superstep."""
-        inputs = inputs.filter(pa.array(numbers(inputs, DIFF) > 0))
+        inputs = present_records(inputs)
         is_message = inputs.column(IS_MESSAGE)
         nodes, messages = inputs.filter(pc.invert(is_message)), inputs.filter(is_message)
         self._check_single("node", "records", keys, nodes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -162,15 +162,11 @@ class Answers:
 
     def sweep(self, batch: int) -> None:
         """Delete the answers of micro-batches before this one, none of which can run again."""
-        for folder in self._folders():
-            name = folder.rsplit("/", 1)[-1]
-            if name.isdecimal() and int(name) < batch:
+        for found in self.files.get_file_info(fs.FileSelector(self.path, allow_not_found=True)):
+            name = found.base_name
+            if found.type is fs.FileType.Directory and name.isdecimal() and int(name) < batch:
                 with suppress(FileNotFoundError):  # another worker was first
-                    self.files.delete_dir(folder)
-
-    def _folders(self) -> Iterator[str]:
-        found = self.files.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
-        return (each.path for each in found if each.type is fs.FileType.Directory)
+                    self.files.delete_dir(found.path)
 
 
 @operator(Stream)

@@ -70,13 +70,13 @@ class ExternalScope:
             self._broken(found, f"not {self.inputs} by {self.outputs} paths")
         self._internal = self._changes(found, "internal", self.outputs)
         #: by port the messages that are not consumed, and those that it sent since its last report
-        self._got = [Counter[Any]() for _ in range(self.inputs)]
+        self._received = [Counter[Any]() for _ in range(self.inputs)]
         self._produced = [Counter[Any]() for _ in range(self.outputs)]
 
     # -- the protocol of scopes ------------------------------------------------------------------------------
 
     def get_internal_summary(self) -> tuple[Summaries, Changes]:
-        """The paths through the scope, and the work that it begins with, as the program said."""
+        """The paths through the scope, and the work that it begins with, as the program reports them."""
         return self._paths, self._internal
 
     def set_external_summary(self, summaries: Summaries, external: Changes) -> None:
@@ -98,14 +98,14 @@ class ExternalScope:
             unreported=found.get("unreported") is True,
         )
         consumed, produced = (
-            [Counter(dict(port)) for port in told] for told in (progress.consumed, progress.produced)
+            [Counter(dict(port)) for port in changes] for changes in (progress.consumed, progress.produced)
         )
-        if not all(told <= got for told, got in zip(consumed, self._got, strict=True)):
+        if not all(n <= received for n, received in zip(consumed, self._received, strict=True)):
             self._broken(found, "it consumed messages that it did not get")
         if produced != self._produced:
             self._broken(found, "it produced other messages than it sent")
-        for told, got in zip(consumed, self._got, strict=True):
-            got -= told  # noqa: PLW2901 - in place, without zeros
+        for n, received in zip(consumed, self._received, strict=True):
+            received -= n  # noqa: PLW2901 - in place, without zeros
         self._produced = [Counter[Any]() for _ in range(self.outputs)]
         return progress
 
@@ -113,12 +113,12 @@ class ExternalScope:
 
     def recv(self, port: int, time: Any, records: pa.Table) -> None:
         """Give the program a message of an input; it is consumed when the program says so."""
-        self._got[port][time] += 1
+        self._received[port][time] += 1
         self._ask("recv", None, to_bytes(records), input=port, time=time.encode())
 
     def checkpoint(self) -> bytes:
         """The program's state, after a report in which all that it got was consumed."""
-        if any(self._got) or any(self._produced):
+        if any(self._received) or any(self._produced):
             msg = f"{self._program}: a checkpoint before its last messages were reported"
             raise TimelyError(msg, hint="call pull_internal_progress first.")
         replies = self._asked({"verb": "checkpoint"})
@@ -160,7 +160,7 @@ class ExternalScope:
         self._produced[output][time] += 1
 
     def _changes(self, found: Mapping[str, Any], what: str, ports: int) -> list[list[tuple[Any, int]]]:
-        """Changes of counts by port; none are said where nothing has changed."""
+        """Changes of counts by port; without any where nothing has changed."""
         try:
             given = found.get(what) or [[] for _ in range(ports)]
             changes = [self._added_up(port) for port in given]

@@ -203,8 +203,9 @@ class Program:
     # -- errors ----------------------------------------------------------------------------------------------
 
     def _error(self, what: str, *, hint: str = "see the page 'A vertex in another program'.") -> ProgramError:
-        said = self._stderr.decode(errors="replace").strip()
-        return ProgramError(f"{self} {what}" + (f"; its standard error: {said}" if said else ""), hint=hint)
+        stderr = self._stderr.decode(errors="replace").strip()
+        more = f"; its standard error: {stderr}" if stderr else ""
+        return ProgramError(f"{self} {what}{more}", hint=hint)
 
     def _junk(self, line: bytes) -> ProgramError:
         text = line[:_SHOWN].decode(errors="replace")

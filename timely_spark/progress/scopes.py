@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from timely_spark.progress.operate import Operate, Operator, Summaries
+from timely_spark.progress.operate import Operator, Summaries
 from timely_spark.progress.subgraph import OUTSIDE, Connection, Subgraph
 from timely_spark.times import Antichain, PathSummary
 
@@ -89,7 +89,8 @@ class Scopes:
         for path in sorted(members, key=len, reverse=True):
             made = members[path]
             self.scopes[path] = Subgraph(
-                [self._operator(path, name) for name in made.position],
+                # a vertex has a number, and an inner scope a path
+                [self.vertices[n] if isinstance(n, int) else self.scopes[n] for n in made.position],
                 made.connections,
                 inner=identity(path),
                 outer=identity(path[:-1]),
@@ -99,10 +100,6 @@ class Scopes:
         self._position = [members[path].position[vertex] for vertex, path in enumerate(paths)]
         self.root = self.scopes[()]
         self.root.start()
-
-    def _operator(self, path: ScopePath, name: Any) -> Operate:
-        # a vertex has a number, and an inner scope a path
-        return self.vertices[name] if isinstance(name, int) else self.scopes[name]
 
     def _connect(
         self, members: dict[ScopePath, _Members], route: Route, identity: Callable[[ScopePath], PathSummary]

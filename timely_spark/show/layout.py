@@ -165,8 +165,8 @@ class _Block:
             wide, high = (width(part), float(STEP)) if inner is None else (inner.width, inner.height)
             self.items[part] = _Item(wide, high, inner)
         returning = [edge for edge in edges if edge.source.kind is Kind.FEEDBACK]
-        onward = [edge for edge in edges if edge not in returning]
-        joined = [(edge, _part(frame, edge.source), _part(frame, edge.target)) for edge in onward]
+        forward = [edge for edge in edges if edge not in returning]
+        joined = [(edge, _part(frame, edge.source), _part(frame, edge.target)) for edge in forward]
         links = [link for link in joined if link[1] is not link[2]]
         self._rows = self._ranked(_in_order(list(parts), links), links)
         #: by edge the items where its connector passes rows
@@ -183,7 +183,7 @@ class _Block:
         own = [edge.index for edge in returning if edge.source.scope is frame]
         #: by feedback edge its place at the left side
         self.lanes = {index: lane for lane, index in enumerate(own)}
-        self._settle(0.0 if self.outermost else width(frame))
+        self._place_items(0.0 if self.outermost else width(frame))
 
     def _ranked(self, parts: list[Part], links: list[_Link]) -> list[list[_Item]]:
         above, below = defaultdict[Part, list[Part | None]](list), defaultdict[Part, list[Part]](list)
@@ -217,7 +217,7 @@ class _Block:
                 upper.below.append((lower, edge.target, edge.source))
                 lower.above.append((upper, edge.source, edge.target))
 
-    def _settle(self, title: float) -> None:
+    def _place_items(self, title: float) -> None:
         """Turn places into pixels from the block's top left corner."""
         every = [item for row in self._rows for item in row]
         frame = 0 if self.outermost else PAD

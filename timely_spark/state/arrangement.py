@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from timely_spark.state.batch import Batch
 from timely_spark.state.history import EPOCH, TIME, Compact, Coordinates
-from timely_spark.state.keys import FEW, Hashes, Indices, Mask, exact, hashes, in_order, same
+from timely_spark.state.keys import FEW, Hashes, Indices, Mask, exact, hashes, in_order, ranges, same
 
 LIMIT = 1 << 21
 """Rows of the largest batch; an insertion merges at most twice as many, and its own a few times."""
@@ -56,8 +56,10 @@ class Found:
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows, or some of their columns."""
+        if self.schema is None:
+            return pa.table({})
         if not self.parts:
-            return pa.table({}) if self.schema is None else _chosen(self.schema.empty_table(), columns)
+            return self.schema.empty_table().select(self.columns() if columns is None else list(columns))
         tables = [part.take(at, columns, hashed) for part, at, hashed in self._with_hashes()]
         return tables[0] if len(tables) == 1 else _concat(tables)
 
@@ -328,10 +330,6 @@ class Arrangement:
         return _REST if self.within and len(on) == len(self.keys) else _U(0)
 
 
-def _chosen(table: pa.Table, columns: Sequence[str] | None) -> pa.Table:
-    return table if columns is None else table.select(list(columns))
-
-
 def _runs(
     part: Batch, asked: Hashes, by_hash: Indices | None, rest: np.uint64, *, among: bool, most: int | None
 ) -> tuple[Indices, Indices]:
@@ -356,9 +354,7 @@ def _runs(
     counts = part.positions(end) - low
     if most is not None:
         np.minimum(counts, most, out=counts)
-    ends = counts.cumsum()
-    within = np.arange(ends[-1]) - (ends - counts).repeat(counts)
-    return low.repeat(counts) + within, who.repeat(counts)
+    return ranges(low, counts), who.repeat(counts)
 
 
 def paired(keys: Hashes, within: Hashes) -> Hashes:

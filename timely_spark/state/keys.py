@@ -214,6 +214,17 @@ def run_starts(numbers: npt.NDArray[Any]) -> Indices:
     return changes(numbers).nonzero()[0]
 
 
+def ranges(starts: Indices, sizes: Indices) -> Indices:
+    """The numbers from each start on, as many as its size, one range after the other.
+
+    >>> ranges(np.array([7, 0]), np.array([2, 3])).tolist()
+    [7, 8, 0, 1, 2]
+    """
+    made = (starts - (sizes.cumsum() - sizes)).repeat(sizes)
+    made += np.arange(len(made))
+    return made
+
+
 def changes(numbers: npt.NDArray[Any]) -> Mask:
     """Whether each number differs from the one before; the first does."""
     new = np.ones(len(numbers), np.bool_)

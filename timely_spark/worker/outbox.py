@@ -84,7 +84,7 @@ class Outbox:
         if len(receivers := frozenset.union(*gets)) == 1:
             by_worker = dict.fromkeys(receivers, table) if table.num_rows else {}
         else:
-            if self._combines(channel):
+            if self.plan.nodes[channel.target].template.combine is not None:
                 assert channel.exchange is not None
                 again = destinations(table, channel.exchange, self.plan.workers)
                 assert again is not None
@@ -109,9 +109,6 @@ class Outbox:
             rows, payload = encoded[same]
             if rows:
                 yield channel.index, _join(time for time, _ in theirs), worker, rows, payload
-
-    def _combines(self, channel: Channel) -> bool:
-        return self.plan.nodes[channel.target].template.combine is not None
 
     def _combined(self, channel: Channel, tables: list[pa.Table]) -> pa.Table:
         table, combine = pa.concat_tables(tables), self.plan.nodes[channel.target].template.combine

@@ -69,7 +69,7 @@ class DeltaLog:
         if versions := [int(found[1]) for name in self._names() if (found := _COMMIT.fullmatch(name))]:
             return max(versions)
         msg = f"{self.folder.path} is no Delta table"
-        raise self._error(msg, "give the folder that has _delta_log.")
+        raise self.folder.error(msg, "give the folder that has _delta_log.")
 
     def check_reachable(self, version: int) -> None:
         """Check that a version comes, if the log does not have it: it may have been removed."""
@@ -77,7 +77,7 @@ class DeltaLog:
             return
         if (newest := self.newest()) >= version:
             msg = f"version {version} of {self.folder.path} is no longer in its log"
-            raise self._error(msg, "start from the newest version, with a new checkpoint.")
+            raise self.folder.error(msg, "start from the newest version, with a new checkpoint.")
         if newest < version - 1:
             raise self._made_anew(version - 1)
 
@@ -96,7 +96,7 @@ class DeltaLog:
 
     def _made_anew(self, version: int) -> BadFile:
         msg = f"{self.folder.path} has not version {version} that was read: the table was made anew"
-        return self._error(msg, "begin with a new checkpoint.")
+        return self.folder.error(msg, "begin with a new checkpoint.")
 
     def has(self, version: int) -> bool:
         """Whether the log has the version."""
@@ -126,7 +126,9 @@ class DeltaLog:
         removed = [a["remove"] for a in actions if "remove" in a and a["remove"].get("dataChange", True)]
         if removed and not self.changes:
             msg = f"version {version} of {self.folder.path} removes or updates rows"
-            raise self._error(msg, "read its changes: delta(..., changes=True).collection(diff='diff').")
+            raise self.folder.error(
+                msg, "read its changes: delta(..., changes=True).collection(diff='diff')."
+            )
         return [
             *(self._file(action, "-1") for action in removed),
             *(self._file(action, "1") for action in added),
@@ -142,7 +144,7 @@ class DeltaLog:
             was, now_is = describe(pa.schema(other)), describe(now) if len(now) else "nothing"
             msg = f"version {version} of {self.folder.path} has {now_is} where the flow reads {was}"
             hint = f"restore the columns, or begin anew with from_version={version} and a new checkpoint."
-            raise self._error(msg, hint)
+            raise self.folder.error(msg, hint)
 
     def since(self, moment: datetime) -> int:
         """The first version that was committed at a time or later: of those in the log.
@@ -173,7 +175,7 @@ class DeltaLog:
         last = (_EPOCH + committed(newest) * _MILLISECOND).isoformat(timespec="milliseconds")
         newer = f"the newest, {newest}, is of {last}"
         msg = f"{self.folder.path} has no version since {moment.isoformat()}: {newer}"
-        raise self._error(msg, f"from_version={newest + 1} begins with the next one.")
+        raise self.folder.error(msg, f"from_version={newest + 1} begins with the next one.")
 
     def first(self, begin: Begin) -> int | None:
         """The version with which a reader begins; None: with all rows of the newest one."""
@@ -181,7 +183,7 @@ class DeltaLog:
             return self.since(begin.moment)
         if begin.version is not None and begin.version > (newest := self.newest()) + 1:
             msg = f"{self.folder.path} has no version {begin.version}: the newest is {newest}"
-            raise self._error(msg, f"from_version={newest + 1} begins with the next one.")
+            raise self.folder.error(msg, f"from_version={newest + 1} begins with the next one.")
         return begin.version
 
     def snapshot(self, version: int) -> list[File]:
@@ -275,9 +277,6 @@ class DeltaLog:
         msg = f"source {self.folder.source!r}: Delta table {self.folder.path} {what}"
         hint = "read it with flow.source(name, spark.readStream.format('delta')...), and a new checkpoint."
         return TableUnsupported(msg, where=self.folder.where, hint=hint)
-
-    def _error(self, what: str, hint: str) -> BadFile:
-        return BadFile(f"source {self.folder.source!r}: {what}", where=self.folder.where, hint=hint)
 
 
 def _columns(metadata: Action) -> pa.Schema:

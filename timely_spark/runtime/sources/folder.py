@@ -105,9 +105,9 @@ class Folder:
         """Check that the folder exists."""
         system, top = self.place
         if system.get_file_info(top).type == fs.FileType.NotFound:
-            msg = f"source {self.source!r}: {self.path} does not exist"
+            msg = f"{self.path} does not exist"
             hint = "give the folder itself, without patterns, or make it first."
-            raise BadFile(msg, where=self.where, hint=hint)
+            raise self.error(msg, hint)
 
     def files(self) -> list[File]:
         """All visible files below the folder, or the one file that the path names."""
@@ -121,6 +121,10 @@ class Folder:
             for info in below
             if info.type == fs.FileType.File and is_visible(self._relative(info.path))
         ]
+
+    def error(self, what: str, hint: str) -> BadFile:
+        """An error of the source, with the user's line."""
+        return BadFile(f"source {self.source!r}: {what}", where=self.where, hint=hint)
 
     def _relative(self, path: str) -> str:
         return path.removeprefix(self.place[1]).lstrip("/")
@@ -144,17 +148,17 @@ class Folder:
                     self._check(fragment, schema, schema.names, dict(keys), all_of_them=True)
             return schema
         if newest is None:
-            msg = f"source {self.source!r}: no schema is given, and {self.path} has no file to take it from"
             hint = 'files(..., schema="id long, name string"); names that begin with "." or "_" do not count.'
-            raise BadFile(msg, where=self.where, hint=hint)
+            msg = f"no schema is given, and {self.path} has no file to take it from"
+            raise self.error(msg, hint)
         with self.reading(newest.path):
             fragment = self._fragment(newest.path, pa.schema([]), ())
             own = fragment.physical_schema
             columns = {field.name: _plain(field.type) for field in own}
             if empty := [name for name, kind in columns.items() if pa.types.is_null(kind)]:
-                msg = f"source {self.source!r}: {newest.path} has no value in {empty}, so they have no type"
                 hint = f'give one: files(..., schema="{empty[0]} string, ...").'
-                raise BadFile(msg, where=self.where, hint=hint)
+                msg = f"{newest.path} has no value in {empty}, so they have no type"
+                raise self.error(msg, hint)
         for key, text in self._keys(newest.path):
             columns[key] = pa.int64() if text is not None and text.isdecimal() else pa.string()
         return as_schema(pa.schema(list(columns.items())))
@@ -212,8 +216,8 @@ class Folder:
             day = pa.types.is_date(to) and pa.types.is_timestamp(of)
             truth = pa.types.is_boolean(to) and not pa.types.is_boolean(of)
             if day or truth:
-                msg = f"source {self.source!r}: column {name!r} is {to}, and {of} in {path}"
-                raise BadFile(msg, where=self.where, hint="give files(schema=...) as the files are.")
+                what = f"column {name!r} is {to}, and {of} in {path}"
+                raise self.error(what, "give files(schema=...) as the files are.")
 
     # -- reading ---------------------------------------------------------------------------------------------
     def read(
@@ -267,19 +271,19 @@ class Folder:
         except BadFile:
             raise
         except FileNotFoundError as error:
-            msg = f"source {self.source!r}: {path} was listed, and is gone before the flow has read it"
+            msg = f"{path} was listed, and is gone before the flow has read it"
             hint = "restore it and start again; remove files only when their epochs are complete."
-            raise BadFile(msg, where=self.where, hint=hint) from error
+            raise self.error(msg, hint) from error
         except _DAMAGE as error:
             reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            msg = f"source {self.source!r}: {path} cannot be read: {reason}"
             hint = (
                 "mend it, or give files(schema=...) types that fit all files, and start again; write files "
                 'under a name that begins with "_", and rename them.'
             )
             if "zone offset" in reason:
                 hint = "times without a zone are of type timestamp_ntz: give it in files(schema=...)."
-            raise BadFile(msg, where=self.where, hint=hint) from error
+            msg = f"{path} cannot be read: {reason}"
+            raise self.error(msg, hint) from error
 
 
 @dataclass(frozen=True)

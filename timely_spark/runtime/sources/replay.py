@@ -44,8 +44,9 @@ class ReplaySource(FileSource):
     def check_same(self, capture: str) -> None:
         """Check that the folder still has the capture of which epochs were read."""
         if (now := self.capture()) != capture:
-            msg = f"{self.folder.path} has the capture of checkpoint {now}; epochs were read of {capture}"
-            raise self._error(msg, "start this flow with a new checkpoint, or capture to another folder.")
+            what = f"{self.folder.path} has the capture of checkpoint {now}; epochs were read of {capture}"
+            hint = "start this flow with a new checkpoint, or capture to another folder."
+            raise self.folder.error(what, hint)
 
     @property
     def published(self) -> Published | None:
@@ -72,7 +73,7 @@ class ReplaySource(FileSource):
                 f"it has {len(found)} of them"
             )
             hint = "restore them and start again; remove files only when all flows have replayed them."
-            raise self._error(msg, hint)
+            raise self.folder.error(msg, hint)
         return found
 
     def _listed(self, epoch: int, since: int) -> list[tuple[int, File]]:
@@ -81,7 +82,7 @@ class ReplaySource(FileSource):
         if newest > max(epoch, since) >= 0 and epoch >= 0:
             msg = f"{self.folder.path} has epochs up to {newest} as a sum only, {epoch} was read last"
             hint = "start it with a new checkpoint; publish(lease=) must be longer than it may be away."
-            raise self._error(msg, hint)
+            raise self.folder.error(msg, hint)
         return sorted(
             (at, file)
             for at, file in files
@@ -94,7 +95,4 @@ class ReplaySource(FileSource):
 
     def _none(self) -> BadFile:
         hint = "start the flow with capture_to(path) first; its first epoch need not be complete."
-        return self._error(f"{self.folder.path} has no capture", hint)
-
-    def _error(self, msg: str, hint: str) -> BadFile:
-        return BadFile(f"source {self.folder.source!r}: {msg}", where=self.folder.where, hint=hint)
+        return self.folder.error(f"{self.folder.path} has no capture", hint)
