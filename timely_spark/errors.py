@@ -344,10 +344,10 @@ def without_stack(error: BaseException) -> str:
     return "\n".join(filter(None, lines))
 
 
-def excerpt(table: Any, most: int = 3) -> str:
+def excerpt(table: Any) -> str:
     """Some records of an Arrow table as text, without reserved columns."""
     shown = table.select([name for name in table.schema.names if not name.startswith("__timely_")])
-    rows = ["{" + _items(row.items()) + "}" for row in shown.slice(0, most).to_pylist()]
+    rows = ["{" + _items(row.items()) + "}" for row in shown.slice(0, 3).to_pylist()]
     more = table.num_rows - len(rows)
     return ", ".join(rows) + (f" and {more} more" if more > 0 else "")
 
@@ -365,13 +365,11 @@ def _fields(record: Any) -> str:
 
 def user_line(error: BaseException) -> str:
     """The line of the user's function in which an exception was raised; empty: no such function."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    numbers = [number for _, number in traceback.walk_tb(error.__traceback__)]
-    ours = [place for place, frame in enumerate(frames) if _module(frame) == __name__.partition(".")[0]]
-    for place in range(ours[-1] + 1 if ours else 0, len(frames)):
-        if _module(frames[place]) not in _LIBRARIES:
-            code = frames[place].f_code
-            return f"{code.co_name} ({Where(code.co_filename, numbers[place])})"
+    frames = list(traceback.walk_tb(error.__traceback__))
+    ours = [place for place, (frame, _) in enumerate(frames) if _module(frame) == __name__.partition(".")[0]]
+    for frame, line in frames[ours[-1] + 1 if ours else 0 :]:
+        if _module(frame) not in _LIBRARIES:
+            return f"{frame.f_code.co_name} ({Where(frame.f_code.co_filename, line)})"
     return ""
 
 

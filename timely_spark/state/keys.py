@@ -220,7 +220,7 @@ def ranges(starts: Indices, sizes: Indices) -> Indices:
     >>> ranges(np.array([7, 0]), np.array([2, 3])).tolist()
     [7, 8, 0, 1, 2]
     """
-    made = (starts - (sizes.cumsum() - sizes)).repeat(sizes)
+    made: Indices = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
     made += np.arange(len(made))
     return made
 

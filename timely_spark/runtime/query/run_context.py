@@ -237,7 +237,7 @@ def labels(workers: int, partitions: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def murmur3(value: int, seed: int = 42) -> int:
+def murmur3(value: int) -> int:
     """Spark's hash of one int column (Murmur3_x86_32.hashInt), signed.
 
     >>> murmur3(0), murmur3(1)
@@ -247,7 +247,7 @@ def murmur3(value: int, seed: int = 42) -> int:
     k = value * 0xCC9E2D51 & mask
     k = (k << 15 | k >> 17) & mask
     k = k * 0x1B873593 & mask
-    h = seed ^ k
+    h = 42 ^ k  # Spark's seed
     h = (h << 13 | h >> 19) & mask
     h = h * 5 + 0xE6546B64 & mask
     h ^= 4  # the length in bytes
