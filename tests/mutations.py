@@ -962,6 +962,31 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             ("features <= _FEATURES", "True"),
         ],
     ),
+    (
+        "runtime/sinks/delta.py",
+        ["tests/spark/test_tables.py"],
+        [
+            ("            self._check_own(session)  # each time", "            pass  # each time"),
+            ("        self._check_own(session)\n        same", "        same"),
+            ("if found is None or not self._own.items() <= found.items():", "if found is None:"),
+            ("if found is None or not self._own.items() <= found.items():", "if found != self._own:"),
+            ("if found is None and self._exists(session):", "if found is None:"),
+            ("if tries == 1 or not interrupted:", "if not interrupted or tries == 2:"),
+            ("or _CHANGED in str(error)", ""),
+        ],
+    ),
+    (
+        "runtime/sinks/delta_history.py",
+        ["tests/runtime/test_delta_history.py"],
+        [
+            ("self._is_own(commit or [])), 2)", "self._is_own(commit or [])), 1)"),
+            ("            if self._is_own(commit):\n                self._whole.clear()\n", ""),
+            ("self._whole.get(int(version), False)", "self._whole.get(int(version), True)"),
+            ("version is not None and", "version is None or"),
+            ('in {None, "", "[]"}', "is None"),
+            ('and any("remove" in one for one in commit)', ""),
+        ],
+    ),
     # -- for users' tests ------------------------------------------------------------------------------------
     (
         "testing.py",

@@ -412,6 +412,29 @@ def test_a_new_channel_with_records_of_a_complete_epoch_is_refused() -> None:
     go_on(old, flow(joined=True))
 
 
+def test_a_changed_step_without_contents_remembers_no_complete_epochs() -> None:
+    def flow(*, changed: bool) -> ts.Dataflow:
+        made = ts.Dataflow("flow")
+        a, b = (made.input(name, "k long", epochs="manual") for name in "ab")
+        of = ("sum", "k") if changed else "count"
+        counts = (b.concat(a) if changed else b).group_by("k").aggregate(n=of, name="counts")
+        counts.capture("sums" if changed else "counted")
+        a.probe("a-seen")
+        return made
+
+    old = Simulation(flow(changed=False), workers=2)
+    old.advance_to("a", 1)
+    old.advance_to("b", 4)
+    old.run()
+    new, _ = go_on(old, flow(changed=True))
+    new.send("a", [3])
+    for name in "ab":
+        new.close(name)
+    new.run()
+
+    assert new.captured["sums"].rows()[1] == [(3, 3)]
+
+
 class Starts(ts.Vertex):
     """Says at some epochs, asked for from the start, on which worker it is."""
 

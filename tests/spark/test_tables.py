@@ -142,3 +142,30 @@ def test_a_write_that_another_table_interrupts_is_not_tried_on_that_one(
     with pytest.raises(OutputMismatch):
         DeltaSink("t", keys).deliver(mock.Mock(), 1, [SimpleNamespace(is_empty=False)])  # type: ignore[list-item]
     assert save.call_count == 1
+
+
+@pytest.mark.parametrize(
+    ("by_deltalake", "by_spark", "own"),
+    [
+        ({"owner": "me", "more": "1"}, None, True),
+        ({"owner": "another"}, None, False),
+        ({}, None, False),
+        (None, {"owner": "me", "more": "1"}, True),  # deltalake cannot read the table
+        (None, {"owner": "another"}, False),
+        (None, None, False),  # there is none
+    ],
+)
+def test_a_table_is_the_outputs_own_by_its_properties(
+    by_deltalake: Any,
+    by_spark: Any,
+    own: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(delta, "properties", lambda folder: by_deltalake)
+    monkeypatch.setattr(DeltaSink, "_exists", lambda *_: by_spark is not None)
+    session = mock.Mock()
+    session.sql.return_value.collect.return_value = list((by_spark or {}).items())
+    sink = DeltaSink("/tables/t", _own={"owner": "me"}, _folder="/tables/t")
+    with nullcontext() if own else pytest.raises(OutputMismatch):
+        sink._check_own(session)
+    assert session.sql.called == (by_spark is not None)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import islice, takewhile
+from operator import itemgetter
 from typing import Any
 
 from pyarrow import fs
@@ -16,7 +17,7 @@ from pyarrow import fs
 from timely_spark.runtime.storage.files import location
 from timely_spark.runtime.storage.stores import filesystem_of
 
-#: A start looks at so many versions at most for the output's last one.
+#: A start looks at so many versions at most for the output's last two.
 _BACK = 200
 
 Commit = list[dict[str, Any]]
@@ -36,15 +37,16 @@ class DeltaHistory:
     _whole: dict[int, bool] = field(default_factory=dict)
 
     def begin(self, *, own: bool) -> None:
-        """Begin with the output's last version if the table is its `own`; else with the newest one."""
+        """Begin with the last version but one of the output, if the table is its `own`; or the newest."""
         self._seen = self._newest()
         if self._seen is None:
             return
         if own:
             back = range(self._seen, max(-1, self._seen - _BACK), -1)
-            others = takewhile(lambda at: (read := self._commit(at)) and not self._is_own(read), back)
-            last = self._seen - sum(1 for _ in others)
-            self._seen = last if self._commit(last) else self._seen
+            commits = takewhile(itemgetter(1), ((version, self._commit(version)) for version in back))
+            # the last may have come after a RESTORE that the check before the write did not see
+            last_two = islice((version for version, commit in commits if self._is_own(commit or [])), 2)
+            self._seen = min(last_two, default=self._seen)
         self._whole = {self._seen: True}
 
     def is_whole(self) -> bool:
@@ -53,7 +55,7 @@ class DeltaHistory:
             return True
         while (commit := self._commit(self._seen + 1)) is not None:
             whole = self._after(commit, whole=self._whole[self._seen])
-            if whole and self._is_own(commit):
+            if self._is_own(commit):
                 self._whole.clear()
             self._seen += 1
             self._whole[self._seen] = whole
@@ -68,7 +70,7 @@ class DeltaHistory:
             return version is not None and self._whole.get(int(version), False)
         everything = parameters.get("predicate") in {None, "", "[]"}
         if parameters.get("mode") == "Overwrite" and everything and any("remove" in one for one in commit):
-            return self._is_own(commit)
+            return False
         return whole
 
     def _is_own(self, commit: Commit) -> bool:
