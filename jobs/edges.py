@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 import cli
@@ -16,10 +15,13 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
-from timely_spark.graph import as_schema, identifier
+from timely_spark.graph import as_schema, caller, identifier
+from timely_spark.runtime.sources.folder import Folder
 
 ENDS = {"src": "long", "dst": "long"}
 DIFF = "diff"
+#: bytes in which the first line of a file ends
+_LINE = 1 << 16
 # the workers of a cluster have no folder of jobs
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -132,21 +134,22 @@ def _ddl(columns: dict[str, str]) -> str:
 
 
 def _csv_columns(path: str, weight: str | None) -> tuple[str, bool]:
-    """The columns of the files, by the first line of the first, and whether that line names them."""
+    """The columns of the files, by the first line of the newest, and whether that line names them."""
     kinds = _columns(weight)
     needed = [column for column in kinds if column != DIFF]
-    for file in sorted(Path(path).rglob("*.csv")):
-        with file.open() as lines:
-            cells = [cell.strip().strip('"') for cell in lines.readline().split(",")]
-        if not any(cell in kinds for cell in cells) and all(map(_is_number, cells)):
-            return _ddl(dict(list(kinds.items())[: max(len(needed), len(cells))])), False
-        if not {*needed} <= {*cells}:
-            message = f"{file} begins with {cells}, edges need ({_ddl(kinds)})"
-            raise ts.TimelyError(
-                message, hint=f"name the columns {','.join(kinds)}, or leave the header out."
-            )
-        return _ddl({cell: kinds.get(cell, "string") for cell in cells}), True
-    return _ddl(dict.fromkeys(needed, "long") | ({weight: "double"} if weight else {})), False
+    folder = Folder.of("edges", caller(), path, "csv", None)
+    newest = max((file for file in folder.files() if file.size), default=None)
+    if newest is None:
+        return _ddl({column: kinds[column] for column in needed}), False
+    with folder.reading(newest.path), folder.place[0].open_input_stream(newest.path) as lines:
+        line, _, _ = lines.read(_LINE).decode("utf-8-sig", "replace").partition("\n")
+    cells = [cell.strip().strip('"') for cell in line.split(",")]
+    if not any(cell in kinds for cell in cells) and all(map(_is_number, cells)):
+        return _ddl(dict(list(kinds.items())[: max(len(needed), len(cells))])), False
+    if not {*needed} <= {*cells}:
+        message = f"{newest.path} begins with {cells}, edges need ({_ddl(kinds)})"
+        raise ts.TimelyError(message, hint=f"name the columns {','.join(kinds)}, or leave the header out.")
+    return _ddl({column: kind for column, kind in kinds.items() if column in cells}), True
 
 
 def _is_number(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import os
 import random
@@ -326,6 +327,28 @@ def test_wrong_columns_are_reported_before_the_start(tmp_path: Path) -> None:
     with pytest.raises(ts.TimelyError, match=r"begins with .*edges need \(src long, dst long, km double"):
         read_edges(ts.Dataflow("edges"), str(tmp_path), "csv", None, "km")
     assert read_edges(ts.Dataflow("edges"), str(tmp_path), "csv", None).schema.names == ["src", "dst"]
+
+
+@pytest.mark.parametrize(
+    ("files", "columns"),
+    [
+        ({"a.csv": b"src,dst\n1,2\n", "b.csv": b"dst,diff,src\n3,-1,4\n"}, "src long, dst long, diff long"),
+        ({"a.csv": b"src,dst\n1,2\n", "0.csv": b"", "_b.csv": b"junk"}, "src long, dst long"),
+        ({"a.csv.gz": gzip.compress(b"src,dst,age\n1,2,3\n")}, "src long, dst long"),
+        ({"a.txt": b"1,2,1\n"}, "src long, dst long, diff long"),
+        ({}, "src long, dst long"),
+    ],
+)
+def test_columns_of_csv_are_those_of_the_newest_file(
+    tmp_path: Path, files: dict[str, bytes], columns: str
+) -> None:
+    from edges import _csv_columns
+
+    for second, (name, content) in enumerate(files.items()):
+        (tmp_path / name).write_bytes(content)
+        os.utime(tmp_path / name, (second, second))
+    headed = any(name.startswith("a.csv") for name in files)
+    assert _csv_columns(str(tmp_path), None) == (columns, headed)
 
 
 def test_columns_are_those_of_the_newest_file_or_those_to_come(tmp_path: Path) -> None:

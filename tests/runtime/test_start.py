@@ -18,7 +18,14 @@ import pytest
 import timely_spark as ts
 from timely_spark.errors import BadArgument
 from timely_spark.runtime import start
-from timely_spark.runtime.errors import CheckpointInUse, InputsInUse, NameTaken, QueryEnded, QueryFailed
+from timely_spark.runtime.errors import (
+    CheckpointInUse,
+    InputsInUse,
+    NameTaken,
+    OtherFlow,
+    QueryEnded,
+    QueryFailed,
+)
 from timely_spark.runtime.handle import query as handle
 from timely_spark.runtime.handle.query import Query, living
 from timely_spark.runtime.sinks.sink import CaptureSink, MemorySink
@@ -223,6 +230,32 @@ def test_a_query_that_has_ended_frees_the_handles(session: Session, tmp_path: Pa
     assert (numbers(tmp_path / "a"), numbers(tmp_path / "b")) == ([1], [2])
 
 
+def test_a_query_whose_session_was_stopped_makes_room_for_its_flow(session: Session, tmp_path: Path) -> None:
+    flow, x = small()
+    old = started(flow, session, tmp_path)
+    x.send([1])
+    old.session = Session()  # type: ignore[assignment]
+    assert started(small()[0], session, None, name="beside").is_active
+    assert old.is_active, "its session lives"
+    old.session.sparkContext = SimpleNamespace(master="local[2]")  # type: ignore[misc] # Spark's is of no use
+
+    new = started(flow, session, tmp_path)
+    x.send([2])
+    assert (old.is_active, new.is_active, numbers(tmp_path)) == (False, True, [1, 2])
+
+
+def test_a_checkpoint_that_is_none_is_told_whatever_the_number_of_workers(
+    session: Session, tmp_path: Path
+) -> None:
+    (tmp_path / "spark" / "offsets").mkdir(parents=True)
+    (tmp_path / "spark" / "offsets" / "0").write_text("v1")
+    (tmp_path / "file").write_text("")
+    for name, error, says in (("spark", OtherFlow, "no flow started"), ("file", BadArgument, "checkpoint=")):
+        for workers in (None, 1):
+            with pytest.raises(error, match=rf"(?s){says}.*Hint"):
+                small()[0].start(session, checkpoint=str(tmp_path / name), workers=workers)  # type: ignore[arg-type]
+
+
 def test_nothing_is_complete_for_a_query_that_failed(session: Session) -> None:
     flow, x = small()
     query = started(flow, session, None)
@@ -233,6 +266,11 @@ def test_nothing_is_complete_for_a_query_that_failed(session: Session) -> None:
 
     with pytest.raises(QueryFailed, match="a task was lost"):
         query.wait_for()
+    query.session = Session()  # type: ignore[assignment]
+    query.session.sparkContext = SimpleNamespace()  # type: ignore[misc] # it was stopped later
+    assert "a task was lost" in str(query.exception())
+    running.failure = RuntimeError("[INTERNAL_ERROR] You hit a bug in Spark: planning failed")
+    assert "its Spark session was stopped.\nHint: stop() the query before" in str(query.exception())
 
 
 def test_a_temporary_checkpoint_goes_with_its_query(

@@ -221,7 +221,10 @@ class QueryFailed(TimelyError, RuntimeError):
     """The streaming query ended with an error of Spark."""
 
     @classmethod
-    def because(cls, name: str, message: str) -> QueryFailed:
-        """`message` is a line of Spark's error."""
+    def because(cls, name: str, message: str, *, stopped: bool = False) -> QueryFailed:
+        """`message` is a line of Spark's error; `stopped` says that the session was stopped."""
+        if stopped:
+            msg = f"The query of {name!r} ended because its Spark session was stopped."
+            return cls(msg, hint="stop() the query before spark.stop(); start it again in a new session.")
         msg = f"The query of {name!r} failed: {message}."
         return cls(msg, hint="the cause below is Spark's own exception.")

@@ -342,3 +342,15 @@ def slots(session: SparkSession) -> int:
 def partitions_for(session: SparkSession, workers: int) -> int:
     """The number of shuffle partitions; each costs a task and a Python session in every round."""
     return max(1, min(workers, cores(session) or workers))
+
+
+def has_stopped(session: SparkSession) -> bool:
+    """Whether the context of a session was stopped, in which no query runs on; False under Connect."""
+    try:
+        context = session.sparkContext
+    except Exception:  # noqa: BLE001 - no context under Connect
+        return False
+    try:
+        return int(context.defaultParallelism) < 0
+    except Exception:  # noqa: BLE001 - errors of many kinds: the context has no JVM's any more, or that one is gone
+        return True

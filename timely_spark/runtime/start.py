@@ -47,6 +47,7 @@ from timely_spark.runtime.session import (
     PARTITIONS,
     active_session,
     applied,
+    has_stopped,
     no_parallel_rounds,
     on_one_machine,
     partitions_for,
@@ -124,6 +125,7 @@ def start(
             if isinstance(frame, FileSource) and (folder := frame.watched) is not None
         ),
     )
+    _stop_left_over()
     if replace:
         _make_room(inputs, session, checkpoint, name)
     with locked(inputs), ExitStack() as undo:
@@ -177,6 +179,14 @@ def _prepare(session: SparkSession, output: Output, plan: Plan, checkpoint: str,
         msg = f"Output {output.name!r} cannot be prepared: {without_stack(error)}"
         hint = "check the output's table or folder; the cause below is the exception in full."
         raise OutputMismatch(msg, where=plan.by_name[output.name].stage.where, hint=hint) from error
+
+
+def _stop_left_over() -> None:
+    """Stop the queries whose session was stopped before them: they run no batches, and hold their inputs."""
+    for query in living():
+        if has_stopped(query.session):
+            with contextlib.suppress(Exception):  # what stopping lacks is a session
+                query.stop()
 
 
 def _make_room(
@@ -255,8 +265,10 @@ def default_workers(session: SparkSession | None, checkpoint: str | None = None)
     More workers mean more exchanges, and so more rounds.
     """
     require_spark()
-    if checkpoint is not None and (flow := newest_flow(RoundLog(checkpoint))) is not None:
-        return int(flow["workers"])
+    with contextlib.suppress(OSError):  # of what is no folder, as `start` says
+        log = None if checkpoint is None else RoundLog(checkpoint)
+        if log is not None and log.files.exists("flow.json") and (flow := newest_flow(log)) is not None:
+            return int(flow["workers"])
     return partitions_for(active_session(session), 8)
 
 

@@ -40,6 +40,7 @@ from timely_spark.runtime.handle.watch import (
 )
 from timely_spark.runtime.query.rest import at_rest
 from timely_spark.runtime.query.run_context import RunContext
+from timely_spark.runtime.session import has_stopped
 from timely_spark.runtime.storage.cancel import request
 from timely_spark.runtime.storage.entries import Journal, close_source
 from timely_spark.runtime.storage.lock import Lock
@@ -53,6 +54,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
+
+#: What Spark's errors say of a session that was stopped.
+_NO_CONTEXT = re.compile("INTERNAL_ERROR|SparkContext|RpcEnv")
 
 #: The queries that this process runs, by the ids of their runs.
 _living: dict[str, Query] = {}
@@ -555,7 +559,8 @@ class Query(Reasons):
             return error
         own = self._context.failure()
         if own is None:
-            own = QueryFailed.because(self._context.name, first_line(str(error)))
+            stopped = _NO_CONTEXT.search(str(error)) is not None and has_stopped(self.session)
+            own = QueryFailed.because(self._context.name, first_line(str(error)), stopped=stopped)
         try:  # lost ownership causes other errors, also in Spark
             self._context.log.check_owner()
         except LostOwnership as lost:
