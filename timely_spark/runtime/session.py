@@ -344,8 +344,10 @@ def partitions_for(session: SparkSession, workers: int) -> int:
     return max(1, min(workers, cores(session) or workers))
 
 
-def has_stopped(session: SparkSession) -> bool:
+def has_stopped(session: SparkSession | None) -> bool:
     """Whether the context of a session was stopped, in which no query runs on; False under Connect."""
+    if session is None:
+        return False
     try:
         context = session.sparkContext
     except Exception:  # noqa: BLE001 - no context under Connect

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import pickle
@@ -42,6 +43,21 @@ def rows(folder: Folder, schema: Any = None, columns: list[str] | None = None, *
 
 
 TABLE = pa.table({"n": [1, 2, None], "s": ["a", None, ""]})
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
+@pytest.mark.parametrize("length", [1, 1 << 17])
+@pytest.mark.parametrize("end", ["", "\n", " ", "\n\n"])
+def test_the_last_line_of_json_needs_no_end(tmp_path: Path, name: str, length: int, end: str) -> None:
+    first, second = {"n": 1, "s": "a" * length}, {"n": 2, "s": "b"}
+    for records in ([first], [first, second]):
+        content = ("\n".join(map(json.dumps, records)) + end).encode()
+        (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+        assert rows(folder_of(tmp_path, "json"), "n long, s string") == records
+        assert rows(folder_of(tmp_path, "json")) == records
+    (tmp_path / name).write_text('{"n": "x"}')
+    with pytest.raises(BadFile, match=name):
+        rows(folder_of(tmp_path, "json"), "n long")
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "json", "arrow"])

@@ -50,6 +50,8 @@ _PLAIN = {
     pa.uint64(): pa.decimal128(20, 0),
     pa.float16(): pa.float32(),
 }
+#: Bytes in which the first line of a file of JSON usually ends.
+_LINE = 1 << 16
 #: Null as the name of a folder.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 #: Errors of pyarrow about the content of a file.
@@ -145,7 +147,8 @@ class Folder:
                 keys = self._keys(newest.path)
                 with self.reading(newest.path):
                     fragment = self._fragment(newest.path, schema, keys)
-                    self._check(fragment, schema, schema.names, dict(keys), all_of_them=True)
+                    own = fragment.physical_schema.names
+                    self._check(newest.path, own, schema, schema.names, dict(keys), all_of_them=True)
             return schema
         if newest is None:
             hint = 'files(..., schema="id long, name string"); names that begin with "." or "_" do not count.'
@@ -179,11 +182,25 @@ class Folder:
             if name in schema.names
         ]
         expression = reduce(and_, known) if known else None
+        if (content := self._content(path)) is not None:
+            return self.format.make_fragment(content, partition_expression=expression)
         return self.format.make_fragment(path, self.place[0], partition_expression=expression)
+
+    def _content(self, path: str) -> pa.Buffer | None:
+        """What is in a file of JSON of one line, and the line's end; None: another file.
+
+        Of a single line without an end Arrow's reader of data sets makes a row of nulls.
+        """
+        if not isinstance(self.format, ds.JsonFileFormat):
+            return None
+        with self.place[0].open_input_stream(path) as file:
+            begin = file.read(_LINE)
+            return None if b"\n" in begin.lstrip() else pa.py_buffer(begin + file.read() + b"\n")
 
     def _check(
         self,
-        fragment: Any,
+        path: str,
+        own: Sequence[str],
         schema: pa.Schema,
         columns: Sequence[str],
         values: Mapping[str, Any],
@@ -195,7 +212,6 @@ class Folder:
         Without `all_of_them` it may lack some, as files do from before a column was added; they are null.
         Records of JSON may lack any, but none is written in another case.
         """
-        own = fragment.physical_schema.names
         missing = [name for name in columns if name not in own and name not in values]
         other_case = {name.lower() for name in missing} & {name.lower() for name in own}
         lacks = not isinstance(self.format, ds.JsonFileFormat) and (
@@ -204,7 +220,7 @@ class Folder:
         if missing and (lacks or other_case):
             found = sorted({*own, *values})
             has = f"source {self.source!r} has columns ({describe(schema)})"
-            msg = f"{has}; {fragment.path} lacks {missing}, it has {found}"
+            msg = f"{has}; {path} lacks {missing}, it has {found}"
             raise BadFile(msg, where=self.where, hint="give files(schema=...) as the files are; case counts.")
 
     def _check_types(self, path: str, own: pa.Schema, schema: pa.Schema, columns: Sequence[str]) -> None:
@@ -247,7 +263,8 @@ class Folder:
                     name: computed[name] if name in computed and name not in given else pc.field(name)
                     for name in columns
                 }
-                self._check(fragment, schema, columns, {**computed, **dict(values)}, all_of_them=False)
+                elsewhere = {**computed, **dict(values)}
+                self._check(path, own.names, schema, columns, elsewhere, all_of_them=False)
                 self._check_types(path, own, schema, columns)
                 if self.divisible:
                     groups = [n for n, at in enumerate(_starts(fragment)) if start <= at < end]
