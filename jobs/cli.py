@@ -148,6 +148,10 @@ def watch_meanwhile(query: ts.Query, args: argparse.Namespace) -> None:
 def report(query: ts.Query, args: argparse.Namespace) -> None:
     """Print a line for each epoch as it completes, until the query ends."""
     watch(query, args)
+    last = ""
     for done in query.epochs():
-        print(f"epoch {done.epoch}: {done.rounds} rounds, {done.milliseconds} ms", flush=True)
+        line = f"epoch {done.epoch}: {done.rounds} rounds, {done.milliseconds} ms"
+        if line != last:  # as of an epoch that is complete at several outputs
+            print(line, flush=True)
+        last = line
     query.await_termination()

@@ -283,6 +283,7 @@ def test_another_flow_or_another_kind_of_time_is_refused() -> None:
 
     assert "its name is 'other', the checkpoint's is 'flow'" in text
     assert "its kind of time is 'Lexicographic', the checkpoint's is 'Time'" in text
+    assert "step" not in text, "of another flow its steps say nothing"
 
 
 def scoped(time: Any) -> ts.Dataflow:

@@ -38,6 +38,9 @@ from timely_spark.worker.round import FORMAT, Worker
 from timely_spark.worker.vertex_snapshot import changed, instance
 from timely_spark.worker.wire import Message
 
+#: So many steps of each kind are named that differ.
+_SHOWN = 3
+
 
 class FlowChanged(TimelyError, ValueError):
     """A flow cannot continue from a checkpoint: names every step that prevents it, and what to do.
@@ -210,9 +213,23 @@ class _Migrator:
                 short = name.removesuffix(".settled").rsplit(".", 1)[-1]
                 self._problem(
                     f"{has}, and in a flow that has changed its name, which was derived, "
-                    "may be that of another step",
+                    f"may be that of another step ({self._what_differs()})",
                     f"if it is the same, give it its name: name={short!r}, and the loops around it theirs",
                 )
+
+    def _what_differs(self) -> str:
+        """The steps by which the flow differs from that of the checkpoint, a few of each kind."""
+        kinds = {
+            "changed": list(self.differences.changed),
+            "new": list(self.differences.added),
+            "gone": list(self.differences.removed),
+        }
+        shown = [
+            f"{kind}: {', '.join(map(repr, steps[:_SHOWN]))}{', ...' if steps[_SHOWN:] else ''}"
+            for kind, steps in kinds.items()
+            if steps
+        ]
+        return "; ".join(shown) or "other channels"
 
     def _changes(self, name: str) -> str:
         parts = self.differences.changed[name].items()
@@ -235,6 +252,7 @@ class _Migrator:
             old, new = self.old_plan[part], self.new_plan[part]
             if old != new:
                 self._problem(f"its {noun} is {new!r}, the checkpoint's is {old!r}")
+        self._refuse()  # of another flow nothing else needs to be told
         frames = [
             [each[:2] for each in plan["inputs"] if each[2] == "source"]
             for plan in (self.old_plan, self.new_plan)

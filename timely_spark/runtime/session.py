@@ -271,6 +271,10 @@ def active_session(session: SparkSession | None) -> SparkSession:
         msg = "No Spark session was given and none is active."
         hint = "start(spark, ...), where spark = timely_spark.configure(SparkSession.builder).getOrCreate()."
         raise NoSession(msg, hint=hint)
+    if has_stopped(session):
+        msg = "The Spark session was stopped."
+        hint = "make another: spark = timely_spark.configure(SparkSession.builder).getOrCreate()."
+        raise NoSession(msg, hint=hint)
     return session
 
 
