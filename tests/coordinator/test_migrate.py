@@ -216,6 +216,7 @@ def test_a_derived_name_is_refused_in_a_changed_flow() -> None:
     text = refused(old, built(unnamed, totals))
     assert "step 'aggregate' " in text
     assert "name='aggregate'" in text
+    assert "(new: 'totals', " in text, "what makes it another flow"
 
     named = lambda x: x.group_by("k").count(name="aggregate").capture("counted")  # noqa: E731
     new, _ = go_on(old, built(named, totals))

@@ -22,6 +22,7 @@ from timely_spark.runtime.errors import (
     CheckpointInUse,
     InputsInUse,
     NameTaken,
+    NoSession,
     OtherFlow,
     QueryEnded,
     QueryFailed,
@@ -242,6 +243,13 @@ def test_a_query_whose_session_was_stopped_makes_room_for_its_flow(session: Sess
     new = started(flow, session, tmp_path)
     x.send([2])
     assert (old.is_active, new.is_active, numbers(tmp_path)) == (False, True, [1, 2])
+
+
+def test_a_session_that_was_stopped_is_refused(session: Session) -> None:
+    stopped: Any = Session()
+    stopped.sparkContext = SimpleNamespace(master="local[2]")
+    with pytest.raises(NoSession, match=r"(?s)session was stopped.*Hint: make another"):
+        started(small()[0], stopped, None)
 
 
 def test_a_checkpoint_that_is_none_is_told_whatever_the_number_of_workers(

@@ -11,7 +11,15 @@ from pyspark.sql import SparkSession
 
 from timely_spark.runtime.errors import SparkMissing, SparkTooOld
 from timely_spark.runtime.query.run_context import labels, murmur3
-from timely_spark.runtime.session import applied, configure, on_one_machine, require_spark, tune
+from timely_spark.runtime.session import (
+    applied,
+    configure,
+    on_one_machine,
+    register,
+    require_spark,
+    tune,
+)
+from timely_spark.runtime.sinks.memory import MemorySource
 
 
 @pytest.mark.parametrize("version", ["3.5.1", "4.0.1", "4.1.0.dev1"])
@@ -83,3 +91,18 @@ def test_labels_spread_as_spark_places_them(spark: SparkSession) -> None:
 
         assert [row[0] for row in rows] == [murmur3(key) for key in keys]
         assert [row[1] for row in rows] == [worker % partitions for worker in range(workers)]
+
+
+def test_a_second_session_has_data_sources_of_its_own(spark: SparkSession) -> None:
+    other = spark.newSession()
+    try:
+        for session in (spark, other, spark):
+            register(session, MemorySource)
+        options = {"checkpoint": "/nowhere", "output": "none"}
+        frames = [
+            session.read.format(MemorySource.name()).schema("n long").options(**options).load()
+            for session in (spark, other)
+        ]
+        assert [frame.columns for frame in frames] == [["n"], ["n"]]
+    finally:
+        spark.createDataFrame([], "any int")  # is the active one again

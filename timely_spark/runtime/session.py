@@ -258,7 +258,14 @@ def register(session: SparkSession, source: type[DataSource]) -> None:
     """
     paths = _registered.setdefault(session, {})
     if paths.get(source.name()) != sys.path:
-        session.dataSource.register(source)
+        try:
+            session.dataSource.register(source)
+        except Exception as error:
+            if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+                raise
+            # Spark looks for the name in the active session, which has it, where this is another one
+            session.createDataFrame([], "any int")  # makes this session the active one
+            session.dataSource.register(source)
         paths[source.name()] = [*sys.path]
 
 
