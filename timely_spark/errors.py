@@ -171,34 +171,34 @@ class LogDamaged(TimelyError, RuntimeError):
     def no_manifest(cls, root: str, batch: int) -> Self:
         """The manifest of `batch` is missing, and there is no substitute."""
         msg = f"{root} does not hold the manifest of batch {batch}, rounds/*/{batch}.arrow."
-        return cls(msg, hint="the checkpoint was deleted in part; delete all of it, or restore all of it.")
+        return cls(msg, hint="restore the whole checkpoint from a backup, or start on a new one.")
 
     @classmethod
     def unreadable(cls, root: str, name: str, reason: object) -> Self:
         """A file cannot be parsed."""
         msg = f"{root}: {name} cannot be read: {str(reason).partition(chr(10))[0]}."
-        hint = "the disk or the machine may have failed; restore the checkpoint from before."
+        hint = "restore the whole checkpoint from a backup, or start on a new one; and check the disk."
         return cls(msg, hint=hint)
 
     @classmethod
     def altered(cls, root: str, name: str, *, expected: object, found: object) -> Self:
         """A file's content differs from its checksum."""
         msg = f"{root}: {name} is damaged: its checksum is {found}, expected was {expected}."
-        hint = "the disk failed, or something else wrote the file; restore the checkpoint from before."
+        hint = "restore the whole checkpoint from a backup, or start on a new one; and check the disk."
         return cls(msg, hint=hint)
 
     @classmethod
     def no_file(cls, root: str, name: str) -> Self:
         """A file to which a manifest or an offset refers is missing."""
         msg = f"{root} does not hold {name}."
-        hint = "the checkpoint was deleted in part; restore all of it."
+        hint = "restore the whole checkpoint from a backup, or start on a new one."
         return cls(msg, hint=hint)
 
     @classmethod
     def escapes(cls, root: str, name: str) -> Self:
         """A file name is invalid, or leads out of the checkpoint."""
         msg = f"{name!r} is not the name of a file below {root}."
-        hint = "the checkpoint was written by something else; restore it, and check who may write there."
+        hint = "restore the whole checkpoint from a backup, and check who may write there."
         return cls(msg, hint=hint)
 
 
@@ -265,7 +265,11 @@ class VertexError(TimelyError, RuntimeError):
                 f", with {texts['rows']}" if texts.get("rows") else "",
             ]
         )
-        hint = "" if "Hint:" in texts["cause"] else "\nHint: the step's traceback is in this error's `trace`."
+        hint = (
+            ""
+            if "Hint:" in texts["cause"]
+            else "\nHint: correct the cause and start again; this error's `trace` has the traceback."
+        )
         return f"step {texts['step']!r} ({texts['where']}) failed{at}: {texts['cause']}{hint}"
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -97,7 +97,7 @@ class Source(Stream):
         """
         if len(self.stage.outputs) < 2:
             msg = f"late: source {self.name!r} has no epoch column"
-            raise GraphError(msg, where=caller(), hint="source(..., epoch='column').")
+            raise GraphError(msg, where=caller(), hint="declare it with source(..., epoch='column').")
         return Stream(self.flow, self.stage, 1)
 
 
@@ -374,7 +374,7 @@ class Inputs:
         given: Any = epochs
         if not isinstance(given, str) or given not in ("clock", "manual"):
             msg = f"input {name!r}: epochs={epochs!r}"
-            raise GraphError(msg, where=caller(), hint="'clock' or 'manual'.")
+            raise GraphError(msg, where=caller(), hint="give 'clock' or 'manual'.")
         stream = replace(self._input(Input, name, [as_schema(schema)], epochs, handle=True), source=name)
         self._handles[name] = InputHandle(name, stream.schema, epochs=epochs)
         return stream

@@ -159,7 +159,7 @@ def explain_row(
     here = question.has(given, wanted)
     if here != question.has_by_epochs(of, wanted):
         msg = f"{wanted} in {output!r} depends on the epochs in which records come"
-        hint = "rows are explained that depend on the accumulated inputs alone, as those of collections do."
+        hint = "explain rows that depend on the accumulated inputs alone, as those of collections do."
         raise TimelyError(msg, where=caller(), hint=hint)
     items = [(name, i) for name, table in given.items() for i in range(table.num_rows)]
     if here:

@@ -290,7 +290,7 @@ class Scope:
     def _check_inner_time(self, time: Any, limit: int | None) -> None:
         if limit is not None:
             msg = f"inner: max_iterations={limit + 1} with time={time!r}"
-            hint = "a scope with an inner time does not iterate: make a loop inside it."
+            hint = "make a loop inside: a scope with an inner time does not iterate."
             raise GraphError(msg, where=caller(), hint=hint)
         if self.flow.graph.times != PRODUCT:
             msg = f"inner: time={time!r}, and flow {self.flow.name!r} has times of its own kind"
@@ -299,7 +299,9 @@ class Scope:
             )
         if time is not int and (broken := broken_inner_law(time)) is not None:
             msg = f"inner: time={time!r}: {broken}"
-            raise InvalidTime(msg, where=caller(), hint="the laws are those of times.InnerTime; or give int.")
+            raise InvalidTime(
+                msg, where=caller(), hint="correct the class (times.InnerTime lists the laws), or give int."
+            )
 
     def region(self, name: str, *, workers: Sequence[int] | None = None) -> AbstractContextManager[None]:
         """Steps of this scope that belong together: their names begin with the region's.
@@ -400,7 +402,7 @@ class Scope:
         """
         if (loop := next((one for one in self.graph_scope.path[1:] if one.inner is None), None)) is not None:
             msg = f"input {name!r} in loop {loop.name!r} ({loop.where})"
-            hint = "an input has epochs and no iterations: open it outside, and let it enter the loop."
+            hint = "open the input outside, and let it enter the loop: an input has epochs, no iterations."
             raise GraphError(msg, where=caller(), hint=hint)
         source = self.flow.input(name, schema, epochs=epochs)
         if at is None and self.graph_scope.parent is None:

@@ -105,17 +105,17 @@ SLIPS: dict[str, tuple[Any, str]] = {
     "no function of batches": (lambda f, x: x.unary(None, "n long"), "unary got None, not a function"),
     "a function of nothing": (
         lambda f, x: x.map(lambda: 1, "n long"),
-        "map: the function takes other arguments.*it gets 1 argument: row",
+        "map: the function takes other arguments.*let it take 1 argument: row",
     ),
     "a predicate of two": (lambda f, x: x.where(lambda a, b: True), "where: the function takes.*'b'"),
     "a function of two": (lambda f, x: x.collection().flat_map(lambda a, b: [a], "n long"), "'b'"),
     "a reducer of rows": (
         lambda f, x: x.collection().reduce(lambda rows: rows, "n long", keys="id"),
-        "it gets 2 arguments: key, rows",
+        "let it take 2 arguments: key, rows",
     ),
     "a reducer without its state": (
         lambda f, x: x.stateful_map(lambda key, rows: ([], None), "n long", keys="id", state="m long"),
-        "it gets 3 arguments: key, rows, state",
+        "let it take 3 arguments: key, rows, state",
     ),
     "a function of a batch alone": (lambda f, x: x.unary(lambda batch: batch, "n long"), "time, table"),
     "a subscriber of an epoch": (lambda f, x: x.subscribe(lambda epoch: None), "epoch, table"),

@@ -504,7 +504,7 @@ def test_an_input_opened_in_a_scope_is_one_that_enters_it() -> None:
             sales.send([(3,), (day,)])
     assert flow.scope.input("plain", "n long", epochs="manual").handle is flow.handle("plain")
     for loop in (flow.scope.inner(name="loop"), flow.scope.inner(name="out").inner(name="in", time=int)):
-        with pytest.raises(GraphError, match=r"input 'x' in loop '(loop|out)'.*\n.*open it outside"):
+        with pytest.raises(GraphError, match=r"input 'x' in loop '(loop|out)'.*\n.*open the input outside"):
             loop.input("x", "n long", epochs="manual")
 
 

@@ -96,7 +96,7 @@ def test_an_input_does_not_go_back() -> None:
     tracker = Tracker(chain(1))
     tracker.input_at(0, None, Time(3))
 
-    with pytest.raises(InvalidTime, match="Hint: an input only advances or closes"):
+    with pytest.raises(InvalidTime, match="Hint: advance an input to a later time, or close it"):
         tracker.input_at(0, Time(3), Time(2))
 
 

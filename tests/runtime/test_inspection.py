@@ -188,5 +188,7 @@ def test_what_is_not_there(begin: Any, tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["inspect", str(tmp_path), "--step", "nothing"]) == 1
     assert "Hint" in capsys.readouterr().err
     assert main(["inspect", str(tmp_path), "--round", "99"]) == 1
-    said = "flow 'counting' has no retained round 99\nHint: there are -1 to 0; start(keep=...) keeps more.\n"
+    said = (
+        "flow 'counting' has no retained round 99\nHint: give one from -1 to 0; start(keep=...) keeps more.\n"
+    )
     assert capsys.readouterr().err == said

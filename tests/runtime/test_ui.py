@@ -94,7 +94,7 @@ def test_a_checkpoint_that_cannot_be_read_is_told_and_the_others_are_shown(
     assert "Epochs in flight" in get(server.url.replace("flow=0", "flow=1"))[1]
     (flow,) = (tmp_path / "timely" / "flows").iterdir()
     flow.write_text("{")
-    assert "restore the checkpoint" in get(server.url.replace("flow=0", "flow=1"))[1]
+    assert "restore the whole checkpoint" in get(server.url.replace("flow=0", "flow=1"))[1]
 
 
 @pytest.mark.parametrize("path", ["/?flow=2", "/?flow=-1", "/?flow=x", "/etc/passwd"])

@@ -276,7 +276,7 @@ def test_a_folder_that_is_not_the_outputs_own_is_refused(tmp_path: Path) -> None
     assert list(contents(tmp_path / "mine")) == ["_timely_spark.json"]
     sink = FolderSink(str(tmp_path / "elsewhere"))
     resumed = Output(name="out", vertex=Vertex(SCHEMA), sink=sink, resumed=True)
-    with pytest.raises(OutputMismatch, match=r"elsewhere has not the epochs .*\nHint: restore"):
+    with pytest.raises(OutputMismatch, match=r"elsewhere lacks epochs .*\nHint: restore"):
         sink.prepare(None, resumed, "/nowhere", "one")  # type: ignore[arg-type]
     (tmp_path / "others").mkdir()
     (tmp_path / "others" / "data.parquet").touch()
@@ -367,7 +367,7 @@ def test_a_sink_that_fails_stops_the_query_and_a_restart_delivers_what_it_missed
     x.advance_to(3)
     failing(query, "step 'heard'.* failed at epoch 2.*: OSError: no more room")
     fails_at.clear()
-    with pytest.raises(OutputMismatch, match="elsewhere has not the epochs"):
+    with pytest.raises(OutputMismatch, match="elsewhere lacks epochs"):
         build("elsewhere")[0].start(spark, checkpoint=checkpoint, workers=1)
     flow, _ = build()
     with flow.start(spark, checkpoint=checkpoint, workers=1) as query:

@@ -140,16 +140,16 @@ def test_a_table_without_the_epochs_before_is_refused(
     sink.deliver(spark, 0, [part(0, table((1, "a")))])
 
     prepared(spark, DeltaSink(path, overwrite=True), identity="two")
-    with pytest.raises(OutputMismatch, match=r"(?s)table has not the epochs.*overwritten.*\nHint: restore"):
+    with pytest.raises(OutputMismatch, match=r"(?s)table lacks epochs.*overwritten.*\nHint: restore"):
         sink.deliver(spark, 1, [part(1, table((2, "b")))])
     assert rows(spark, path) == []
     shutil.rmtree(path)
-    with pytest.raises(OutputMismatch, match="has not the epochs"):
+    with pytest.raises(OutputMismatch, match="lacks epochs"):
         sink.deliver(spark, 1, [part(1, table((2, "b")))])
     for overwrite in (False, True):  # a restart, or the same checkpoint with another table
         again = DeltaSink(path, keys=keys, overwrite=overwrite)
         resumed = Output(name="out", vertex=Vertex(SCHEMA), sink=again, resumed=True)
-        with pytest.raises(OutputMismatch, match="has not the epochs"):
+        with pytest.raises(OutputMismatch, match="lacks epochs"):
             again.prepare(spark, resumed, "/nowhere", "one")
     assert not Path(path).exists()
 

@@ -78,7 +78,11 @@ class _Compiler:
         for stage in self.graph.stages:
             if stage.workers is not None and max(stage.workers) >= self.workers:
                 msg = f"{stage.name!r} is in a region on workers {stage.workers}; the flow has {self.workers}"
-                raise GraphError(msg, where=stage.where, hint="start with more workers, or name others.")
+                raise GraphError(
+                    msg,
+                    where=stage.where,
+                    hint="start(workers=...) with more workers, or name others in region().",
+                )
         for edge in self.graph.edges:
             to = edge.target
             if to.workers is None or to.is_routing or to.is_stateless or to.kind.is_end:

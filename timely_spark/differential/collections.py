@@ -66,7 +66,9 @@ class Collection(CollectionMethods):
         self._plain = stream if keys is None else None
         if not self.schema.names:
             msg = "collection: its records have no columns"
-            raise SchemaError(msg, where=caller(), hint="keep one, or add a constant.")
+            raise SchemaError(
+                msg, where=caller(), hint="keep a column, or add a constant: select(one=pc.scalar(1))."
+            )
 
     @property
     def stream(self) -> Stream:
@@ -203,7 +205,7 @@ class Collection(CollectionMethods):
         """
         if diff in self.schema.names:
             msg = f"changes: diff={diff!r} is a column already ({describe(self.schema)})"
-            raise SchemaError(msg, where=caller(), hint="choose another name.")
+            raise SchemaError(msg, where=caller(), hint="give changes(diff=...) another name.")
         check_given("changes", caller(), [diff])
         columns = [*self.schema.names, {diff: DIFF}]
         if self.once:

@@ -66,7 +66,7 @@ class _Each(Stateless):
         results = as_table(self.function(batch.drop_columns([DIFF])), self.schema)
         if results.num_rows != batch.num_rows:
             msg = f"the function returned {results.num_rows} records for {batch.num_rows}"
-            raise SchemaError(msg, hint="map returns one for each; flat_map any number.")
+            raise SchemaError(msg, hint="return one record for each, or use flat_map, for any number.")
         return (results.append_column(DIFF, batch.column(DIFF)),)
 
 

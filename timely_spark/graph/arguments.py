@@ -60,7 +60,7 @@ def seconds(what: str, duration: Any) -> float:
         found = float(duration if length is None else length / 10**9)
         if 0 <= found < math.inf and not (length is None and isinstance(duration, str)):
             return found
-    hint = f'{what}=1, {what}="1s" or {what}="2 minutes".'
+    hint = f'give {what}=1, {what}="1s" or {what}="2 minutes".'
     return refuse(duration, what=what, expected="seconds, or a number and a unit of time,", hint=hint)
 
 

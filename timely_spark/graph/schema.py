@@ -131,7 +131,9 @@ def check_names(step: str, where: Where, schema: pa.Schema, *, known: Collection
     """Check that there are columns, none with a reserved name, and that Spark can distinguish the names."""
     if not schema.names:
         msg = f"{step}: its records have no columns"
-        raise SchemaError(msg, where=where, hint="keep one, or add a constant: select(one=pc.scalar(1)).")
+        raise SchemaError(
+            msg, where=where, hint="keep a column, or add a constant: select(one=pc.scalar(1))."
+        )
     check_given(step, where, schema.names, known=known)
     if alike := next(_alike("", list(schema)), None):
         msg = f"{step} has columns {alike[0]!r} and {alike[1]!r}, which Spark takes for one: it ignores case"

@@ -43,7 +43,7 @@ def table_name(text: str) -> str:
     if _NAME.fullmatch(text) is None:
         msg = f"{text!r} is not the name of a table"
         raise GraphError(
-            msg, hint="catalog.schema.table, with `...` around a part that has a space or a dot."
+            msg, hint="write catalog.schema.table, with `...` around a part that has a space or a dot."
         )
     parts = re.findall(_PART, text)
     return identifier(*(part[1:-1].replace("``", "`") if part[0] == "`" else part for part in parts))

@@ -118,7 +118,7 @@ class Frontier(BufferingVertex):
             at = np.flatnonzero(count < 0)[0]
             edge = [self.values["node"][int(end[at])].as_py() for end in (src, dst)]
             msg = f"pagerank: edge {edge[0]!r} to {edge[1]!r} was removed more often than it was added"
-            raise SchemaError(msg, hint="edges.threshold(partial(np.maximum, 0)) ignores such edges.")
+            raise SchemaError(msg, hint="ignore such edges by edges.threshold(partial(np.maximum, 0)).")
         self.degree[nodes] = np.bincount(src, count, len(self.rank)).astype(np.int64)[nodes]
         self.start[nodes] = len(self.targets) + np.cumsum(self.degree[nodes]) - self.degree[nodes]
         self.targets = np.append(self.targets, np.repeat(dst, count))

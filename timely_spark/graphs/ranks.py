@@ -258,7 +258,7 @@ def _shares(iterations: int | None, dangling: Any, start: Any) -> bool:
     """Whether ranks are computed from powers; checks the words."""
     if dangling not in ("drop", "spread") or start not in ("unit", "uniform"):
         msg = f"pagerank: dangling={dangling!r}, start={start!r}"
-        hint = 'dangling is "drop" or "spread", start is "unit" or "uniform".'
+        hint = 'give dangling="drop" or "spread", and start="unit" or "uniform".'
         raise GraphError(msg, where=caller(), hint=hint)
     shares: bool = dangling == "spread" or start == "uniform"
     if shares and iterations is None:
@@ -272,10 +272,10 @@ def _check_tolerance(tolerance: Any, unit: int, iterations: int | None) -> None:
         return
     if type(tolerance) is not int or not 1 <= tolerance <= unit:
         msg = f"pagerank: tolerance={tolerance!r}, unit={unit!r}"
-        raise GraphError(msg, where=caller(), hint="tolerance is a whole number from 1 to unit.")
+        raise GraphError(msg, where=caller(), hint="give a whole number from 1 to unit as tolerance.")
     if iterations is not None:
         msg = f"pagerank: tolerance={tolerance!r}, iterations={iterations!r}"
-        hint = "with a tolerance the loop ends by itself: give iterations=None."
+        hint = "give iterations=None: with a tolerance the loop ends by itself."
         raise GraphError(msg, where=caller(), hint=hint)
 
 

@@ -168,10 +168,10 @@ def _check(stream: Any, value: Any, op: Any) -> pa.DataType:
     """The type of the elements: long or double."""
     if not isinstance(stream, Stream):
         msg = f"all_reduce got a {type(stream).__name__}, not a stream"
-        raise GraphError(msg, where=caller(), hint="the changes of a collection are collection.stream.")
+        raise GraphError(msg, where=caller(), hint="give collection.stream, the changes of the collection.")
     if not isinstance(op, str) or op not in _REDUCE:
         msg = f"all_reduce: op={op!r}"
-        raise GraphError(msg, where=caller(), hint=f"one of {list(_REDUCE)}.")
+        raise GraphError(msg, where=caller(), hint=f"give one of {list(_REDUCE)}.")
     (column,) = names("all_reduce", value) or ("",)
     check_columns("all_reduce", stream.schema, [column])
     kind = stream.schema.field(column).type
@@ -207,7 +207,7 @@ def _matrix(column: pa.ChunkedArray, kind: pa.DataType) -> npt.NDArray[Any]:
             else "a null array"
         )
         msg = f"all_reduce got {what if len(sizes) > 1 or sizes[0] < 0 else 'a null element'}"
-        raise SchemaError(msg, hint="all arrays of a time have one length, and no nulls.")
+        raise SchemaError(msg, hint="give arrays of one length at each time, without nulls.")
     matrix: npt.NDArray[Any] = values.cast(kind).to_numpy().reshape(len(arrays), sizes[0])
     return matrix
 

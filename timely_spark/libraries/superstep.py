@@ -62,7 +62,11 @@ def checked(argument: str, columns: Mapping[str, str | Expression], batch: pa.Sc
         return project(batch.empty_table(), columns).schema.remove_metadata()
     except (pa.ArrowException, KeyError) as error:
         msg = f"pregel: {argument}: {error}; a program gets ({describe(batch)})"
-        raise SchemaError(msg, where=caller(), hint="see pyarrow.compute for what fits.") from error
+        raise SchemaError(
+            msg,
+            where=caller(),
+            hint="check the columns' names and types; pyarrow.compute lists the functions.",
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,5 +134,5 @@ class Superstep(Logic):
             first = keys.take(pa.array(groups[twice][:1])).to_pylist()[0]
             own = pa.schema([field for field in rows.schema if not field.name.startswith(RESERVED)])
             msg = f"pregel: {noun} {first} has several {what}, with ({describe(own)})"
-            hint = "nodes need one record each; agg_msgs returns one message for each node."
+            hint = "give one record for each node, and let agg_msgs return one message for each."
             raise SchemaError(msg, hint=hint)

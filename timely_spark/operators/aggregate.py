@@ -538,7 +538,9 @@ def _aggregate(
         listed.append((out, kind, column))
     if not columns:
         msg = "aggregate: nothing to compute"
-        raise SchemaError(msg, where=where, hint="for example aggregate(count='count').")
+        raise SchemaError(
+            msg, where=where, hint="name what to compute, for example aggregate(count='count')."
+        )
     aggregates = Aggregates(keys, tuple(listed))
     return stream.then(
         "aggregate",
@@ -563,7 +565,7 @@ def _checked(schema: pa.Schema, out: str, given: Any) -> tuple[str, str | None, 
     kind, column = given if isinstance(given, tuple | list) and len(given) == 2 else (given, None)
     if kind not in _KINDS or (column is None and kind != "count"):
         msg = f"aggregate: {out}={given!r}"
-        hint = f"'count', or (kind, column) with kind one of {', '.join(_KINDS)}."
+        hint = f"give 'count', or (kind, column) with kind one of {', '.join(_KINDS)}."
         raise SchemaError(msg, where=caller(), hint=hint)
     if column is not None:
         check_columns("aggregate", schema, [column], keys=kind in {"min", "max", "collect"})
@@ -577,5 +579,5 @@ def _checked(schema: pa.Schema, out: str, given: Any) -> tuple[str, str | None, 
     is_number = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean)
     if not any(is_kind(source) for is_kind in is_number):
         msg = f"aggregate: {out} would sum column {column!r} of type {source}"
-        raise SchemaError(msg, where=caller(), hint="sum numbers.")
+        raise SchemaError(msg, where=caller(), hint="sum a column of numbers.")
     return kind, column, _sum_type(source)

@@ -130,7 +130,7 @@ class Checked:
         ):
             if value not in valid:
                 msg = f"asof_join: {what}={value!r}"
-                raise SchemaError(msg, where=caller(), hint=f"one of {', '.join(valid)}.")
+                raise SchemaError(msg, where=caller(), hint=f"give one of {', '.join(valid)}.")
         kind = _time(ours, theirs, on, listed)
         limit = (1 << 64) - 1 if tolerance is None else length("asof_join", "tolerance", tolerance, kind)
         extra = tuple(other_columns("asof_join", ours, theirs, (*listed, on)))

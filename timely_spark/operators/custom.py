@@ -252,7 +252,12 @@ def _summaries(
     identity = scope.times.identity(scope.depth)
     paths: list[list[PathSummary | None]] = [[identity] * outputs for _ in streams]
     if not isinstance(given, Mapping):
-        refuse(given, what="summaries", expected="a dict by (input, output)", hint="as in {(1, 0): None}.")
+        refuse(
+            given,
+            what="summaries",
+            expected="a dict by (input, output)",
+            hint="give a dict by (input, output), as in {(1, 0): None}.",
+        )
     if given and (isinstance(vertex, Stateless) or tuple(vertex.initial)):
         what = "sends all it makes at once" if isinstance(vertex, Stateless) else "has initial notifications"
         msg = f"{step}: {type(vertex).__name__} {what}, so that no summaries of an input bind it"

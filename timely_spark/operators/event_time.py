@@ -114,21 +114,23 @@ def length(operator: str, what: str, value: Any, kind: pa.DataType, *, least: in
     msg = f"{operator}: {what}={value!r} for a time of type {kind}"
     if pa.types.is_integer(kind):
         if isinstance(value, bool | str | timedelta) or not hasattr(value, "__index__"):
-            raise SchemaError(msg, where=caller(), hint="give a whole number: the column's unit is yours.")
+            raise SchemaError(msg, where=caller(), hint="give a whole number, in the unit of the column.")
         found = int(value)
     else:
         unit = 86_400 * 10**9 if pa.types.is_date(kind) else UNITS[kind.unit]
         total = 0 if type(value) is int and value == 0 else nanoseconds(value)
         if total is None:
-            hint = "'1 hour', '90 seconds', '2 days', or a timedelta; months and years differ in length."
+            hint = "give '1 hour', '90 seconds', '2 days', or a timedelta; months and years differ in length."
             raise SchemaError(msg, where=caller(), hint=hint)
         found, rest = divmod(total, unit)
         if rest:
             raise SchemaError(
-                msg, where=caller(), hint="it is no multiple of the type's unit: cast the column."
+                msg,
+                where=caller(),
+                hint="give a multiple of the type's unit, or cast the column to a finer unit.",
             )
     if not least <= found < FAR:
-        raise SchemaError(msg, where=caller(), hint=f"it must be at least {least}.")
+        raise SchemaError(msg, where=caller(), hint=f"give at least {least}.")
     return found
 
 
@@ -149,7 +151,11 @@ class Lengths:
         check_columns(operator, schema, names(operator, on))
         if not isinstance(on, str) or not isinstance(by, Every | SessionsOf):
             msg = f"{operator}: on={on!r}, by={by!r}"
-            raise SchemaError(msg, where=caller(), hint='for example window("time", ts.every("1 hour")).')
+            raise SchemaError(
+                msg,
+                where=caller(),
+                hint='give a column and windows, as in window("time", ts.every("1 hour")).',
+            )
         kind = time_type(operator, schema, on)
         if both := [column for column in (START, END) if column in schema.names]:
             msg = f"{operator}: the input has {both} already"
@@ -215,9 +221,9 @@ def check_session_keys(by: Windowing, keys: Sequence[str]) -> None:
     if bool(keys) != isinstance(by, SessionsOf):
         msg = f"window: keys={list(keys)} with {by!r}"
         hint = (
-            "group the windows by them: windows are the same for all keys."
+            "leave keys out, and group the windows by them: windows are the same for all keys."
             if keys
-            else "sessions are those of a key: keys='user'."
+            else "name the keys, each of which has its sessions: keys='user'."
         )
         raise SchemaError(msg, where=caller(), hint=hint)
 

@@ -122,7 +122,7 @@ def latest(keys: Sequence[str], hashed: Hashes, table: pa.Table) -> tuple[Hashes
 def check_per(operator: str, per: Any) -> None:
     """Check `per`: the records up to each time, or those of the time alone."""
     if per not in ("accumulated", "time"):
-        hint = "'accumulated' or 'time'."
+        hint = "give 'accumulated' or 'time'."
         if operator == "aggregate":
             hint += ' A column called "per" is written aggregate({"per": ...}).'
         msg = f"{operator}: per={per!r}"

@@ -184,7 +184,7 @@ class ExternalScope:
         self._program.kill()
         reason = f"{type(why).__name__}: {why}" if isinstance(why, Exception) else why
         msg = f"{self._program} answered {dict(head)}: {reason}"
-        raise ProgramError(msg, hint="see the page 'A vertex in another program'.")
+        raise ProgramError(msg, hint="let it answer as the page 'A vertex in another program' says.")
 
 
 def _encoded(path: Any) -> list[list[int]]:

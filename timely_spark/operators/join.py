@@ -373,7 +373,7 @@ def check_how(operator: str, how: Any, ours: pa.Schema, theirs: pa.Schema, keys:
     """Check the kind of a join; the keys of a right or outer join come from both sides."""
     if how not in get_args(How):
         msg = f"{operator}: how={how!r}"
-        raise SchemaError(msg, where=caller(), hint=f"one of {', '.join(get_args(How))}.")
+        raise SchemaError(msg, where=caller(), hint=f"give one of {', '.join(get_args(How))}.")
     if how in {"right", "outer"}:
         for a, b in zip(*keys, strict=True):
             kinds = ours.field(a).type, theirs.field(b).type

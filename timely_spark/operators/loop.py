@@ -37,7 +37,10 @@ class EnterAt(Vertex):
             numbered = _numbered(self.inner)
             if column.null_count or (numbered and pc.any(pc.less(column, 0)).as_py()):
                 what = "inner time" if self.inner is not None else "iteration"
-                hint = f"{what}s are not null" + ", and whole numbers from 0 on." * numbered
+                hint = (
+                    f"fill the {what}, or filter such records out"
+                    + "; give whole numbers from 0 on." * numbered
+                )
                 msg = f"a record's {what} is null" + " or negative" * numbered
                 raise SchemaError(msg, where=where, hint=hint)
 
@@ -151,7 +154,7 @@ def leave(stream: Stream, *, name: str | None = None) -> Stream:
     scope = stream.stage.scope
     if scope.parent is None:
         msg = f"leave: {stream.name!r} is in no loop"
-        raise GraphError(msg, where=caller(), hint="leave() is for streams inside a loop or scope.")
+        raise GraphError(msg, where=caller(), hint="call leave() on a stream inside a loop or scope.")
     summary = scope.times.leave(scope.depth)
     return stream.then(
         "leave", [stream.schema], kind=Kind.LEAVE, name=name, scope=scope.parent, summary=summary

@@ -253,7 +253,7 @@ def _check_diff(stream: Stream, diff: str, keys: Sequence[str], release: Release
     """Check the diff column, which may be a column of the stream or a new one."""
     if release == "arrival":
         msg = f"to_delta: diff={diff!r} with release='arrival'"
-        hint = "an epoch's retractions are known when it is complete; leave release at 'epoch'."
+        hint = "leave release at 'epoch': an epoch's retractions are known when it is complete."
         raise GraphError(msg, where=caller(), hint=hint)
     if diff not in stream.schema.names:
         return
@@ -302,7 +302,7 @@ def to_files(
     """
     if format not in {"parquet", "arrow", "csv"}:
         msg = f"to_files: format={format!r}"
-        raise GraphError(msg, where=caller(), hint="'parquet', 'arrow' or 'csv'.")
+        raise GraphError(msg, where=caller(), hint="give 'parquet', 'arrow' or 'csv'.")
     return add_output(
         stream, "to_files", name, "files", "epoch", path=path, format=format, overwrite=overwrite
     )
@@ -378,7 +378,9 @@ def _check_kafka(topic: Any, servers: Any, value: Any, options: Any) -> None:
     )
     for what, given, kind, fits in expected:
         if not fits:
-            refuse(given, what=what, expected=kind, hint='to_kafka("alerts", "host:9092", key="account").')
+            refuse(
+                given, what=what, expected=kind, hint='write to_kafka("alerts", "host:9092", key="account").'
+            )
 
 
 @operator(Stream)
@@ -435,7 +437,7 @@ def add_output(
         stream.check_outside(operator)
     if release not in ("epoch", "arrival"):
         msg = f"{operator}: release={release!r}"
-        raise GraphError(msg, where=caller(), hint="'epoch' or 'arrival'.")
+        raise GraphError(msg, where=caller(), hint="give 'epoch' or 'arrival'.")
     schema = stream.schema if added is None else stream.schema.append(pa.field(added, pa.int32()))
     epoch = [pa.field("epoch", pa.int64())] if kind in {"memory", "delta", "files"} else []
     check_names(operator, caller(), pa.schema([*epoch, *schema]), known=stream.schema.names)

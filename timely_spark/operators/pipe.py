@@ -178,7 +178,7 @@ class ExternalVertex(Vertex):
         if self._program is not None:
             self._program.kill()
         msg = f"{shown(self.command)} answered {answer}"
-        raise ProgramError(msg, hint="see the page 'A vertex in another program' for the protocol.")
+        raise ProgramError(msg, hint="let it answer as the page 'A vertex in another program' says.")
 
     # -- state -----------------------------------------------------------------------------------------------
 

@@ -202,7 +202,9 @@ class Program:
 
     # -- errors ----------------------------------------------------------------------------------------------
 
-    def _error(self, what: str, *, hint: str = "see the page 'A vertex in another program'.") -> ProgramError:
+    def _error(
+        self, what: str, *, hint: str = "write messages as the page 'A vertex in another program' says."
+    ) -> ProgramError:
         stderr = self._stderr.decode(errors="replace").strip()
         more = f"; its standard error: {stderr}" if stderr else ""
         return ProgramError(f"{self} {what}{more}", hint=hint)
@@ -210,7 +212,8 @@ class Program:
     def _junk(self, line: bytes) -> ProgramError:
         text = line[:_SHOWN].decode(errors="replace")
         return self._error(
-            f"wrote {text!r}, which is no message", hint="print to standard error; standard output is ours."
+            f"wrote {text!r}, which is no message",
+            hint="print to standard error: standard output is for messages only.",
         )
 
     def _ended(self) -> ProgramError:
@@ -220,7 +223,7 @@ class Program:
         code = self._process.returncode
         how = "closed its standard output" if code is None else f"ended with code {code}"
         how = f"was killed by signal {-code}" if code is not None and code < 0 else how
-        error = self._error(how, hint="it must read messages until its input ends.")
+        error = self._error(how, hint="let it read messages until its input ends.")
         error.ended = True
         return error
 

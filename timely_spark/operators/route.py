@@ -110,7 +110,7 @@ def delay(stream: Stream, epochs: int = 1, *, name: str | None = None) -> Stream
         {0: [], 1: [(1,)], 2: [(2,)]}
     """
     if not is_whole(epochs):
-        hint = "time only goes forward; give a whole number from 0 on and below 2**62."
+        hint = "give a whole number from 0 on and below 2**62: time only goes forward."
         msg = f"delay: {epochs!r} epochs"
         raise GraphError(msg, where=caller(), hint=hint)
     summary = stream.stage.scope.times.delay(stream.stage.scope.depth, int(epochs))

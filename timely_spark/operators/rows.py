@@ -182,7 +182,11 @@ def computed(
         schema = as_schema(project(stream.schema.empty_table(), chosen).schema)
     except pa.ArrowException as error:
         msg = f"select: {error}; the input has ({describe(stream.schema)})"
-        raise SchemaError(msg, where=caller(), hint="see pyarrow.compute for what fits.") from error
+        raise SchemaError(
+            msg,
+            where=caller(),
+            hint="check the columns' names and types; pyarrow.compute lists the functions.",
+        ) from error
     return stream.then(
         "select",
         [schema],
@@ -250,7 +254,7 @@ def check_function(operator: str, function: Any, *gets: str) -> None:
     except TypeError as error:
         msg = f"{operator}: the function takes other arguments: {error}"
         number = f"{len(gets)} argument{'s' if len(gets) > 1 else ''}"
-        raise GraphError(msg, where=caller(), hint=f"it gets {number}: {', '.join(gets)}.") from error
+        raise GraphError(msg, where=caller(), hint=f"let it take {number}: {', '.join(gets)}.") from error
 
 
 @operator(Stream, also="filter")

@@ -11,7 +11,9 @@ from timely_spark.graph import refuse
 
 _UNIT = r"(?:(?:micro|milli)?second|minute|hour|day|week)s?"
 _INTERVAL = re.compile(rf"(?:interval\s+)?(?:\d+(?:\.\d+)?\s+{_UNIT}\s*)+", re.IGNORECASE)
-_TRIGGERS = 'None (always on), "available_now" (until nothing is left), or how often, such as "5 seconds".'
+_TRIGGERS = (
+    'give None (always on), "available_now" (until nothing is left), or how often, such as "5 seconds".'
+)
 #: Spark's triggers that cannot run a flow.
 _UNFIT = {
     "once": "Spark's once is a single micro-batch, which may end in the middle of a loop.",
@@ -25,14 +27,14 @@ def check_arguments(
 ) -> None:
     """Check the kinds of a start's arguments; None stands for an argument's default."""
     if session is not None and not hasattr(session, "readStream"):
-        refuse(session, what="session", expected="a SparkSession", hint="start(spark, checkpoint=...).")
+        refuse(session, what="session", expected="a SparkSession", hint="call start(spark, checkpoint=...).")
     for argument, place in (("checkpoint", checkpoint), ("record", record), ("log_to", log_to)):
         if place is not None and (not isinstance(place, str | os.PathLike) or not os.fspath(place)):
-            refuse(place, what=argument, expected="a path or URI", hint=f'start({argument}="/folder").')
+            refuse(place, what=argument, expected="a path or URI", hint=f'write start({argument}="/folder").')
     if name is not None and (not isinstance(name, str) or not name):
         refuse(name, what="name", expected="a text", hint="leave it out for the flow's name.")
     if sources is not None and not isinstance(sources, Mapping):
-        hint = 'start(sources={"name": frame}).'
+        hint = 'write start(sources={"name": frame}).'
         refuse(sources, what="sources", expected="a mapping of names to DataFrames", hint=hint)
 
 

@@ -44,7 +44,7 @@ class OtherFlow(TimelyError, ValueError):
     def format_is(cls, found: object, known: int) -> OtherFlow:
         """This version cannot read the format of the round log."""
         msg = f"The checkpoint has format {found!r}; this version of timely_spark reads {known}."
-        return cls(msg, hint="resume it with the version that wrote it.")
+        return cls(msg, hint="start the version that wrote it, or give a new checkpoint.")
 
     @classmethod
     def none_at(cls, checkpoint: str) -> OtherFlow:
@@ -60,7 +60,10 @@ class LostOwnership(TimelyError, RuntimeError):
     def to(cls, checkpoint: str, *, term: int, owner: Mapping[str, object]) -> LostOwnership:
         """`owner` is the run that owns the checkpoint now."""
         msg = f"The run of term {term} lost checkpoint {checkpoint} to {_who(owner)}."
-        return cls(msg, hint="one query per checkpoint; stop the other one first.")
+        return cls(
+            msg,
+            hint="let one process at a time start the flow; to run it here, stop the other and start again.",
+        )
 
 
 class CheckpointInUse(TimelyError, RuntimeError):
@@ -120,7 +123,9 @@ class BadLocation(TimelyError, ValueError):
     def incomplete(cls, location: str) -> BadLocation:
         """The location has no bucket or no path, or its path leaves the root."""
         msg = f"{location!r} names no place: a bucket or a path is missing, or has a part '.' or '..'."
-        return cls(msg, hint="/folder, s3://bucket/folder, abfss://container@account.dfs.core.windows.net/x.")
+        return cls(
+            msg, hint="give /folder, s3://bucket/folder, abfss://container@account.dfs.core.windows.net/x."
+        )
 
 
 class TableTaken(TimelyError, ValueError):
@@ -143,7 +148,7 @@ class OutputMismatch(TimelyError, ValueError):
     def lost(cls, table: str) -> OutputMismatch:
         """The table or folder is not the one that has the epochs delivered before."""
         msg = (
-            f"{table} has not the epochs that this checkpoint has delivered: it was removed, made anew or "
+            f"{table} lacks epochs that this checkpoint has delivered: it was removed, made anew or "
             "overwritten by another flow, or the output wrote to another place before."
         )
         hint = (
@@ -156,7 +161,7 @@ class OutputMismatch(TimelyError, ValueError):
     def taken_away(cls, table: str) -> OutputMismatch:
         """Another writer has restored an earlier version of a Delta table, or overwritten it."""
         msg = (
-            f"{table} has not the epochs that this checkpoint has delivered: another writer restored an "
+            f"{table} lacks epochs that this checkpoint has delivered: another writer restored an "
             "earlier version of it, or overwrote it."
         )
         hint = (
@@ -186,13 +191,13 @@ class EpochClosed(TimelyError, ValueError):
     def by_the_clock(cls, name: str, verb: str) -> EpochClosed:
         """The method needs manual epochs."""
         msg = f"Input {name!r} follows the flow's clock, so {verb} has no meaning."
-        return cls(msg, hint='flow.input(name, schema, epochs="manual").')
+        return cls(msg, hint='declare it with flow.input(name, schema, epochs="manual").')
 
     @classmethod
     def by_the_capture(cls, name: str) -> EpochClosed:
         """The input replays a capture."""
         msg = f"Input {name!r} replays a capture, so close() has no meaning."
-        return cls(msg, hint="it ends when the flow that captures is complete: close that flow's inputs.")
+        return cls(msg, hint="close the inputs of the flow that captures: the replay ends with them.")
 
 
 def first_line(message: str) -> str:
@@ -227,4 +232,4 @@ class QueryFailed(TimelyError, RuntimeError):
             msg = f"The query of {name!r} ended because its Spark session was stopped."
             return cls(msg, hint="stop() the query before spark.stop(); start it again in a new session.")
         msg = f"The query of {name!r} failed: {message}."
-        return cls(msg, hint="the cause below is Spark's own exception.")
+        return cls(msg, hint="correct what Spark's exception says, the cause of this one, and start again.")

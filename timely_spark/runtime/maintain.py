@@ -75,7 +75,7 @@ def maintain(
         refuse(given, what="frame", expected="a DataFrame", hint="read it with spark.readStream.")
     function: Any = algorithm
     if not callable(function):
-        hint = "for example ts.graphs.connected_components."
+        hint = "give a function of a collection, for example ts.graphs.connected_components."
         refuse(function, what="algorithm", expected="a function", hint=hint)
     flow = Dataflow(str(getattr(function, "__name__", "maintain")) if name is None else name)
     records = _records(flow, "input", frame, diff)

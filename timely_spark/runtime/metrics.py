@@ -83,7 +83,12 @@ def prometheus_metrics(
         raise TimelyError(msg, where=caller(), hint=_HINT) from None
     given: Any = port
     if given is not None and not (type(given) is int and 0 < given < 1 << 16):
-        refuse(given, what="port", expected="a number from 1 to 65535, or None", hint="port=9464.")
+        refuse(
+            given,
+            what="port",
+            expected="a number from 1 to 65535, or None",
+            hint="give a number, as in port=9464.",
+        )
     chosen = prometheus_client.REGISTRY if registry is None else registry
 
     class Collector(prometheus_client.registry.Collector):

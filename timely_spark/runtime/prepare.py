@@ -107,7 +107,7 @@ class Prepared:
         tried = archive(new, self.home, _FLOW, environment=environment)
         if tried.returncode != 0 or not new.exists():
             msg = f"a small flow did not run on Spark:\n{tried.stdout}{tried.stderr}"
-            raise TimelyError(msg, hint="Spark 4.2 needs Java 17 or newer, found by JAVA_HOME or the PATH.")
+            raise TimelyError(msg, hint="check that JAVA_HOME, or the PATH, has Java 17 or newer.")
         new.replace(self.archive)
         self._index.write_text(json.dumps(self._made()))
 

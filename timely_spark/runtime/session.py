@@ -276,7 +276,7 @@ def active_session(session: SparkSession | None) -> SparkSession:
     session = session if session is not None else SparkSession.getActiveSession()
     if session is None:
         msg = "No Spark session was given and none is active."
-        hint = "start(spark, ...), where spark = timely_spark.configure(SparkSession.builder).getOrCreate()."
+        hint = "call start(timely_spark.configure(SparkSession.builder).getOrCreate(), ...)."
         raise NoSession(msg, hint=hint)
     if has_stopped(session):
         msg = "The Spark session was stopped."

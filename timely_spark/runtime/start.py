@@ -177,7 +177,7 @@ def _prepare(session: SparkSession, output: Output, plan: Plan, checkpoint: str,
         raise
     except Exception as error:
         msg = f"Output {output.name!r} cannot be prepared: {without_stack(error)}"
-        hint = "check the output's table or folder; the cause below is the exception in full."
+        hint = "check the output's table or folder: the cause of this error says what is wrong there."
         raise OutputMismatch(msg, where=plan.by_name[output.name].stage.where, hint=hint) from error
 
 
@@ -229,7 +229,7 @@ def _temporary(plan: Plan, session: SparkSession, undo: ExitStack) -> str:
     """A temporary checkpoint."""
     if not on_one_machine(session):
         msg = f"flow {plan.name!r}: no checkpoint is given, and the executors may be on other machines."
-        raise TimelyError(msg, hint="start(checkpoint=...): a directory or URI that all of them see.")
+        raise TimelyError(msg, hint="give start(checkpoint=...) a folder or URI that all of them reach.")
     folder = tempfile.mkdtemp(prefix="timely-")
     undo.callback(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -300,7 +300,7 @@ def _refused(plan: Plan, dataframes: Mapping[str, DataFrame | FileSource], error
     stateful = [name for name, frame in frames.items() if _is_stateful(frame)]
     if not stateful:
         msg = f"Flow {plan.name!r}: Spark does not start the query: {message}"
-        return QueryRefused(msg, hint="the cause below is Spark's own exception.")
+        return QueryRefused(msg, hint="correct what Spark's exception says, the cause of this one.")
     places = ", ".join(f"{name!r} ({plan.source(name).stage.where})" for name in stateful)
     msg = f"Flow {plan.name!r}: source {places} has a stateful step of Spark upstream: {message}"
     hint = (
@@ -332,7 +332,7 @@ def _check_sources(
             "The flow's sources and the DataFrames given differ: without a DataFrame "
             f"{sorted(set(plan.sources) - given)}, given {sorted(given)}."
         )
-        raise NotStreaming(msg, hint="one streaming DataFrame per flow.source(name, ...).")
+        raise NotStreaming(msg, hint="give one streaming DataFrame for each flow.source(name, ...).")
     for name, frame in dataframes.items():
         if isinstance(frame, FileSource):
             if local:  # elsewhere only the executors may see the folder
@@ -341,7 +341,7 @@ def _check_sources(
         if getattr(frame, "isStreaming", False) is not True:
             kind = "a batch DataFrame" if hasattr(frame, "isStreaming") else f"a {type(frame).__name__}"
             msg = f"Source {name!r} must be a streaming DataFrame; got {kind}."
-            hint = "spark.readStream instead of spark.read, or flow.input(...) and send what you have."
+            hint = "use spark.readStream instead of spark.read; or flow.input(...), and send what you have."
             raise NotStreaming(msg, hint=hint)
         stage = plan.source(name).stage
         declared = stage.outputs[0]

@@ -362,7 +362,7 @@ class Codec:
             case "pickle":
                 return self._unpickled(self._parts[content])
         msg = f"state holds an unknown form {tag!r}"
-        raise StateError(msg, hint="the checkpoint was written by a newer version.")
+        raise StateError(msg, hint="start the newer version that wrote the checkpoint.")
 
 
 def _encode_moment(value: Any) -> Any:

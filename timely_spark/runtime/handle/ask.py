@@ -34,7 +34,12 @@ def how_old(*, fresh: bool, within: float | str | None) -> float | None:
     if within is None:
         return 0.0 if fresh else None
     if fresh:
-        return refuse(within, what="within", expected="no fresh=True beside it", hint="fresh is within=0.")
+        return refuse(
+            within,
+            what="within",
+            expected="no fresh=True beside it",
+            hint="leave one of them out: fresh=True is within=0.",
+        )
     return seconds("within", within)
 
 
@@ -141,7 +146,7 @@ class Indexes:
             schema = self.schemas[name]
             if missing := [key for key in keys if key not in schema.names]:
                 msg = f"ask({name!r}): no columns {missing} among ({describe(schema)})"
-                raise SchemaError(msg, where=caller(), hint="keys= names columns of the collection.")
+                raise SchemaError(msg, where=caller(), hint="give columns of the collection as keys=.")
             return as_table(question, pa.schema([schema.field(key) for key in keys]))
         try:
             if hasattr(question, "to_arrow_table") or isinstance(question, pa.Table):

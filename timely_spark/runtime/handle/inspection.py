@@ -104,7 +104,7 @@ class Inspection:
         found = self._log.read_whole(number) if number in kept else None
         if found is None:
             msg = f"flow {self.flow!r} has no retained round {number}"
-            hint = f"there are {kept[0]} to {kept[-1]}; start(keep=...) keeps more."
+            hint = f"give one from {kept[0]} to {kept[-1]}; start(keep=...) keeps more."
             raise UnknownName(msg, where=caller(), hint=hint)
         return Round(self.flow, self._log, *found)
 

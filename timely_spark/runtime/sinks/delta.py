@@ -71,7 +71,7 @@ class DeltaSink(Sink):
         missing = [key for key in self.keys if key not in names]
         if missing:
             msg = f"{self.target}: keys {missing} must be columns of the stream, which has {names}."
-            raise OutputMismatch(msg, hint="check to_delta(keys=...).")
+            raise OutputMismatch(msg, hint="give columns of the stream: to_delta(keys=...).")
         if self.keys and self.diff is not None:
             names.remove(self.diff)
             schema = type(schema)([f for f in schema.fields if f.name != self.diff])
@@ -112,7 +112,7 @@ class DeltaSink(Sink):
             msg = f"{self.target} exists with columns {columns}; the stream writes {expected}."
             hint = "write to another table, or pass overwrite=True."
             if output.resumed:
-                hint = "give the table its columns again, or begin with a new checkpoint and another table."
+                hint = "restore the columns of the table, or begin with a new checkpoint and another table."
             raise OutputMismatch(msg, hint=hint)
 
     # -- per epoch -------------------------------------------------------------------------------------------

@@ -47,7 +47,9 @@ class FolderSink(Sink):
         nested = [name for name in columns if pa.types.is_nested(output.schema.field(name).type)]
         if self.format == "csv" and nested:
             msg = f"{self.path}: columns {nested} are nested, which csv has no form for."
-            raise OutputMismatch(msg, hint='to_files(format="parquet"), or select what is in them.')
+            raise OutputMismatch(
+                msg, hint='write to_files(format="parquet"), or select the fields inside them.'
+            )
         self._claim(output, identity)
 
     def _claim(self, output: Output, identity: str) -> None:
@@ -69,7 +71,7 @@ class FolderSink(Sink):
             msg = (
                 f"{self.path} is the folder of output {first!r}; output {second!r} would overwrite its files."
             )
-            raise OutputMismatch(msg, hint="a folder for each, or concat the streams first.")
+            raise OutputMismatch(msg, hint="give each output a folder, or concat the streams first.")
         if output.resumed:
             raise OutputMismatch.lost(self.path)
         if owner is not None and not self.overwrite:

@@ -42,7 +42,9 @@ class Begin:
         given: Any = time
         moment = _read(given) if isinstance(given, str) else None
         if moment is None:
-            hint = 'from_time="2026-11-22 08:00:00", also with an offset, as "2026-11-22T08:00:00+01:00".'
+            hint = (
+                'write from_time="2026-11-22 08:00:00", also with an offset, as "2026-11-22T08:00:00+01:00".'
+            )
             refuse(given, what="from_time", expected="a time as text", hint=hint)
         return cls(None, time, moment)
 

@@ -344,7 +344,7 @@ def table_frame(name: str, table: str, *, changes: bool, begin: Begin) -> Any:
     """
     given: Any = table
     if not isinstance(given, str):
-        refuse(given, what="table", expected="a text", hint="catalog.schema.table")
+        refuse(given, what="table", expected="a text", hint="write catalog.schema.table")
     session, quoted = active_session(None), table_name(table)
     try:
         reader = _reader(session, changes=changes, begin=begin)

@@ -221,7 +221,9 @@ class Folder:
             found = sorted({*own, *values})
             has = f"source {self.source!r} has columns ({describe(schema)})"
             msg = f"{has}; {path} lacks {missing}, it has {found}"
-            raise BadFile(msg, where=self.where, hint="give files(schema=...) as the files are; case counts.")
+            raise BadFile(
+                msg, where=self.where, hint="give files(schema=...) the columns of the files; case counts."
+            )
 
     def _check_types(self, path: str, own: pa.Schema, schema: pa.Schema, columns: Sequence[str]) -> None:
         """Check that a file with types of its own has none of which Arrow would drop a part."""
@@ -233,7 +235,7 @@ class Folder:
             truth = pa.types.is_boolean(to) and not pa.types.is_boolean(of)
             if day or truth:
                 what = f"column {name!r} is {to}, and {of} in {path}"
-                raise self.error(what, "give files(schema=...) as the files are.")
+                raise self.error(what, "give files(schema=...) the types of the files.")
 
     # -- reading ---------------------------------------------------------------------------------------------
     def read(

@@ -81,7 +81,7 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not isinstance(start.get(self.counts), int):
                 reads = f"source {self._name!r} reads {self.counts}"
                 msg = f"{reads}, but its position in the checkpoint is {start!r}"
-                hint = "it was of another kind there: keep its kind, or use a new checkpoint."
+                hint = "keep the kind of the source, or use a new checkpoint."
                 raise BadFile(msg, where=self.source.folder.where, hint=hint)
             return self._next(start, limit)
 

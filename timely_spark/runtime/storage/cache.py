@@ -60,7 +60,7 @@ class Cache:
         limit = os.environ.get(LIMIT) or str(_DEFAULT)
         if not limit.isdecimal():
             msg = f"{LIMIT} is {limit!r}; it must be a number of bytes."
-            raise BadLocation(msg, hint=f"{LIMIT}=1073741824.")
+            raise BadLocation(msg, hint=f"set it to a number, as in {LIMIT}=1073741824.")
         return cls(folder, int(limit))
 
     def get(self, key: str) -> pa.Buffer | None:

@@ -70,7 +70,7 @@ def local_path(location: str) -> str:
     elif len(parts.scheme) > 1:  # one letter is a drive
         known = ", ".join(sorted(SCHEMES))
         msg = f"{shown(location)!r} is not a local path, and its scheme is none of {known}."
-        hint = "a path or URI that driver and executors both see; /Volumes/... on Databricks."
+        hint = "give a path or URI that driver and executors both reach; on Databricks /Volumes/...."
         raise BadLocation(msg, hint=hint)
     if not location or "\0" in location:
         raise BadLocation.incomplete(location)
