@@ -71,7 +71,7 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 
 
 #: Methods that are for those who write operators; and Spark's, in a query.
-WITHIN = {"check", "check_others", "check_outside", "compile", "then", "together"}
+WITHIN = {"check", "check_others", "check_outside", "compile", "like", "then", "together"}
 SPARKS = {"await_termination", "exception", "process_all_available", "stop"}
 
 
