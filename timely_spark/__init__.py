@@ -1,4 +1,27 @@
-"""timely_spark: Naiad's timely dataflow on Spark Structured Streaming: loops, logical time, completion.
+"""Loops, logical time and completion in Spark Structured Streaming: Naiad's timely dataflow, in Python.
+
+Where to begin; `help` of each name has an example:
+
+- A flow: `Dataflow`; its inputs `Dataflow.files`, `delta`, `table`, `source` and `input`; `Dataflow.start`,
+  which gives a `Query`.
+- Records that only come: `Stream`, and `Stream.loop`. Records that come and go: `Stream.collection`,
+  `Collection`, and `Collection.iterate`.
+- Graphs: `graphs`, `pregel`; `maintain`, from a streaming DataFrame to a Delta table in one call.
+- Outputs: `Stream.to_delta`, `to_files`, `to_kafka`, `subscribe`, `foreach_epoch`, `capture`.
+- A running flow: `Query.watch`, `wait_for`, `ask`, `why`, `explain_row`; `inspect` of a checkpoint.
+- Sessions: `configure` for a new one, `tune` for an existing one. Tests without Spark: `testing.run`.
+- Operators of your own: `Vertex`, `ExternalVertex`.
+
+Example:
+    Epoch 0 has two words, and epoch 1 counts one of them again:
+
+    >>> import timely_spark as ts
+    >>> flow = ts.Dataflow("counts")
+    >>> _ = flow.input("words", "word string").group_by("word").count().capture("counts")
+    >>> ts.testing.run(flow, {"words": [["a", "b"], ["a"]]})["counts"].rows()
+    {0: [('a', 1), ('b', 1)], 1: [('a', 2)]}
+
+The folders, for who changes the library:
 
 - `times`: timestamps, path summaries and antichains.
 - `graph`: the logical graph: stages, edges, loop contexts, vertices.

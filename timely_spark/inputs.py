@@ -62,7 +62,17 @@ class Input(Stream):
         return self.flow.handle(self.source)
 
     def send(self, records: Any, *, epoch: int | None = None) -> None:
-        """Send rows, a pandas frame or an Arrow table; durable when it returns, once the flow has started."""
+        """Send records; they are durable when it returns, once the flow has started.
+
+        Args:
+            records: rows, a pandas frame or an Arrow table, with the columns of the input's schema.
+            epoch: with manual epochs, an epoch that is not closed; by default the first such one.
+
+        Raises:
+            SchemaError: the records do not fit the schema.
+            EpochClosed: the epoch, or the input, is closed; or `epoch` is given to an input by the clock.
+            InvalidTime: `epoch` is no epoch.
+        """
         table = as_table(records, self.schema, of=f"input {self.source!r} ({caller()})")
         self.handle.send(table, epoch=epoch)
 
@@ -70,11 +80,22 @@ class Input(Stream):
         """Close the epochs before `epoch`: outputs release each of them, also empty ones.
 
         If one micro-batch completes more than 100 empty epochs in a row, outputs release only the last one.
+
+        Args:
+            epoch: the first epoch that stays open, not below that of now.
+
+        Raises:
+            EpochClosed: `epoch` is closed already, or the input follows the clock.
+            InvalidTime: `epoch` is no epoch.
         """
         self.handle.advance_to(epoch)
 
     def close(self) -> None:
-        """Close the input: no more records will be sent."""
+        """Close the input: no more records will be sent.
+
+        Raises:
+            EpochClosed: the input follows the clock.
+        """
         self.handle.close()
 
     @property

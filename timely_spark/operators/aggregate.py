@@ -452,6 +452,13 @@ class Grouped(Suggests):
 def group_by(stream: Stream, *keys: str) -> Grouped:
     """Group by columns, to aggregate or reduce; with no columns all records are one group.
 
+    Args:
+        stream: any.
+        keys: the key columns. They are checked by the method that is called next.
+
+    Returns:
+        The groups, with the methods `aggregate`, `count`, `reduce` and `reduce_batches`.
+
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("sum")
@@ -473,7 +480,15 @@ def aggregate(
     name: str | None = None,
     **columns: AggregateSpec,
 ) -> Stream:
-    """Aggregate all records as one group. See `Grouped.aggregate`.
+    """Aggregate all records as one group.
+
+    Args:
+        stream: any.
+        named: results by name, for names that are no words of Python.
+        per: "accumulated" for all records up to each epoch, or "time" for those of each time alone.
+        expire: after how many epochs without records the result begins anew; by default never.
+        columns: for each result ``"count"``, or a kind and a column as in ``("sum", "n")``: see
+            `Grouped.aggregate`, which has the kinds.
 
     **Columns:** out: `columns`.
 

@@ -148,6 +148,10 @@ def distinct(stream: Stream, *, expire: int | None = None, name: str | None = No
     With `expire`, outside loops, a record passes again if none of the `expire` epochs before its epoch has
     it. The records of an epoch then pass when the epoch is complete.
 
+    Args:
+        stream: any.
+        expire: after how many epochs without it a record passes again; by default never.
+
     **Columns:** out as in; none may be nested.
 
     Example:
@@ -179,6 +183,12 @@ def min(
     With `expire`, outside loops, the minimum is that of the key's session: a session ends when more than
     `expire` epochs pass without a value of the key. Values then pass when their epoch is complete.
 
+    Args:
+        stream: any.
+        value: the column whose least value is kept.
+        keys: the key columns.
+        expire: after how many epochs without a value a key's session ends; by default never.
+
     **Columns:** in: `keys` and `value`, others are dropped; out: `keys`, `value`.
 
     Example:
@@ -187,6 +197,10 @@ def min(
         >>> _ = flow.input("x", "k string, v long").min("v", keys=["k"]).capture("out")
         >>> ts.testing.run(flow, {"x": [[("a", 3), ("a", 2)], [("a", 5), ("b", 1)]]})["out"].rows()
         {0: [('a', 2)], 1: [('b', 1)]}
+
+    Raises:
+        SchemaError: a column is missing, `value` is a key, or a key is nested.
+        GraphError: `expire` is no whole number of at least 1, or the stream is in a loop.
     """
     return _extreme(stream, "min", value, keys, expire=expire, name=name)
 

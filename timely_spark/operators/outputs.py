@@ -137,10 +137,22 @@ def subscribe(
     the driver; for large epochs use `foreach_epoch`, `to_delta` or `to_files`.
     `on_complete()` is called when all inputs are closed and all work is done (Naiad section 4.1).
 
+    Args:
+        stream: any outside loops.
+        on_epoch: gets the epoch's number and an Arrow table of its records; or `timely_spark.once`.
+        on_complete: gets nothing.
+        release: "epoch", or "arrival" to call it with each round's records at once.
+
+    **Columns:** the table has those of the stream.
+
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("subscribed")
         >>> _ = flow.input("x", "n long").subscribe(lambda epoch, table: print(epoch, table.num_rows))
+
+    Raises:
+        GraphError: a function takes other arguments, the stream is in a loop, or `release` is unknown or does
+            not fit `once`.
     """
     if not isinstance(on_epoch, ExactlyOnce):
         check_function("subscribe", on_epoch, "epoch", "table")
@@ -170,12 +182,22 @@ def foreach_epoch(
 
     Spark's tasks read the epoch, so it may be large. Use the DataFrame within the call only.
 
+    Args:
+        stream: any outside loops.
+        function: gets a DataFrame of the epoch's records, and the epoch's number.
+        release: "epoch", or "arrival" to call it with each round's records at once.
+
+    **Columns:** the DataFrame has those of the stream.
+
     Example:
         >>> import timely_spark as ts
         >>> def write(frame, epoch):
         ...     frame.write.mode("overwrite").parquet(f"/data/archive/{epoch}")
         >>> flow = ts.Dataflow("archive")
         >>> _ = flow.input("x", "n long").foreach_epoch(write)
+
+    Raises:
+        GraphError: the function takes other arguments, the stream is in a loop, or `release` is unknown.
     """
     check_function("foreach_epoch", function, "frame", "epoch")
     return add_output(stream, "foreach_epoch", name, "foreach_epoch", release, function=function)

@@ -100,6 +100,10 @@ def delay(stream: Stream, epochs: int = 1, *, name: str | None = None) -> Stream
     By the clock an epoch is a micro-batch, including one that only runs a loop, so the delay then depends on
     how busy the flow is. Use it with manual epochs, or epochs of a column.
 
+    Args:
+        stream: any.
+        epochs: how many epochs later each record comes out.
+
     **Columns:** out as in.
 
     Example:
@@ -108,6 +112,9 @@ def delay(stream: Stream, epochs: int = 1, *, name: str | None = None) -> Stream
         >>> _ = flow.input("x", "n long").delay(1).capture("out")
         >>> ts.testing.run(flow, {"x": [[1], [2]]})["out"].rows()
         {0: [], 1: [(1,)], 2: [(2,)]}
+
+    Raises:
+        GraphError: `epochs` is no whole number from 0 on and below 2**62.
     """
     if not is_whole(epochs):
         hint = "give a whole number from 0 on and below 2**62: time only goes forward."

@@ -178,7 +178,7 @@ class EpochClosed(TimelyError, ValueError):
     def on_input(cls, name: str, *, asked: int, epoch: int) -> EpochClosed:
         """`asked` is below the input's `epoch`."""
         msg = f"Input {name!r} is at epoch {epoch}; epoch {asked} is closed."
-        hint = "after a restart continue from handle.epoch, the first epoch not durably closed."
+        hint = f"send at epoch {epoch} or later; after a restart continue from the input's `epoch`."
         return cls(msg, hint=hint)
 
     @classmethod

@@ -198,6 +198,9 @@ def tune(session: SparkSession) -> list[str]:
 
     `start` does the same for its own query only, and then restores the session.
 
+    Args:
+        session: the session, classic or of Spark Connect.
+
     Example:
         >>> tune(spark)  # doctest: +SKIP
         ['spark.ui.enabled: must be set before the session starts; use timely_spark.configure']
