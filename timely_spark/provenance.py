@@ -293,8 +293,7 @@ class _Question:
     @property
     def _schema(self) -> pa.Schema:
         template: Any = self.node.template
-        schema: pa.Schema = template.schema
-        return schema
+        return template.schema
 
     def wanted(self, row: Any) -> dict[str, Any]:
         """The columns and values of the row: all of them, or some."""

@@ -596,5 +596,4 @@ def check_lattice(merge: Any, samples: Any) -> None:
 
 
 def _listed(values: Any) -> list[Any]:
-    listed: list[Any] = values.to_pylist() if hasattr(values, "to_pylist") else list(values)
-    return listed
+    return values.to_pylist() if hasattr(values, "to_pylist") else list(values)

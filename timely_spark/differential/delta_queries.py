@@ -353,5 +353,4 @@ def _one_by_one(atoms: Sequence[_Atom], name: str | None) -> Collection:
         else:
             result = result.join(relation, on=on)
     attributes = dict.fromkeys(a for atom in atoms for a in atom.columns)
-    made: Collection = result.select(*attributes, name=name)
-    return made
+    return result.select(*attributes, name=name)

@@ -53,8 +53,7 @@ def all_nodes(algorithm: str, edges: Collection, nodes: Any, node: str) -> Colle
     if nodes is None:
         return ends
     ends, more = ends.together(algorithm, nodes_of(algorithm, nodes, node, edges))
-    every: Collection = ends.concat(more).distinct()
-    return every
+    return ends.concat(more).distinct()
 
 
 def ends_of(edges: Collection) -> Collection:

@@ -124,8 +124,7 @@ def weighed(
         raise SchemaError(msg, where=caller(), hint=hint)
     wide = pa.int64() if pa.types.is_integer(kind) else pa.float64()
     cast = graph.select("src", "dst", weight=pc.field("weight").cast(wide))
-    checked: Collection = cast.map_batches(partial(_checked, signed=signed), cast.schema)
-    return checked
+    return cast.map_batches(partial(_checked, signed=signed), cast.schema)
 
 
 def _nearest(algorithm: str, edges: Collection, roots: Collection, name: str | None) -> Collection:

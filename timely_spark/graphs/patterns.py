@@ -113,8 +113,7 @@ def motifs(
         for term in terms
         if term.negated
     ]
-    result: Collection = wcoj(relations, without=without).select(*made, name=name)
-    return result
+    return wcoj(relations, without=without).select(*made, name=name)
 
 
 def _part(

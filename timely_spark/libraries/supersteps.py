@@ -100,8 +100,7 @@ class Supersteps:
             triplets = triplets.join(receivers, on=far)
         sent = triplets.select({"node": far, **named})
         some = reduce(or_, (pc.is_valid(pc.field(column)) for column in named))
-        result: Collection = sent.where(some)
-        return result
+        return sent.where(some)
 
     def superstep(self, nodes: Collection, messages: Collection) -> Collection:
         """The nodes after a superstep."""

@@ -177,8 +177,7 @@ def large_sums(values: npt.NDArray[np.int64], starts: Indices) -> Mask:
 
 def beyond_longs(high: npt.NDArray[np.int64]) -> Mask:
     """Whether numbers are beyond 64 bits, by what is above their lowest 32 bits."""
-    beyond: Mask = (high < -(1 << 31)) | (high >= 1 << 31)
-    return beyond
+    return (high < -(1 << 31)) | (high >= 1 << 31)
 
 
 def too_large_sum() -> SchemaError:

@@ -71,8 +71,7 @@ def time_columns(table: pa.Table) -> list[str]:
 
 def epochs_of(table: pa.Table) -> Indices:
     """The epochs of rows with times of the library's own kinds."""
-    epochs: Indices = numbers(table, EPOCH).astype(np.int64, copy=False)
-    return epochs
+    return numbers(table, EPOCH).astype(np.int64, copy=False)
 
 
 def times_of(table: pa.Table, depth: int) -> tuple[Coordinates, pa.Table]:

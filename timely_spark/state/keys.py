@@ -312,8 +312,7 @@ class Groups:
         each = weights[self.order]
         if len(self.starts) == len(self.order):
             return each
-        made: npt.NDArray[np.int64] = np.add.reduceat(each, self.starts)
-        return made
+        return np.add.reduceat(each, self.starts)
 
     def nonzero(self, weights: Sequence[npt.NDArray[np.int64]]) -> tuple[Indices, list[Indices]]:
         """The first rows of the groups with a total that is not zero, and their totals."""
@@ -448,8 +447,7 @@ def destinations(table: pa.Table, by: Partition, workers: int) -> Hashes | None:
 
 def is_hot(hashed: Hashes, hot: Sequence[int]) -> Mask:
     """The keys, given by H, that are hot."""
-    found: Mask = np.isin(hashed, np.array(hot, _U))
-    return found
+    return np.isin(hashed, np.array(hot, _U))
 
 
 def _blocks(table: pa.Table, columns: Sequence[str], workers: int) -> Hashes:
