@@ -37,11 +37,14 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
         "ports": [[node.index, i % 2] for node in plan.nodes for i in range(2 * len(node.ports))],
         "edges": None
         if own
-        else [[edge.source, edge.target, edge.exchange, _encoded(edge.summary)] for edge in plan.reach.edges],
+        else [
+            [edge.source, edge.target, edge.exchange, encoded_path(edge.summary)] for edge in plan.reach.edges
+        ],
     }
 
 
-def _encoded(summary: Any) -> list[list[int]]:
+def encoded_path(summary: Any) -> list[list[int]]:
+    """A path summary as plain JSON, of which the kind's `summary` makes it again."""
     return [list(getattr(summary, field.name)) for field in fields(summary) if field.init]
 
 

@@ -170,10 +170,6 @@ class _Forest(BufferingVertex):
         rest, _ = pairs_of(self.edges, nodes, which[~np.isin(which, seen)])
         return np.append(seen, rest)
 
-    def _few_edges(self, nodes: Affected, which: Indices) -> bool:
-        keys = pa.table({"node": nodes.of(which)})
-        return int(self.edges.at_most(keys, ["node"], nodes.hashes()[which]).sum()) <= _NEAR
-
     def _table(self, a: pa.Array, b: pa.Array, diff: Indices) -> pa.Table:
         return pa.table({self.ends[0]: a, self.ends[1]: b, DIFF: diff})
 
@@ -236,7 +232,8 @@ class _Forest(BufferingVertex):
         level = rest = np.array([nodes.parent[child]])
         edges: list[tuple[Indices, Indices]] = []
         for _ in range(_STEPS):
-            if not self._few_edges(nodes, level):
+            keys = pa.table({"node": nodes.of(level)})
+            if self.edges.at_most(keys, ["node"], nodes.hashes()[level]).sum() > _NEAR:
                 return False
             x, y = pairs_of(self.edges, nodes, level)
             self._look_up(nodes, unique(len(nodes), y))

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from timely_spark.compiler.summary import encoded_path
 from timely_spark.errors import TimelyError
 from timely_spark.operators.program import VERSION, Program, ProgramError, Reply
 from timely_spark.progress import Progress
@@ -63,7 +63,10 @@ class ExternalScope:
         found = self._ask("open", "summary", state, version=VERSION)
         try:
             self.inputs, self.outputs = int(found["inputs"]), int(found["outputs"])
-            self._paths = [[Antichain(map(self._path, each)) for each in row] for row in found["paths"]]
+            self._paths = [
+                [Antichain(times.summary(*map(tuple, path)) for path in each) for each in row]
+                for row in found["paths"]
+            ]
         except (KeyError, TypeError, ValueError, TimelyError) as error:
             self._broken(found, error)
         if [len(row) for row in self._paths] != [self.outputs] * self.inputs:
@@ -81,7 +84,7 @@ class ExternalScope:
 
     def set_external_summary(self, summaries: Summaries, external: Changes) -> None:
         """Tell the program of the paths around it, and of the initial frontiers of its inputs."""
-        paths = [[[_encoded(path) for path in each] for each in row] for row in summaries]
+        paths = [[[encoded_path(path) for path in each] for each in row] for row in summaries]
         self._ask("set_external_summary", None, paths=paths, external=_encoded_changes(external))
 
     def push_external_progress(self, external: Changes) -> None:
@@ -177,18 +180,11 @@ class ExternalScope:
             sums[self._times.decode(time)] += int(n)
         return [(time, n) for time, n in sums.items() if n]
 
-    def _path(self, data: Sequence[Sequence[int]]) -> Any:
-        return self._times.summary(*map(tuple, data))
-
     def _broken(self, head: Mapping[str, Any], why: object) -> NoReturn:
         self._program.kill()
         reason = f"{type(why).__name__}: {why}" if isinstance(why, Exception) else why
         msg = f"{self._program} answered {dict(head)}: {reason}"
         raise ProgramError(msg, hint="let it answer as the page 'A vertex in another program' says.")
-
-
-def _encoded(path: Any) -> list[list[int]]:
-    return [list(getattr(path, field.name)) for field in fields(path) if field.init]
 
 
 def _encoded_changes(changes: Changes) -> list[list[list[Any]]]:
