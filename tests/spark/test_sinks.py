@@ -154,6 +154,23 @@ def test_a_table_without_the_epochs_before_is_refused(
     assert not Path(path).exists()
 
 
+def test_a_table_that_was_restored_to_before_an_epoch_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    sink = prepared(spark, DeltaSink(path))
+    for epoch in (0, 1):
+        sink.deliver(spark, epoch, [part(epoch, table((epoch, "a")))])
+    newest = spark.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT 1").collect()[0].version
+    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {newest - 1}")
+    with pytest.raises(OutputMismatch, match=r"(?s)restored an earlier version.*\nHint: RESTORE"):
+        sink.deliver(spark, 2, [part(2, table((2, "b")))])
+    with pytest.raises(OutputMismatch, match="restored an earlier version"):
+        prepared(spark, DeltaSink(path))
+    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {newest}")
+    for one in (sink, prepared(spark, DeltaSink(path))):
+        one.deliver(spark, 2, [part(2, table((2, "b")))])
+    assert rows(spark, path) == [(0, 0, "a"), (1, 1, "a"), (2, 2, "b")]
+
+
 def test_a_table_in_a_catalog(spark: SparkSession) -> None:
     sink = prepared(spark, DeltaSink("spark_catalog.default.words"))
     sink.deliver(spark, 0, [part(0, table((1, "a")))])

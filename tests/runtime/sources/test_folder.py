@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv, feather, fs
+from pyarrow import json as pa_json
 
 import timely_spark as ts
 from timely_spark.errors import BadArgument, Where
@@ -58,6 +59,15 @@ def test_the_last_line_of_json_needs_no_end(tmp_path: Path, name: str, length: i
     (tmp_path / name).write_text('{"n": "x"}')
     with pytest.raises(BadFile, match=name):
         rows(folder_of(tmp_path, "json"), "n long")
+
+
+def test_a_line_of_json_that_is_longer_than_a_block(tmp_path: Path) -> None:
+    record = {"s": "a" * (3 << 20)}
+    (tmp_path / "a.json").write_text(json.dumps(record) + "\n" + json.dumps(record))
+    with pytest.raises(BadFile, match=r"(?s)a.json cannot be read.*Hint: .*block_size="):
+        rows(folder_of(tmp_path, "json"), "s string")
+    larger = ds.JsonFileFormat(read_options=pa_json.ReadOptions(block_size=8 << 20))
+    assert rows(folder_of(tmp_path, larger), "s string") == [record, record]
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "json", "arrow"])

@@ -102,7 +102,7 @@ class DeltaSink(Sink):
                 self._set(session, self._own)
         self._history = DeltaHistory(detail["location"], self._app)
         self._history.begin(own=owner == identity)
-        self._check_whole()
+        self._check_whole(session)
 
     def _check_columns(self, table: DeltaTable, schema: StructType, output: Output, *, made: bool) -> None:
         columns = [f"{f.name} {f.dataType.simpleString()}" for f in table.toDF().schema]
@@ -121,7 +121,7 @@ class DeltaSink(Sink):
         parts = [part for part in parts if not part.is_empty]
         if not parts:
             return
-        self._check_whole()
+        self._check_whole(session)
         if self.keys:
             self._upsert(session, version, parts)
             return
@@ -198,9 +198,10 @@ class DeltaSink(Sink):
         if found is None or not self._own.items() <= found.items():
             raise OutputMismatch.lost(self.target)
 
-    def _check_whole(self) -> None:
+    def _check_whole(self, session: SparkSession) -> None:
         """Check that no other writer has taken epochs away, of which Delta has the transactions still."""
         if self._history is not None and not self._history.is_whole():
+            self._check_own(session)
             raise OutputMismatch.taken_away(self.target)
 
     # -- the table -------------------------------------------------------------------------------------------

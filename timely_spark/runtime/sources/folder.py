@@ -301,6 +301,11 @@ class Folder:
             )
             if "zone offset" in reason:
                 hint = "times without a zone are of type timestamp_ntz: give it in files(schema=...)."
+            if "straddling" in reason:
+                hint = (
+                    "a record is longer than the reader's blocks: format=pyarrow.dataset.JsonFileFormat("
+                    "read_options=pyarrow.json.ReadOptions(block_size=...))."
+                )
             msg = f"{path} cannot be read: {reason}"
             raise self.error(msg, hint) from error
 
