@@ -216,12 +216,20 @@ def test_a_column_without_a_value_has_no_type(tmp_path: Path) -> None:
         assert rows(folder, "n long, s string") == [{"n": 1, "s": None}]
 
 
-def test_values_that_a_cast_would_cut_are_refused(tmp_path: Path) -> None:
+def test_values_that_a_cast_would_change_are_refused(tmp_path: Path) -> None:
     at = datetime(2026, 1, 1, 5)  # noqa: DTZ001
-    for column, schema in (([at], "c date"), ([5], "c boolean"), ([0.5], "c boolean")):
+    zoned = pa.array([at], pa.timestamp("us", "UTC"))
+    wrong: list[tuple[Any, str]] = [
+        ([at], "date"), ([5], "boolean"), ([0.5], "boolean"), ([at], "long"), (zoned, "long"),
+        (zoned, "timestamp_ntz"), ([5], "timestamp"), ([5], "timestamp_ntz"), ([5], "date"),
+    ]  # fmt: skip
+    for column, kind in wrong:
         pq.write_table(pa.table({"c": column}), tmp_path / "a")
         with pytest.raises(BadFile, match=r"column 'c' is .*, and .* in "):
-            rows(folder_of(tmp_path), as_schema(schema))
+            rows(folder_of(tmp_path), as_schema(f"c {kind}"))
+    for kind in ("date", "boolean", "long", "timestamp"):
+        pq.write_table(pa.table({"c": pa.nulls(1)}), tmp_path / "a")
+        assert rows(folder_of(tmp_path), as_schema(f"c {kind}")) == [{"c": None}]
 
 
 def test_dates_and_times_of_texts(tmp_path: Path) -> None:

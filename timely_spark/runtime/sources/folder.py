@@ -226,14 +226,12 @@ class Folder:
             )
 
     def _check_types(self, path: str, own: pa.Schema, schema: pa.Schema, columns: Sequence[str]) -> None:
-        """Check that a file with types of its own has none of which Arrow would drop a part."""
+        """Check that a file with types of its own has none whose values Arrow would change."""
         if isinstance(self.format, ds.CsvFileFormat | ds.JsonFileFormat):
             return  # texts, which are read as the types given, or are an error
         for name in {*columns} & {*own.names} & {*schema.names}:
             of, to = own.field(name).type, schema.field(name).type
-            day = pa.types.is_date(to) and pa.types.is_timestamp(of)
-            truth = pa.types.is_boolean(to) and not pa.types.is_boolean(of)
-            if day or truth:
+            if _changes(of, to):
                 what = f"column {name!r} is {to}, and {of} in {path}"
                 raise self.error(what, "give files(schema=...) the types of the files.")
 
@@ -365,6 +363,18 @@ def _value(text: str, kind: pa.DataType) -> pa.Scalar:
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.scalar(text.removesuffix("Z")).cast(pa.timestamp(kind.unit)).cast(kind)
     return pa.scalar(text).cast(kind)
+
+
+def _changes(of: pa.DataType, to: pa.DataType) -> bool:
+    """Whether a cast drops the time of a date, or a zone, or takes a number for a time or a truth value."""
+    if pa.types.is_null(of):
+        return False
+    if pa.types.is_boolean(to):
+        return not pa.types.is_boolean(of)
+    if pa.types.is_timestamp(of) and pa.types.is_timestamp(to):
+        return of.tz is not None and to.tz is None
+    day = pa.types.is_date(to) and pa.types.is_timestamp(of)
+    return day or any(pa.types.is_integer(a) and pa.types.is_temporal(b) for a, b in ((of, to), (to, of)))
 
 
 def _starts(fragment: Any) -> Iterator[int]:
