@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from timely_spark.errors import SchemaError
+from timely_spark.errors import SchemaError, values_of
 from timely_spark.graph import describe, find
 from timely_spark.show.table import Table, epochs_table, escaped
 
@@ -40,7 +40,10 @@ class Captured:
     epochs: dict[int, pa.Table] = field(default_factory=dict)
 
     def rows(self) -> dict[int, list[tuple[Any, ...]]]:
-        """The records of each epoch as sorted tuples."""
+        """The records of each epoch as tuples, sorted: null first, NaN last.
+
+        A column with a date outside of the years 1 to 9999 has numpy's dates, as Python's own end there.
+        """
         return {epoch: sorted_rows(table) for epoch, table in self.epochs.items()}
 
     def table(self) -> pa.Table:
@@ -128,9 +131,26 @@ class Result(dict[str, Captured]):
 
 
 def sorted_rows(table: pa.Table) -> list[tuple[Any, ...]]:
-    """The records of a table as tuples, sorted (None first)."""
-    rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-    return sorted(rows, key=lambda row: [(value is not None, value) for value in row])
+    """The records of a table as tuples, sorted: null first, NaN last.
+
+    >>> sorted_rows(pa.table({"x": [float("nan"), 1.0, None, float("-inf")]}))
+    [(None,), (-inf,), (1.0,), (nan,)]
+    """
+    columns = [values_of(column) for column in table.columns]
+    keys = zip(*([_order(value) for value in column] for column in columns), strict=True)
+    rows = zip(*columns, strict=True)
+    return [row for _, row in sorted(zip(keys, rows, strict=True), key=lambda pair: pair[0])]
+
+
+def _order(value: Any) -> tuple[Any, ...]:
+    """A key that orders all values of a type."""
+    if value is None:
+        return (0,)
+    if isinstance(value, dict):
+        return 1, [_order(one) for one in value.values()]
+    if isinstance(value, list | tuple):
+        return 1, [_order(one) for one in value]
+    return (2,) if value != value else (1, value)  # noqa: PLR0124 - NaN
 
 
 def renumbered(epochs: dict[int, pa.Table], batches: Sequence[int]) -> dict[int, pa.Table]:

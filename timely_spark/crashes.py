@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from timely_spark.compiler import Plan
 from timely_spark.coordinator import RoundResult
+from timely_spark.state.codec import unpack_parts
+from timely_spark.worker import wire
+from timely_spark.worker.vertex_snapshot import VertexSnapshot
+from timely_spark.worker.wire import Message, Output
 
 
 class Crash(Exception):
@@ -67,3 +74,19 @@ class Batch:
     draws: Any
     rounds: int
     logged: int
+
+
+def results_by_step(plan: Plan, state: bytes | None, rows: pa.Table) -> dict[str, list[Any]]:
+    """The results of a worker's round by step: state and sent messages."""
+    found: dict[str, list[Any]] = defaultdict(list)
+    if state:
+        head, *parts = unpack_parts(state)
+        for name, snapshot in json.loads(bytes(head))["vertices"].items():
+            found[name].append(VertexSnapshot.decode(snapshot, parts))
+    for to, message in wire.read(rows, Message):
+        source = plan.channels[message.channel].source
+        name = plan.nodes[source].name if source is not None else ""
+        found[name].append((to, message.encode(), message.payload.to_pybytes()))
+    for _, output in wire.read(rows, Output):
+        found[output.sink].append((output.encode(), output.payload.to_pybytes()))
+    return found

@@ -351,9 +351,26 @@ def without_stack(error: BaseException) -> str:
 def excerpt(table: Any) -> str:
     """Some records of an Arrow table as text, without reserved columns."""
     shown = table.select([name for name in table.schema.names if not name.startswith("__timely_")])
-    rows = ["{" + _items(row.items()) + "}" for row in shown.slice(0, 3).to_pylist()]
+    first = zip(*map(values_of, shown.slice(0, 3).columns), strict=True)
+    rows = ["{" + _items(zip(shown.schema.names, row, strict=True)) + "}" for row in first]
     more = table.num_rows - len(rows)
     return ", ".join(rows) + (f" and {more} more" if more > 0 else "")
+
+
+def values_of(column: Any) -> list[Any]:
+    """The values of an Arrow column in Python: numpy's dates, if some are outside of the years 1 to 9999.
+
+    >>> import pyarrow as pa
+    >>> values_of(pa.array([1, None, 3_000_000], pa.date32()))
+    [np.datetime64('1970-01-02'), None, np.datetime64('10183-09-21')]
+    """
+    try:
+        return list(column.to_pylist())
+    except (ValueError, OverflowError):
+        if column.type.num_fields:  # nested: Arrow's own text
+            texts = (str(column.slice(i, 1)) for i in range(len(column)))
+            return [" ".join(text.split()) for text in texts]
+        return [None if value != value else value for value in column.to_numpy(zero_copy_only=False)]  # noqa: PLR0124 - NaT
 
 
 def _items(pairs: Iterable[tuple[str, object]]) -> str:

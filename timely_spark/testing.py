@@ -41,6 +41,7 @@ import random
 import warnings
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,22 +52,21 @@ from timely_spark.captured import Captured, Result, renumbered, sorted_rows
 from timely_spark.compiler import Node, Plan
 from timely_spark.coordinator import Bound, Coordinator, RoundResult
 from timely_spark.coordinator.local_rounds import run_local_rounds, run_workers
-from timely_spark.coordinator.loops import notices_to_log, with_warn_after
-from timely_spark.crashes import Batch, Crash, Crashes
+from timely_spark.coordinator.loops import check_endless, notices_to_log, with_warn_after
+from timely_spark.crashes import Batch, Crash, Crashes, results_by_step
 from timely_spark.dataflow import Dataflow
-from timely_spark.errors import BadArgument, TimelyError
+from timely_spark.errors import BadArgument, TimelyError, values_of
 from timely_spark.graph import Kind, as_table, caller, refuse, whole
 from timely_spark.graph.arguments import check_schedule, most_epochs
 from timely_spark.provenance import Explanation, explain_row
 from timely_spark.runtime.sources.simulated import SimulatedFolders
-from timely_spark.state.codec import Blobs, unpack_parts
+from timely_spark.state.codec import Blobs
 from timely_spark.state.keys import from_bytes
 from timely_spark.times import as_epoch
 from timely_spark.worker import Budget, pack, pack_input, step, wire
 from timely_spark.worker.columns import by_column
 from timely_spark.worker.record import Recorded, recorded
-from timely_spark.worker.vertex_snapshot import VertexSnapshot
-from timely_spark.worker.wire import ROWS, Message, Output
+from timely_spark.worker.wire import ROWS, Message
 
 __all__ = [
     "BrokenLaw", "Captured", "Diverged", "Explanation", "LoopWarning", "Recorded", "Result", "Simulation",
@@ -122,7 +122,8 @@ class Simulation:
             again under the same name must have the same reference.
         crashes: the probability that an attempt at a batch crashes. The seed also decides where it crashes
             and how far it is rolled back; its schedule is the same with and without crashes.
-        warn_after: iterations of a loop in one epoch, after which there is a `LoopWarning`; None: never.
+        warn_after: iterations of a loop in one epoch, after which there is a `LoopWarning`, and after twice
+            as many of which `run` fails; None: never.
         given_epochs: where state expires by epochs, count those that `send` is given, as `run` does; else by
             the clock an epoch is a batch.
 
@@ -164,7 +165,8 @@ class Simulation:
     ) -> None:
         check_schedule(seed, crashes, flow=flow, fits=isinstance(flow, Dataflow | Plan))
         plan = flow.compile(workers) if isinstance(flow, Dataflow) else flow
-        self.plan = with_warn_after(plan.counting_given_epochs() if given_epochs else plan, warn_after)
+        plan = plan.counting_given_epochs() if given_epochs else plan
+        self.plan = replace(with_warn_after(plan, warn_after), checks_laws=True)
         self.coordinator = Coordinator(self.plan)
         self.random = random.Random(seed) if seed is not None else None
         self.budget, self.rounds_per_batch, self.blobs = budget, rounds_per_batch, blobs
@@ -264,11 +266,14 @@ class Simulation:
         """Run batches until there is nothing to run.
 
         Raises:
-            TimelyError: the flow still runs after `limit` batches.
+            TimelyError: a loop has twice as many iterations in an epoch as it needs for a warning; or the
+                flow still runs after `limit` batches.
         """
         for _ in range(whole("limit", limit)):
             if not self.step():
                 return
+            bounds = self.coordinator.loops.bounds
+            check_endless(self.result.notices, self.plan.warn_after, bounds, caller())
         msg = f"flow {self.plan.name!r} still runs after {limit} batches"
         hint = "let each loop drop repeated records, as distinct or min do; or give run() a larger limit."
         raise TimelyError(msg, where=caller(), hint=hint)
@@ -415,7 +420,9 @@ class Simulation:
                 self._delivered[node.name, epoch, batch] = table
             return
         self.redelivered += 1
-        before, now = (Counter(map(str, one.to_pylist())) for one in (old, table))
+        before, now = (
+            Counter(map(str, zip(*map(values_of, one.columns), strict=True))) for one in (old, table)
+        )
         if before != now:
             msg = (
                 f"output {node.name!r} ({node.stage.where}): after a crash, epoch {epoch} was delivered "
@@ -431,7 +438,7 @@ class Simulation:
         old_state, old_rows = self._seen.setdefault((self.batch, part), (state, rows))
         if state == old_state and rows.equals(old_rows):
             return
-        before, now = _by_step(self.plan, old_state, old_rows), _by_step(self.plan, state, rows)
+        before, now = results_by_step(self.plan, old_state, old_rows), results_by_step(self.plan, state, rows)
         differ = [node for node in self.plan.nodes if before[node.name] != now[node.name]]
         where = f"{differ[0].name!r} ({differ[0].stage.where})" if differ else f"those of {self.plan.name!r}"
         msg = (
@@ -454,22 +461,6 @@ def _shuffled(rows: pa.Table, draw: random.Random) -> pa.Table:
     metas = rows.column("meta").to_pylist()
     ranks = {meta: draw.random() for meta in dict.fromkeys(metas)}
     return rows.take(pa.array(sorted(range(len(metas)), key=lambda i: ranks[metas[i]]), pa.int64()))
-
-
-def _by_step(plan: Plan, state: bytes | None, rows: pa.Table) -> dict[str, list[Any]]:
-    """The results of a worker's round by step: state and sent messages."""
-    found: dict[str, list[Any]] = defaultdict(list)
-    if state:
-        head, *parts = unpack_parts(state)
-        for name, snapshot in json.loads(bytes(head))["vertices"].items():
-            found[name].append(VertexSnapshot.decode(snapshot, parts))
-    for to, message in wire.read(rows, Message):
-        source = plan.channels[message.channel].source
-        name = plan.nodes[source].name if source is not None else ""
-        found[name].append((to, message.encode(), message.payload.to_pybytes()))
-    for _, output in wire.read(rows, Output):
-        found[output.sink].append((output.encode(), output.payload.to_pybytes()))
-    return found
 
 
 def run(

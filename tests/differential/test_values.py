@@ -313,7 +313,21 @@ def test_a_snapshot_repeats_records_by_multiplicity(came_to: Any) -> None:
         assert Counter(zip(table["k"].to_pylist(), table["v"].to_pylist(), strict=True)) == records
         assert table.column_names == ["k", "v"]
     assert ts.snapshot(log, diff="n").num_rows == sum(held[-1].values())
+    counted = ts.snapshot(log, at=0, diff="n", count="times").to_pylist()
+    assert {(row["k"], row["v"]): row["times"] for row in counted} == {**held[0], ("gone", ""): -3}
     with pytest.raises(ts.TimelyError, match="no epoch"):
         ts.snapshot(log, at=-1, diff="n")
+    with pytest.raises(ts.TimelyError, match=r"(?s)count='k' is a column of the records.*Hint: "):
+        ts.snapshot(log, diff="n", count="k")
     with pytest.raises(ts.TimelyError, match=r"(?s)snapshot.*no columns \['diff'\].*Hint: .*diff="):
         ts.snapshot(log)
+
+
+def test_a_snapshot_of_too_many_rows_names_the_record_and_its_multiplicity() -> None:
+    changes = pa.table({"k": ["a", "b"], "diff": [2**40, 1]})
+    log = ts.testing.Captured(changes.schema, {0: changes})
+    with pytest.raises(
+        ts.TimelyError, match=r"(?s)snapshot: \{'k': 'a'\} is there 1099511627776 times.*count="
+    ):
+        ts.snapshot(log)
+    assert ts.snapshot(log, count="n").to_pylist() == [{"k": "a", "n": 2**40}, {"k": "b", "n": 1}]

@@ -12,7 +12,7 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.coordinator.coordinator import Coordinator
-from timely_spark.errors import GraphError, LimitReached
+from timely_spark.errors import GraphError, LimitReached, TimelyError
 from timely_spark.testing import LoopWarning, Simulation, run
 
 UP = {"n": pc.add(pc.field("n"), 1)}
@@ -55,6 +55,17 @@ def test_a_long_loop_warns_whenever_its_iterations_have_doubled(notices: list[An
     assert "loop 'up' (" in messages[0]
     assert "test_loops.py:" in messages[0]
     assert "in epoch 0; records: {'n': 53}\nHint: " in messages[0]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_endless_loop_fails_in_tests(notices: list[Any], workers: int) -> None:
+    flow = ts.Dataflow("alternating")
+    numbers = flow.input("x", "n long").collection()
+    numbers.iterate(lambda n: n.negate(), name="signs").changes().capture("out")
+
+    with pytest.raises(TimelyError, match=r"(?s)loop 'signs' .*endless.*iteration 20 in epoch 0.*'n': 7"):
+        run(flow, {"x": [[7]]}, workers=workers, warn_after=10)
+    assert "iteration 10 in epoch 0" in str(notices[0].message)
 
 
 def test_a_round_ends_at_a_multiple_of_warn_after(notices: list[Any]) -> None:
@@ -190,7 +201,7 @@ def test_cancel_bounds_only_loops_in_which_the_epoch_is_active(notices: list[Any
     x.where(pc.field("n") < 0).loop(lambda n: n.select(**UP), name="endless").capture("bad")
     good = x.loop(lambda n: n.select(**UP).where(pc.field("n") < 30), name="good")
     good.capture("seen")
-    simulation = Simulation(flow, warn_after=10)
+    simulation = Simulation(flow, warn_after=20)
     simulation.send("x", [-1])
     for _ in range(8):
         simulation.step()

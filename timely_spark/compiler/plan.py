@@ -142,6 +142,8 @@ class Plan:
     warn_after: int | None = 10_000
     #: whether workers measure each call and message, for the system's log
     measured: bool = False
+    #: whether the laws of the user's functions are checked, as the simulator does
+    checks_laws: bool = False
     #: how many micro-batches can be rolled back: by default what Spark retains, and two more
     keep: int = 102
     #: by vertex and output, stages and loop of the feedback paths that no time gets through (one iteration)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from timely_spark.compiler.plan import Plan
-from timely_spark.errors import GraphError, with_hint
+from timely_spark.errors import GraphError, TimelyError, Where, with_hint
 from timely_spark.graph import Scope, caller
 from timely_spark.worker.loops import LoopCounts
 
@@ -165,3 +165,25 @@ def notices_to_log(notices: Iterable[Notice], every: int | None) -> list[Notice]
     """The notices to log: of a loop with many iterations, one whenever the number has doubled."""
     marked = ((notice, notice.iteration // (every or 1)) for notice in notices)
     return [n for n, mark in marked if n.kind != "iterations" or not mark & (mark - 1)]
+
+
+def check_endless(
+    notices: Iterable[Notice], every: int | None, bounds: Collection[str], where: Where
+) -> None:
+    """Raise an error if a loop has twice as many iterations in an epoch as it needs for a warning.
+
+    Args:
+        bounds: the canceled loops, which end.
+    """
+    for notice in notices:
+        endless = notice.kind == "iterations" and every is not None and notice.iteration >= 2 * every
+        if endless and notice.loop not in bounds:
+            msg = (
+                f"loop {notice.loop!r} ({notice.where}) seems endless: it has reached iteration "
+                f"{notice.iteration} in epoch {notice.epoch}; records: {notice.rows}"
+            )
+            hint = (
+                "let the loop drop repeated records, as distinct or min do; bound it with max_iterations if "
+                "it has no fixed point; or, if it is only long, give a larger warn_after, or None."
+            )
+            raise TimelyError(msg, where=where, hint=hint)

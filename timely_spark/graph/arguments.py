@@ -162,9 +162,13 @@ def check_columns(
     if missing:
         msg = f"step {step!r} asks for columns {missing}, {of} has ({describe(schema)})"
         raise SchemaError(msg, where=caller(), hint="check the spelling, or select the column first.")
-    nested = [column for column in columns if keys and not is_key_type(schema.field(column).type)]
-    if nested:
-        msg = f"step {step!r} has nested columns {nested} as keys"
+    refused = {column: schema.field(column).type for column in columns if keys}
+    refused = {column: kind for column, kind in refused.items() if not is_key_type(kind)}
+    if refused:
+        what = (
+            "nested columns" if all(map(pa.types.is_nested, refused.values())) else "columns without equality"
+        )
+        msg = f"step {step!r} has {what} {[*refused]} as keys"
         raise SchemaError(msg, where=caller(), hint="select flat columns, or a text form of them.")
 
 
@@ -195,6 +199,10 @@ def most_epochs(inputs: Any) -> int:
         if not isinstance(epochs, Sequence) or isinstance(epochs, str | bytes):
             expected, what = "a list with the records of each epoch", f"inputs[{name!r}]"
             refuse(epochs, what=what, expected=expected, hint=hint)
+        for epoch, records in enumerate(epochs):
+            if isinstance(records, int | float):
+                expected = f"a list with the records of epoch {epoch}"
+                refuse(records, what=f"inputs[{name!r}][{epoch}]", expected=expected, hint=hint)
     return max(map(len, inputs.values()), default=0)
 
 

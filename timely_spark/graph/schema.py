@@ -265,8 +265,13 @@ def _parse_decimal(tokens: _Tokens) -> pa.DataType:
 
 
 def is_key_type(kind: pa.DataType) -> bool:
-    """Whether a column of this type may be a key: any flat type, which has equality and a hash."""
-    return not (pa.types.is_nested(kind) or pa.types.is_union(kind))
+    """Whether a column of this type may be a key: any flat type, which has equality and a hash.
+
+    >>> is_key_type(pa.float64()), is_key_type(pa.list_(pa.int8())), is_key_type(pa.month_day_nano_interval())
+    (True, False, False)
+    """
+    unequal = pa.types.is_interval(kind) or pa.types.is_float16(kind)  # Arrow compares none of them
+    return not (pa.types.is_nested(kind) or pa.types.is_union(kind) or unequal)
 
 
 def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Table:

@@ -117,9 +117,18 @@ class Vertex:
     """Optional: combine a worker's records for this vertex in one round, before the exchange.
 
     A method ``combine(self, edge, batch)``: it gets the number of the input, as `on_recv` does, and records
-    for any workers. Its result has the same columns, and is partitioned and received instead; so it combines
-    only records that agree in the columns by which the input is partitioned. Records that a source's task
-    has read are combined if a sample of them becomes fewer.
+    of one round for any workers. Its result has the same columns, and is partitioned and received instead.
+    Records that a source's task has read are combined if a sample of them becomes fewer. It runs on the
+    template, so it must not read or write state.
+
+    The law: records that agree in the columns by which the input is partitioned are combined as they would
+    be without the others; so group by these columns, and keep their values. The simulator checks it.
+    `on_recv` gets combined records and others, as those of its own worker are not combined.
+
+    Example:
+        >>> class Totals(Vertex):  # of an input that is partitioned by "k"
+        ...     def combine(self, edge, batch):
+        ...         return batch.group_by("k").aggregate([("n", "sum")]).rename_columns(["k", "n"])
     """
 
     before_exchange: Callable[[int, pa.Table], pa.Table] | None = None

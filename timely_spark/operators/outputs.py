@@ -85,8 +85,18 @@ def probe(stream: Stream, name: str | None = None) -> Probe:
 def inspect(stream: Stream, name: str | None = None, *, limit: int = 20) -> Stream:
     """Print records on arrival, on the driver: at most `limit` a micro-batch. Returns the stream.
 
-    A micro-batch may take many rounds; ``start(rounds_per_batch=1)`` shows each.
+    A micro-batch may take many rounds; ``start(rounds_per_batch=1)`` shows each. To call a function with the
+    records of each epoch, use `subscribe`.
+
+    Raises:
+        GraphError: `name` is a function.
     """
+    given: Any = name
+    if callable(given):
+        msg = f"inspect: {given!r} is a function"
+        raise GraphError(
+            msg, where=caller(), hint="call it by subscribe(lambda epoch, table: ...); inspect prints."
+        )
     return add_output(stream, "inspect", name, "inspect", "arrival", limit=limit)
 
 

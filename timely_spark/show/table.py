@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from timely_spark.errors import values_of
+
 #: The most characters of a cell, and the most columns and rows of records; of more rows, the first and last.
 WIDEST, COLUMNS, ROWS = 60, 20, 20
 
@@ -116,15 +118,8 @@ def epochs_table(title: str, schema: pa.Schema, epochs: Mapping[int, pa.Table]) 
 
 
 def _records(epoch: int, table: pa.Table) -> list[list[Any]]:
-    columns = [_values(column) for column in table.columns[:COLUMNS]]
+    columns = map(values_of, table.columns[:COLUMNS])
     return [[epoch, *values] for values in zip(*columns, strict=True)]
-
-
-def _values(column: pa.ChunkedArray) -> list[Any]:
-    try:
-        return list(column.to_pylist())
-    except (ValueError, OverflowError):  # a date that Python does not have
-        return list(column.cast(pa.string()).to_pylist())
 
 
 def _is_number(value: Any) -> bool:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from timely_spark.compiler.plan import Channel, Plan
 from timely_spark.state.keys import Hashes, destinations, partitioned, split, to_bytes
+from timely_spark.worker.combining import combined
 
 #: (channel, time, receiver, number of records, the records as an Arrow IPC stream)
 Sent = tuple[int, Any, int, int, bytes]
@@ -111,9 +112,7 @@ class Outbox:
                 yield channel.index, _join(time for time, _ in theirs), worker, rows, payload
 
     def _combined(self, channel: Channel, tables: list[pa.Table]) -> pa.Table:
-        table, combine = pa.concat_tables(tables), self.plan.nodes[channel.target].template.combine
-        table = table if combine is None else combine(channel.input, table)
-        return table.combine_chunks()
+        return combined(self.plan, channel, pa.concat_tables(tables)).combine_chunks()
 
 
 def _join(times: Iterable[Any]) -> Any:

@@ -10,12 +10,13 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from timely_spark.compiler.plan import Node, Plan, Source
+from timely_spark.compiler.plan import Channel, Plan, Source
 from timely_spark.errors import VertexError, excerpt
 from timely_spark.graph import Partition, Stage, Stateless
 from timely_spark.state.keys import partitioned, to_bytes
 from timely_spark.worker import wire
 from timely_spark.worker.columns import Epochs, by_column, epochs_of, spans
+from timely_spark.worker.combining import combined
 from timely_spark.worker.wire import Advance, InputBatch, Item, Tick
 
 #: The size of the sample that decides whether a source's rows are combined before the exchange.
@@ -169,7 +170,7 @@ def _pack(
             by_worker = {worker: batch} if batch.table.num_rows else {}
         else:
             if not channel.exchange.broadcast:
-                batch = _combined(plan.nodes[channel.target], channel.input, batch)
+                batch = _combined(plan, channel, batch)
             by_worker = batch.partitioned(channel.exchange, plan.workers)
         for worker, part in by_worker.items():
             yield (
@@ -187,22 +188,17 @@ def _pack(
             )
 
 
-def _combined(node: Node, edge: int, batch: _Batch) -> _Batch:
+def _combined(plan: Plan, channel: Channel, batch: _Batch) -> _Batch:
     """The records combined as before any exchange, if among the first ones at least a quarter is saved.
 
     Combining is optional, so the sample decides only what is cheaper, and equal rows decide equally. What a
     vertex does `before_exchange` was done already, and rows of several epochs cannot be combined.
     """
-    combine, first = node.template.combine, batch.table.slice(0, SAMPLE)
-    if combine is None or node.template.before_exchange is not None or batch.epochs is not None:
+    template, first = plan.nodes[channel.target].template, batch.table.slice(0, SAMPLE)
+    if template.combine is None or template.before_exchange is not None or batch.epochs is not None:
         return batch
-    try:
-        many = first.num_rows == SAMPLE and 4 * combine(edge, first).num_rows > 3 * SAMPLE
-        return batch if many else _Batch(combine(edge, batch.table))
-    except Exception as error:
-        raise VertexError.from_exception(
-            node.name, node.stage.where, error, rows=excerpt(batch.table)
-        ) from error
+    many = first.num_rows == SAMPLE and 4 * combined(plan, channel, first).num_rows > 3 * SAMPLE
+    return batch if many else _Batch(combined(plan, channel, batch.table))
 
 
 def apply_stage(stage: Stage, batch: pa.Table) -> tuple[pa.Table, ...]:
