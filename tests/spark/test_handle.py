@@ -221,7 +221,9 @@ _SCRIPT = """
 import sys, time
 from pyspark.sql import SparkSession
 import timely_spark as ts
+from timely_spark.runtime.query import rest
 
+rest.PATIENCE = 200  # however slow the machine is, a stop waits for the micro-batch
 spark = ts.configure(SparkSession.builder.master("local[2]")).getOrCreate()
 flows = [ts.Dataflow(name) for name in ("one", "two")]
 inputs = [flow.input("x", "n long") for flow in flows]

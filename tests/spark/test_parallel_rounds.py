@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,20 +143,25 @@ def test_a_stage_that_finds_no_slots_gives_way_to_one_process(
     caplog: pytest.LogCaptureFixture,
     paths: Flow,
 ) -> None:
-    monkeypatch.setattr(rounds, "BEGIN", 1.0)
-    released = threading.Event()
+    monkeypatch.setattr(rounds, "BEGIN", 0.5)
+    taken, released = Path(f"{checkpoint}-taken"), Path(f"{checkpoint}-released")
 
-    def occupied() -> None:
-        while not released.is_set():
-            spark.range(0, 1, 1, 1).mapInArrow(lambda rows: (time.sleep(8), rows)[1], "id long").collect()
+    def hold(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        taken.touch()
+        while not released.exists():
+            time.sleep(0.01)
+        yield from rows
 
-    busy = threading.Thread(target=occupied)
+    busy = threading.Thread(target=spark.range(0, 1, 1, 1).mapInArrow(hold, "id long").collect)
     busy.start()
     try:
+        while not taken.exists():
+            assert busy.is_alive()
+            time.sleep(0.01)
         with caplog.at_level(logging.WARNING, "timely_spark"):
             query = finished(sent(paths()), spark, checkpoint)
     finally:
-        released.set()
+        released.touch()
         busy.join()
     assert any("parallel tasks cannot run" in record.message for record in caplog.records)
     assert query.last_progress.epoch == 0, "the batch went as far as it was to go"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import sleep
 from typing import Any
 
 import pyarrow as pa
@@ -82,12 +83,12 @@ def test_inner_times_survive_a_restart_in_the_middle_with_other_workers(
     spark: SparkSession, checkpoint: str
 ) -> None:
     flow = flow_of()
+    flow.handle("jobs").send([(1, 5), (2, 9), (3, 1)])  # before the start, so that the first batch has them
+    flow.handle("rate").send([7])
     with flow.start(spark, checkpoint=checkpoint, workers=2, rounds_per_batch=1) as query:
-        flow.handle("jobs").send([(1, 5), (2, 9), (3, 1)])
-        flow.handle("rate").send([7])
-        assert query.step(
-            120
-        )  # the records are at their inner times, in states and messages; the epoch is open
+        while query.rounds == 0:  # then the records are at their inner times, and the epoch is open
+            assert query.is_active
+            sleep(0.01)
         assert query.captured("done").rows() == {}
         why = query.why(0)
         assert not why.complete

@@ -6,6 +6,7 @@ import os
 import queue
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,13 @@ def test_a_query_is_watched_and_an_interrupt_leaves_it_running(
     spark: SparkSession, checkpoint: str, paths: Flow, capsys: Any, monkeypatch: Any
 ) -> None:
     seen: list[Any] = []
+    sparks = signal.getsignal(signal.SIGINT)
+
+    def interrupt() -> None:
+        while signal.getsignal(signal.SIGINT) is sparks:  # until the program waits
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
     monkeypatch.setattr(live, "EVERY", 0.0)  # in this process, which runs the further rounds
     write = live.Live._write
 
@@ -33,7 +41,7 @@ def test_a_query_is_watched_and_an_interrupt_leaves_it_running(
         write(self, *args)
         seen.append(query.current_progress)
         if len(seen) == 1:  # in the middle of a micro-batch
-            os.kill(os.getpid(), signal.SIGINT)
+            interrupt()
 
     monkeypatch.setattr(live.Live, "_write", and_look)
 
@@ -55,11 +63,11 @@ def test_a_query_is_watched_and_an_interrupt_leaves_it_running(
     flow.handle("roots").send([0])
     query.watch(every=0.05)
     assert "the query runs on" in capsys.readouterr().err
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
     with pytest.raises(KeyboardInterrupt):
         query.await_termination()
-    timer.join()
+    interrupting.join()
     assert query.wait_for(timeout=60)
     flow.handle("edges").send([(40, 41)])
     assert query.wait_for(timeout=60)
