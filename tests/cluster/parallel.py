@@ -25,7 +25,7 @@ LENGTH = 60
 
 def main(folder: str) -> None:
     rounds.SMALL = Bound(exchanged=-1)  # every exchange counts as large
-    rounds.REPLACED = 120.0  # however long the machine takes to start an executor
+    rounds.REPLACED = 200.0  # however long the machine takes to start an executor
 
     def noted(batch: pa.Table) -> pa.Table:
         from pyspark import BarrierTaskContext, TaskContext
@@ -40,7 +40,7 @@ def main(folder: str) -> None:
         return batch
 
     spark = ts.configure(SparkSession.builder.appName("parallel")).getOrCreate()
-    until = time.monotonic() + 120
+    until = time.monotonic() + 200
     while slots(spark) < 2 and time.monotonic() < until:
         time.sleep(0.1)
     flow = ts.Dataflow("path")

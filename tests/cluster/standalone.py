@@ -23,7 +23,7 @@ from types import TracebackType
 
 MASTER, WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 #: Seconds until a process must have said that it is there.
-PATIENCE = 60
+PATIENCE = 200
 #: Before a command: it is killed when this process ends, however that comes about (util-linux).
 TIED = ("setpriv", "--pdeathsig", "KILL")
 

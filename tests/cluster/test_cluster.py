@@ -31,7 +31,7 @@ JOBS = ROOT / "jobs"
 #: For processes that live for seconds: the options of tests/conftest.py.
 YOUNG = os.environ["SPARK_SUBMIT_OPTS"]
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

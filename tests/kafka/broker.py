@@ -25,7 +25,7 @@ JAVA = str(Path(os.environ["JAVA_HOME"]) / "bin" / "java") if "JAVA_HOME" in os.
 #: A small JVM that starts quickly, and dies with this process (util-linux).
 JVM = ("setpriv", "--pdeathsig", "KILL", JAVA, "-Xmx320m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 #: Seconds until the broker must answer.
-PATIENCE = 60
+PATIENCE = 200
 _CONFIGURATION = """
 process.roles=broker,controller
 node.id=1

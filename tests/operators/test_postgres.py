@@ -22,7 +22,7 @@ import timely_spark as ts
 psycopg = pytest.importorskip("psycopg")
 
 #: Seconds until the server must answer.
-PATIENCE = 60
+PATIENCE = 200
 
 
 def program(name: str) -> str | None:
