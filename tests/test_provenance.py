@@ -31,6 +31,7 @@ def reach() -> ts.Dataflow:
     return flow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_node_is_near_because_of_a_path_in_the_graph_as_it_is_then(workers: int) -> None:
     draw, there, epochs, graphs = np.random.default_rng(workers), [], [], []  # type: ignore[var-annotated]

@@ -47,6 +47,7 @@ def rows(process: Process, name: str) -> list[Any]:
     return [row for epoch in sorted(delivered) for row in delivered[epoch]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("between", [2, 30], ids=["soon", "when much is forgotten"])
 @pytest.mark.parametrize(
     "steps", [((3, 0), (2, 0), (3, 0)), ((2, 0), (2, 1), (2, 0)), ((1, 0), (3, 1), (1, 0))]
@@ -78,6 +79,7 @@ def test_there_and_back_again_nothing_that_is_needed_goes(tmp_path: Path, steps:
     assert (0, between + 2) in rows(process, "out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("between", [2, 20])
 def test_an_input_that_comes_back_goes_on_where_it_stood(tmp_path: Path, between: int) -> None:
     def flow(*inputs: str) -> ts.Dataflow:

@@ -113,12 +113,14 @@ def caught(seeds: range = range(40)) -> bool:
     return any(check_seed(seed, Counter()) for seed in seeds)
 
 
+@pytest.mark.slow
 def test_a_replay_that_reads_its_own_manifest_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     real = RoundLog.newest_before
     monkeypatch.setattr(RoundLog, "newest_before", lambda self, batch: real(self, batch + self.has(batch)))
     assert caught()
 
 
+@pytest.mark.slow
 def test_a_sweep_that_forgets_a_kind_of_file_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(States, "of", classmethod(lambda cls, rows: cls()))
     assert caught()

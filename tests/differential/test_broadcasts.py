@@ -29,6 +29,7 @@ def joined(*, on: bool, by: str | None = None) -> ts.Dataflow:
     return flow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", [True, False])
 @given(xs=EPOCHS, ys=EPOCHS, workers=st.sampled_from([1, 2, 3, 8]), seed=st.sampled_from([None, 1, 2]))
 def test_every_pair_at_every_epoch(xs, ys, workers, seed, on) -> None:

@@ -17,6 +17,7 @@ from timely_spark.testing import run
 NUMBERS = st.lists(st.lists(st.tuples(st.integers(0, 40), st.just(1)), max_size=5), min_size=2, max_size=2)
 
 
+@pytest.mark.slow
 @given(epochs=NUMBERS, workers=st.sampled_from([1, 2, 3, 8]), seed=st.sampled_from([None, 1]))
 def test_digits_are_counted(epochs, workers, seed) -> None:
     flow = ts.Dataflow("digits")

@@ -142,6 +142,7 @@ def test_a_forest_changes_little_per_edge(
     assert forest < 1.5 * edges
 
 
+@pytest.mark.slow
 def test_a_tree_that_is_detached_at_once_keeps_all_its_edges_but_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

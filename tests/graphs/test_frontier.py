@@ -90,6 +90,7 @@ def test_ranks_depend_neither_on_workers_nor_on_schedules(changing, named) -> No
     assert others == [one] * 3
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(
     edges=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=14),

@@ -157,6 +157,7 @@ def test_a_vertex_that_depends_on_anything_but_its_fields_is_found_out(answer: A
             run(flow_of(Own(answer)), inputs, workers=2, seed=seed, crashes=0.3)
 
 
+@pytest.mark.slow
 def test_a_vertex_with_all_of_it_in_its_fields_is_not() -> None:
     class Fields(ts.Vertex):
         def __init__(self) -> None:
@@ -227,6 +228,7 @@ def test_a_wrong_recovery_is_caught(wrong: Any, monkeypatch: pytest.MonkeyPatch)
     assert any(check(seed, Counter()) for seed in range(100))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["message", "input"])
 def test_a_replay_without_some_of_its_rows_is_caught(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def less(self: Any, batch: Any) -> None:

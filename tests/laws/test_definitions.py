@@ -204,6 +204,7 @@ HOW: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @given(**HOW)
 def test_changes_are_those_of_the_definitions_at_every_time(**drawn: Any) -> None:
     check(**drawn)

@@ -608,6 +608,7 @@ def check(make: Callable[[], Model], turns: int) -> str:
     return f"{explored.states} states, {sum(explored.happened.values())} steps, {seconds:.0f} s"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_no_schedule_and_no_crash_breaks_a_law(name: str) -> None:
     check(*SMALL[name])

@@ -35,6 +35,7 @@ def by_definition(operation: str, multiset: bool, left: Any, right: Any) -> Coun
     return Counter({"union": one | two, "intersect": one & two, "subtract": one - two}[operation])
 
 
+@pytest.mark.slow
 @given(
     x=EPOCHS,
     y=EPOCHS,

@@ -32,6 +32,7 @@ def first(rows: list[Any], k: int, *, descending: bool) -> list[Any]:
     return sorted(rows, key=place)[:k]
 
 
+@pytest.mark.slow
 @given(
     epochs=st.lists(ROWS, min_size=1, max_size=5),
     k=st.integers(1, 3),

@@ -105,6 +105,7 @@ def check(made: Any, epochs: Any, by: Any, lateness: int) -> None:
         assert found == {epoch: rows for epoch, rows in expected.items() if rows}
 
 
+@pytest.mark.slow
 @given(epochs=EPOCHS, by=BY, lateness=st.integers(0, 6), **HOW)
 def test_windows_close_and_records_are_late_as_the_epochs_say(
     *, epochs: Any, by: Any, lateness: int, **how: Any

@@ -354,6 +354,7 @@ def test_the_runtime_replays(begin: Any, tmp_path: Path) -> None:
     assert released == {epoch: set(rows) for epoch, rows in direct().items() if rows}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.campaign) for n in (2, 3))])
 def test_a_replay_beside_a_capture_that_is_killed_stalled_and_rescaled(seed: int, tmp_path: Path) -> None:
     import engine
