@@ -155,3 +155,5 @@ def report(query: ts.Query, args: argparse.Namespace) -> None:
             print(line, flush=True)
         last = line
     query.await_termination()
+    if not last:
+        print("no new input")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import importlib
 import os
@@ -12,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import networkx as nx
@@ -178,6 +180,20 @@ def test_bad_edges_lose_nothing(spark: SparkSession, tmp_path: Path, here: Calla
     file.write_text("src,dst\n1,2\n3,2\n")
     here("connected_components", *args)
     assert read(spark, tmp_path / "out") == [(0, 1, 1, 1), (0, 2, 1, 1), (0, 3, 1, 1)]
+
+
+def test_an_epoch_is_told_once_and_no_epoch_too(capsys: pytest.CaptureFixture[str]) -> None:
+    import cli
+
+    args = argparse.Namespace(progress=False)
+    done = [SimpleNamespace(epoch=epoch, rounds=2, milliseconds=9) for epoch in (0, 0, 1)]
+    for epochs, says in (
+        (done, "epoch 0: 2 rounds, 9 ms\nepoch 1: 2 rounds, 9 ms\n"),
+        ([], "no new input\n"),
+    ):
+        query: Any = SimpleNamespace(epochs=lambda e=epochs: iter(e), await_termination=int)
+        cli.report(query, args)
+        assert capsys.readouterr().out == says
 
 
 def test_what_cannot_be_an_edge_is_shown() -> None:
