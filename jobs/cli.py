@@ -25,7 +25,7 @@ def described(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--verbose", action="store_true", help="show what Spark logs, and its progress")
+    parser.add_argument("--verbose", action="store_true", help="show what Spark logs, with its progress bars")
     return parser
 
 
@@ -42,7 +42,9 @@ def arguments(description: str, source: str) -> argparse.ArgumentParser:
         metavar="N",
         help="at most so many new files (of Delta: versions) an epoch",
     )
-    parser.add_argument("--follow", action="store_true", help="stay, and take new files as they come")
+    parser.add_argument(
+        "--follow", action="store_true", help="keep running, and read new files as they arrive"
+    )
     return parser
 
 
@@ -50,7 +52,7 @@ def delivery(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that all jobs with a checkpoint take."""
     parser.add_argument("--output", required=True, type=table, metavar="DIR", help="the Delta table to write")
     parser.add_argument(
-        "--checkpoint", required=True, metavar="DIR", help="where the job goes on after a stop"
+        "--checkpoint", required=True, metavar="DIR", help="where the job continues after a stop"
     )
     parser.add_argument("--workers", type=positive, default=2, help="workers (default: %(default)s)")
     progress(parser)

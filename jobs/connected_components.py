@@ -3,11 +3,11 @@
     python jobs/connected_components.py --edges DIR [--format parquet|csv|delta] --output DIR --checkpoint DIR
                                         [--current DIR] [--files-per-epoch N] [--workers N] [--follow]
 
-Input: edges src long, dst long, and if you like diff long; undirected; ids are not negative. Each row adds
-an edge (diff 1, and without diff) or takes it away (-1); it is there while its diffs add up to more than 0.
+Input: edges src long, dst long, and optionally diff long; undirected; ids are not negative. Each row adds
+an edge (diff 1, and without diff) or removes it (-1); it is there while its diffs add up to more than 0.
 Output: a Delta table with epoch long, node long, component long, diff int. The component is the smallest id
-in it; diff is +1 for a node's new component and -1 for its old one, so that the sum over all epochs up to
-one is that epoch's answer. --current: a Delta table with epoch long (of the last change), node, component.
+in it; diff is +1 for a node's new component and -1 for its old one, so the sum over all epochs up to
+one is that epoch's result. --current: a Delta table with epoch long (of the last change), node, component.
 """
 
 from __future__ import annotations

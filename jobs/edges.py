@@ -38,7 +38,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 def current(parser: argparse.ArgumentParser) -> None:
     """Add the argument for the answer as it is now."""
-    what = "also keep a Delta table of the answer as it is now"
+    what = "also keep a Delta table of the current result"
     parser.add_argument("--current", type=cli.table, metavar="DIR", help=what)
 
 

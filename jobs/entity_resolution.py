@@ -5,8 +5,8 @@
                                      --checkpoint DIR [--current DIR] [--files-per-epoch N] [--workers N]
                                      [--follow]
 
-Input: records with an id (whole numbers or text), columns to match by, and if you like diff long: a row with
-diff 1 (or without diff) adds a record, the same row with -1 takes it away; rows with one id are one record.
+Input: records with an id (whole numbers or text), columns to match by, and optionally diff long: a row with
+diff 1 (or without diff) adds a record, the same row with -1 removes it; rows with one id are one record.
 Of a Delta table also updates and deletions are followed. Two records match if they agree in a key: a column,
 or several joined by +, as in --keys email,phone,name+birthday. Null, NaN and empty text match nothing, nor
 does a value that more than N records share: that is printed. An entity is all records that matches connect.

@@ -3,7 +3,7 @@
     python jobs/mentions.py --posts DIR [--questions FILE] [--checkpoint DIR] [--files-per-epoch N]
                             [--workers N]
 
-Input: files of JSON lines, each a post with user string, text string, and if you like diff long: -1 withdraws
+Input: files of JSON lines, each a post with user string, text string, and optionally diff long: -1 withdraws
 a post. A mention is @name in a text, a hashtag #tag; both, and users, are compared in lower case. Users who
 mention one another, directly or not, are a component; its top hashtag is the one that occurs most often in
 posts of its users, of several the first in alphabetical order.
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--posts", required=True, type=cli.directory, metavar="DIR", help="files of posts")
     questions = "users to ask about, one a line (default: the standard input)"
     parser.add_argument("--questions", type=Path, metavar="FILE", help=questions)
-    parser.add_argument("--checkpoint", metavar="DIR", help="where the job goes on after a stop")
+    parser.add_argument("--checkpoint", metavar="DIR", help="where the job continues after a stop")
     parser.add_argument("--files-per-epoch", type=cli.positive, metavar="N", help="at most so many new files")
     parser.add_argument("--workers", type=cli.positive, default=2, help="workers (default: %(default)s)")
     cli.progress(parser)

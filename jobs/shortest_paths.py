@@ -4,8 +4,8 @@
                                   [--format parquet|csv|delta] [--current DIR]
                                   [--files-per-epoch N] [--workers N] [--follow]
 
-Input: edges src long, dst long, the column of weights if there is one, and if you like diff long: each row
-adds an edge (1, and without diff) or takes it away (-1). Edges lead from src to dst. Ids are not negative,
+Input: edges src long, dst long, the column of weights if there is one, and optionally diff long: each row
+adds an edge (1, and without diff) or removes it (-1). Edges lead from src to dst. Ids are not negative,
 nor are weights; without weights the distance is the number of edges.
 Output: a Delta table with epoch long, node long, distance (long; double if weights are), diff int; diff is +1
 for a node's new distance and -1 for its old one. Nodes that cannot be reached are not in it, nor is a source
