@@ -181,7 +181,7 @@ def test_a_changed_step_is_refused_with_both_sides() -> None:
     assert "holds state, and has changed" in text
     assert "partitioned was ['by k'], is ['by v']" in text
     assert "outputs was ['k int64, count int64'], is ['v int64, count int64']" in text
-    assert "give the new ones other names" in text
+    assert "give them new names" in text
     assert text.endswith("or start with a new checkpoint.")
 
 

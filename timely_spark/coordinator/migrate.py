@@ -91,7 +91,7 @@ def migrate(  # noqa: PLR0917 - all of a checkpoint's parts, none of them option
 
 #: the encoded state of a worker without contents
 _EMPTY: Mapping[str, Any] = {"format": FORMAT, "vertices": {}, "queue": [], "batches": [], "pending": []}
-_QUIESCE = 'run the flow as it was until nothing is in flight, start(trigger="available_now")'
+_QUIESCE = 'first run the old flow to its end, by start(trigger="available_now"), so nothing is in flight'
 
 
 class _Migrator:
@@ -202,8 +202,8 @@ class _Migrator:
             if name in self.differences.changed:
                 self._problem(
                     f"{has}, and has changed: {self._changes(name)}",
-                    "leave such steps as they were, or give the new ones other names, which drops what "
-                    "the old ones hold",
+                    "leave such steps as they were, or give them new names: they then start empty, and the "
+                    "old state is dropped",
                 )
             elif name not in self.plan.by_name:
                 if contents["batch"]:
@@ -212,9 +212,9 @@ class _Migrator:
             elif self.differences.flow and not self.stages[name].named and self._has_contents(name):
                 short = name.removesuffix(".settled").rsplit(".", 1)[-1]
                 self._problem(
-                    f"{has}, and in a flow that has changed its name, which was derived, "
-                    f"may be that of another step ({self._what_differs()})",
-                    f"if it is the same, give it its name: name={short!r}, and the loops around it theirs",
+                    f"{has}, and its derived name may now be that of another step, as the flow has changed "
+                    f"({self._what_differs()})",
+                    f"if it is the same step, write name={short!r} there, and name its loops likewise",
                 )
 
     def _what_differs(self) -> str:
