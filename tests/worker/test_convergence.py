@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from random import Random
 
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from timely_spark.worker import convergence
 from timely_spark.worker.convergence import PAIRS, POINTS, Convergence, Iterations
 
 ADDED = st.lists(
@@ -32,8 +34,22 @@ def counted(added: list[tuple[str, int, int, int]]) -> Convergence:
     return counts
 
 
-@given(ADDED, st.randoms(use_true_random=False), st.integers(1, 4))
-def test_counts_do_not_depend_on_order_or_grouping(added: list, random, parts: int) -> None:  # type: ignore[no-untyped-def,type-arg]
+@pytest.fixture(params=[2, POINTS], ids=["few points", "points"])
+def points(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The most numbers of a loop in an epoch."""
+    most: int = request.param
+    monkeypatch.setattr(convergence, "POINTS", most)
+    return most
+
+
+EVERY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@EVERY
+@given(added=ADDED, random=st.randoms(use_true_random=False), parts=st.integers(1, 4))
+def test_counts_do_not_depend_on_order_or_grouping(
+    points: int, added: list[tuple[str, int, int, int]], random: Random, parts: int
+) -> None:
     shuffled = random.sample(added, len(added))
     merged = Convergence()
     for part in range(parts):
@@ -44,23 +60,36 @@ def test_counts_do_not_depend_on_order_or_grouping(added: list, random, parts: i
     assert Convergence.decode(json.loads(json.dumps(merged.encode()))) == merged
 
 
-@given(ADDED)
-def test_sums_are_exact_and_numbers_few(added: list[tuple[str, int, int, int]]) -> None:
-    points = list(counted(added))
+@EVERY
+@given(added=ADDED)
+def test_sums_are_exact_and_numbers_few(points: int, added: list[tuple[str, int, int, int]]) -> None:
+    found = list(counted(added))
 
     exact: Counter[tuple[str, int]] = Counter()
     for loop, epoch, _, records in added:
         exact[loop, epoch] += records
-    assert max(Counter((loop, epoch) for loop, epoch, *_ in points).values(), default=0) <= POINTS
-    for at in points:
+    assert max(Counter((loop, epoch) for loop, epoch, *_ in found).values(), default=0) <= points
+    for at in found:
         inside = [
             n for loop, epoch, i, n in added if at[:2] == (loop, epoch) and 0 <= i - at.first < at.width
         ]
         assert sum(inside) == at.records
-    for loop, epoch, last, _, total in counted(added).latest():
+    for loop, epoch, last, mean, total in counted(added).latest():
+        at = max(each for each in found if each[:2] == (loop, epoch))
+        assert mean == round(at.records / (last - at.first + 1))
         assert epoch == max(e for other, e in exact if other == loop)
         assert last == max(i for other, e, i, _ in added if (other, e) == (loop, epoch))
         assert total == exact[loop, epoch]
+
+
+def test_counts_of_few_iterations_are_as_wide_as_those_that_are_entered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(convergence, "POINTS", 2)
+    few, many = ([("a", 0, iteration, 1) for iteration in each] for each in ([0], [0, 1, 3]))
+
+    assert list(counted(few).merge(counted(many))) == list(counted(few + many))
+    assert list(counted(many).merge(counted(few))) == list(counted(few + many))
 
 
 def test_of_many_epochs_the_last_are_kept() -> None:
