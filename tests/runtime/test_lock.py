@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from timely_spark.runtime.storage import lock
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.lock import Lock
 
@@ -124,3 +125,44 @@ def test_without_locks_a_start_continues_and_warns(
     lock.release()
     assert "no locks" in caplog.text
     assert Lock(Files(tmp_path)).is_held() is None
+
+
+def test_the_lock_of_a_query_outlives_a_connection_that_fails(
+    tmp_path: Path, held: Lock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost, ends, released = threading.Event(), threading.Event(), threading.Event()
+
+    class Running:
+        """Its end is awaited once in vain."""
+
+        @property
+        def isActive(self) -> bool:  # noqa: N802
+            return not ends.is_set()
+
+        def awaitTermination(self) -> None:  # noqa: N802
+            if not lost.is_set():
+                lost.set()
+                raise ConnectionError
+            assert ends.wait(60)
+
+    monkeypatch.setattr(lock, "AGAIN", 0)
+    held.release_after(Running(), released.set)  # type: ignore[arg-type]
+    assert lost.wait(60)
+    assert not released.wait(0.05)
+    assert held.is_held()
+    ends.set()
+    assert released.wait(60)
+    assert held.is_held() is False
+
+
+def test_a_lock_is_released_when_nobody_can_tell_any_more_whether_the_query_runs(held: Lock) -> None:
+    class Gone:
+        """A query of a JVM that has stopped."""
+
+        def __getattr__(self, name: str) -> object:
+            raise ConnectionError
+
+    released = threading.Event()
+    held.release_after(Gone(), released.set)  # type: ignore[arg-type]
+    assert released.wait(60)
+    assert held._file is None

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+#: Seconds after which the end of a query is awaited again, if the connection has failed.
+AGAIN = 1.0
 #: The locks of this process, by path.
 _held: dict[str, Lock] = {}
 _one_at_a_time = threading.RLock()
@@ -104,11 +106,23 @@ class Lock:
         threading.Thread(target=self._wait, args=(then,), name="timely-lock", daemon=True).start()
 
     def _wait(self, then: Callable[[], object]) -> None:
-        with contextlib.suppress(Exception):  # `Query.exception` reports the error
-            assert self.query is not None
-            self.query.awaitTermination()
+        while True:
+            with contextlib.suppress(
+                Exception
+            ):  # the query's, which `Query.exception` reports, or the connection's
+                assert self.query is not None
+                self.query.awaitTermination()
+            if not self._runs():
+                break
+            time.sleep(AGAIN)
         self.release()
         then()
+
+    def _runs(self) -> bool:
+        try:
+            return self.query is not None and bool(self.query.isActive)
+        except Exception:  # noqa: BLE001 - the JVM or the Connect server has stopped, and with it the query
+            return False
 
 
 def _try(file: int, *, shared: bool = False) -> bool | None:
