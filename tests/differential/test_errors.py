@@ -55,6 +55,7 @@ def other_times(_: Given) -> None:
 
 WHEN_IT_IS_BUILT: dict[str, tuple[Make, str]] = {
     "columns that are not there": (lambda of: of.x.count(keys="q"), "'count'.*asks for columns.*'q'"),
+    "a column to select": (lambda of: of.x.select("q"), r"its input has \(k int64, v int64\) "),
     "a value that is not there": (lambda of: of.x.min("q"), "'min'.*asks for columns.*'q'"),
     "no numbers": (lambda of: of.y.sum("w", keys="k"), "sum.*'w' is string"),
     "a key as the value": (lambda of: of.x.sum("k", keys="k"), "sum.*'k' is a key"),
@@ -94,7 +95,7 @@ WHEN_IT_IS_BUILT: dict[str, tuple[Make, str]] = {
     "a variable of other columns": (lambda of: of.x.variable(of.loop).set(of.y), "set.*v int64.*w string"),
     "a variable of another loop": (lambda of: of.x.variable(of.loop).set(of.x.enter(of.loop)), "not around"),
     "a step of no kind": (lambda of: of.x.iterate(3), "iterate.*not a function"),
-    "a step to nothing": (lambda of: of.x.iterate(lambda _: None), "NoneType, not a collection"),
+    "a step to nothing": (lambda of: of.x.iterate(lambda _: None), "iterate: the step returned a NoneType"),
     "a step to other columns": (lambda of: of.x.iterate(lambda v: v.select("k")), "set.*k int64, v int64"),
     "a step to another loop": (lambda of: of.x.iterate(lambda _: of.x.enter(of.loop)), "not around"),
     "no iterations": (lambda of: of.x.iterate(lambda v: v, max_iterations=0), "max_iterations=0"),

@@ -93,7 +93,8 @@ def test_an_error_of_a_users_vertex_shows_its_line_and_records() -> None:
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("groupBy", "group_by"), ("agg", "aggregate"), ("withColumn", "select"), ("unionAll", "concat"),
+        ("groupBy", "(group_by|keys=)"), ("agg", "(aggregate|keys=)"), ("withColumn", "select"),
+        ("unionAll", "concat"),
         ("drop", "select"), ("orderBy", "top_k"), ("collect", "capture"), ("show", "inspect"),
         ("distnct", "distinct"), ("exceptAll", "subtract"), ("leftOuterJoin", "join"),
     ],
@@ -104,6 +105,23 @@ def test_a_name_of_another_library_gives_a_suggestion(name: str, meant: str) -> 
         with pytest.raises(NoSuchMethod, match=rf"errors\.py:\d+\)\nHint: did you mean .*{meant}"):
             getattr(one, name)
         assert not hasattr(one, name)
+
+
+def test_no_suggestion_is_missing_itself() -> None:
+    with pytest.raises(NoSuchMethod) as raised:
+        _ = ts.Dataflow("names").input("x", "n long").collection().group_by
+
+    assert "group_by" not in str(raised.value).split("Hint: ")[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("pageRank", "pagerank"), ("shortest_paths", "bfs, sssp or landmarks"), ("triangleCount", "triangles")],
+)
+def test_algorithms_suggest_names_too(name: str, meant: str) -> None:
+    with pytest.raises(NoSuchMethod, match=rf"errors\.py:\d+\)\nHint: did you mean {meant}"):
+        getattr(ts.graphs, name)
+    assert not hasattr(ts.graphs, name)
 
 
 def test_groups_and_flows_suggest_names_too() -> None:

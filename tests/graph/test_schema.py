@@ -229,6 +229,20 @@ def test_categories_are_their_values() -> None:
     assert ts.testing.run(flow, {"x": [table]})["out"].rows() == {0: [("a", 1)]}
 
 
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [(pa.string_view(), ["a", "b" * 20]), (pa.binary_view(), [b"a", b"b"]), (pa.float16(), [0.5, 2.0])],
+)
+def test_types_that_arrow_cannot_take_or_compare_are_stored_as_plain_ones(kind: Any, values: Any) -> None:
+    flow = ts.Dataflow("views")
+    x = flow.input("x", pa.schema([("c", kind)])).collection()
+    x.join(x.select("c").distinct(), on="c").changes().capture("out")
+
+    out = ts.testing.run(flow, {"x": [pa.table({"c": pa.array([*values, None], kind)})]}, workers=2)["out"]
+
+    assert out.rows() == {0: [(value, 1) for value in values]}
+
+
 def test_a_time_of_day_is_not_taken_from_a_timestamp() -> None:
     schema = pa.schema([("t", pa.time64("us"))])
     with pytest.raises(SchemaError, match="would lose a part"):

@@ -45,6 +45,11 @@ class Collection(CollectionMethods):
     """
 
     __slots__ = ("_plain", "index", "keys", "later", "once", "skew")
+    #: reductions name their keys themselves
+    _suggestions = dict.fromkeys(
+        ("groupby", "agg", "aggregate", "reducebykey", "applyinpandas"),
+        "count, sum, mean, min, max, top_k, reduce or reduce_batches, each with keys=...",
+    )
 
     def __init__(
         self,

@@ -113,6 +113,9 @@ def iterate(
         variable = initial.variable(scope)
         with collection.index.flow.graph.body(scope.graph_scope, outside):
             result = step(variable)
+        if not isinstance(result, Collection):
+            msg = f"iterate: the step returned a {type(result).__name__}, not a collection"
+            raise GraphError(msg, where=caller(), hint="return the variable's next value.")
         variable.set(result, consolidate=consolidate)
         if result.scope != scope:  # `step` did not use the variable
             result = result.enter(scope)

@@ -23,7 +23,15 @@ from timely_spark.graph.locate_errors import locate_errors
 from timely_spark.graph.loop_context import Scope
 from timely_spark.graph.naming import Name, composed
 from timely_spark.graph.operator import load_operators, operator
-from timely_spark.graph.schema import SchemaLike, as_schema, as_table, check_given, check_names, describe
+from timely_spark.graph.schema import (
+    SchemaLike,
+    as_schema,
+    as_table,
+    check_given,
+    check_names,
+    columns_of,
+    describe,
+)
 from timely_spark.graph.sql import identifier
 from timely_spark.graph.stage import Edge, Kind, Monotone, Partition, Skew, Stage
 from timely_spark.graph.suggest import Several, Suggests
@@ -58,6 +66,7 @@ __all__ = [
     "check_limit",
     "check_names",
     "columns_in",
+    "columns_of",
     "composed",
     "describe",
     "find",

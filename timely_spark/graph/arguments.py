@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from timely_spark.errors import BadArgument, GraphError, SchemaError, TimelyError, UnknownName, Where
 from timely_spark.graph.caller import caller
-from timely_spark.graph.schema import as_schema, describe, is_key_type
+from timely_spark.graph.schema import as_schema, columns_of, is_key_type
 from timely_spark.times import is_whole
 
 T = TypeVar("T")
@@ -160,7 +160,7 @@ def check_columns(
     """Check that a schema, by default of the step's input, has the columns, and that they can be keys."""
     missing = [column for column in columns if column not in schema.names]
     if missing:
-        msg = f"step {step!r} asks for columns {missing}, {of} has ({describe(schema)})"
+        msg = f"step {step!r} asks for columns {missing}, {of} has {columns_of(schema)}"
         raise SchemaError(msg, where=caller(), hint="check the spelling, or select the column first.")
     refused = {column: schema.field(column).type for column in columns if keys}
     refused = {column: kind for column, kind in refused.items() if not is_key_type(kind)}

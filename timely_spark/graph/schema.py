@@ -52,7 +52,8 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
     """Convert a `SchemaLike` to an Arrow schema.
 
     Metadata, nullability and dictionaries are dropped: schemas are equal if names and types are, and a
-    column of categories is one of their values.
+    column of categories is one of their values. Views of texts and bytes, and doubles of 16 bits, are stored
+    as plain columns and floats: Arrow compares and takes no others.
 
     Example:
         >>> as_schema("src long, dst long, tags array<string>")
@@ -77,8 +78,16 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
     if twice:
         msg = f"the schema names {twice} more than once"
         raise SchemaError(msg, hint="rename columns first.")
-    plain = (kind.value_type if pa.types.is_dictionary(kind) else kind for _, kind in fields)
-    return pa.schema([pa.field(name, kind) for name, kind in zip(names, plain, strict=True)])
+    return pa.schema([pa.field(name, _plain(kind)) for name, kind in fields])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type in which a column is stored."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return _PLAIN.get(kind, kind)
+
+
+_PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary(), pa.float16(): pa.float32()}
 
 
 def _described(kind: Any) -> Any:
@@ -513,3 +522,12 @@ def _row(record: Any, schema: pa.Schema) -> tuple[Any, ...]:
 def describe(schema: pa.Schema) -> str:
     """A schema on one line."""
     return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def columns_of(schema: pa.Schema) -> str:
+    """The columns of a step's records, without the library's own, such as a collection's differences.
+
+    >>> columns_of(pa.schema([("n", pa.int64()), ("__timely_diff", pa.int64())]))
+    '(n int64)'
+    """
+    return f"({describe(pa.schema([field for field in schema if not field.name.startswith(RESERVED)]))})"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from timely_spark.errors import NoSuchMethod
 from timely_spark.graph.caller import caller
@@ -85,6 +86,8 @@ class Suggests:
     """
 
     __slots__ = ()
+    #: further suggestions of a class, which come first
+    _suggestions: ClassVar[Mapping[str, str]] = {}
 
     if not TYPE_CHECKING:  # type checkers report missing attributes themselves
 
@@ -95,7 +98,9 @@ class Suggests:
                 raise AttributeError(msg)
             names = [attribute for attribute in dir(kind) if not attribute.startswith("_")]
             close = ", ".join(difflib.get_close_matches(name, names))
-            meant = _SUGGESTIONS.get(name.lower().replace("_", "")) or close or f"one of {', '.join(names)}"
+            word = name.lower().replace("_", "")
+            meant = self._suggestions.get(word) or _SUGGESTIONS.get(word)
+            meant = meant or close or f"one of {', '.join(names)}"
             msg = f"a{'n' if kind.__name__[0] in 'AEIOU' else ''} {kind.__name__} has no {name!r}"
             raise NoSuchMethod(msg, where=caller(), hint=f"did you mean {meant}?")
 

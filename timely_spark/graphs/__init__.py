@@ -35,6 +35,11 @@ Example:
 
 from __future__ import annotations
 
+import difflib
+from typing import TYPE_CHECKING, Any
+
+from timely_spark.errors import NoSuchMethod
+from timely_spark.graph import caller
 from timely_spark.graphs.centrality import betweenness
 from timely_spark.graphs.clustering import lcc
 from timely_spark.graphs.components import connected_components, strongly_connected_components
@@ -70,3 +75,32 @@ __all__ = [
     "strongly_connected_components",
     "triangles",
 ]
+
+#: by names of other libraries, in lower case without underscores: ours
+_SUGGESTIONS = {
+    "aggregatemessages": "pregel of timely_spark; or join and sum",
+    "betweennesscentrality": "betweenness",
+    "clustering": "lcc",
+    "coloring": "colouring",
+    "dijkstra": "sssp",
+    "find": "motifs",
+    "minimumspanningtree": "minimum_spanning_forest",
+    "pregel": "pregel of timely_spark",
+    "scc": "strongly_connected_components",
+    "shortestpaths": "bfs, sssp or landmarks",
+    "trianglecount": "triangles",
+    "wcc": "connected_components",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name.startswith("_"):
+            msg = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(msg)
+        word = name.lower().replace("_", "")
+        ours = {one.replace("_", ""): one for one in __all__}
+        close = ", ".join(ours[one] for one in difflib.get_close_matches(word, ours))
+        meant = _SUGGESTIONS.get(word) or close or f"one of {', '.join(__all__)}"
+        msg = f"graphs has no {name!r}"
+        raise NoSuchMethod(msg, where=caller(), hint=f"did you mean {meant}?")

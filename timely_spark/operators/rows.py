@@ -25,7 +25,7 @@ from timely_spark.graph import (
     caller,
     check_columns,
     columns_in,
-    describe,
+    columns_of,
     names,
     operator,
     project,
@@ -181,7 +181,7 @@ def computed(
     try:
         schema = as_schema(project(stream.schema.empty_table(), chosen).schema)
     except pa.ArrowException as error:
-        msg = f"select: {error}; the input has ({describe(stream.schema)})"
+        msg = f"select: {error}; the input has {columns_of(stream.schema)}"
         raise SchemaError(
             msg,
             where=caller(),
@@ -415,7 +415,7 @@ def check_predicate(operator: str, stream: Stream, predicate: Any) -> None:
     try:
         kind = passing(predicate, stream.schema.empty_table()).type
     except pa.ArrowException as error:
-        msg = f"{operator}: {error}; the input has ({describe(stream.schema)})"
+        msg = f"{operator}: {error}; the input has {columns_of(stream.schema)}"
         raise SchemaError(msg, where=caller(), hint="check the columns' names and types.") from error
     if not pa.types.is_boolean(kind):
         msg = f"{operator}: the expression {predicate} gives {kind}, not boolean"

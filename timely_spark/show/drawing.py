@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from timely_spark.compiler import Plan
 from timely_spark.errors import TimelyError
-from timely_spark.graph import Edge, Kind, Name, Scope, Stage
-from timely_spark.show.layout import Box, Layout, Part, Point, columns_of, label_of, lay_out, title_of, way_of
+from timely_spark.graph import Edge, Kind, Name, Scope, Stage, columns_of
+from timely_spark.show.layout import Box, Layout, Part, Point, label_of, lay_out, title_of, way_of
 from timely_spark.show.table import escaped
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from timely_spark.compiler import Plan
 from timely_spark.compiler.plan import Channel, Node, Source
-from timely_spark.graph import Edge, Partition, Scope, Stage
+from timely_spark.graph import Edge, Partition, Scope, Stage, columns_of
 from timely_spark.graph.stage import edges_into
-from timely_spark.show.layout import columns_of, label_of, way_of
+from timely_spark.show.layout import label_of, way_of
 from timely_spark.times.refined import time_text
 
 if TYPE_CHECKING:

@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-import pyarrow as pa
-
-from timely_spark.graph import Edge, Kind, Name, Partition, Scope, Stage, describe
+from timely_spark.graph import Edge, Kind, Name, Partition, Scope, Stage
 from timely_spark.graph.schema import RESERVED
 
 #: Pixels between the items of a row, between rows, and from a frame to its steps.
@@ -46,15 +44,6 @@ def label_of(stage: Stage) -> str:
 def way_of(exchange: Partition) -> str:
     """How an exchange partitions records."""
     return _public(str(exchange))
-
-
-def columns_of(schema: pa.Schema) -> str:
-    """The columns of a step's records, without the library's own, such as a collection's differences.
-
-    >>> columns_of(pa.schema([("n", pa.int64()), ("__timely_diff", pa.int64())]))
-    '(n int64)'
-    """
-    return f"({describe(pa.schema([field for field in schema if not field.name.startswith(RESERVED)]))})"
 
 
 def _public(text: str) -> str:
