@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from timely_spark.differential.collections import Collection, check_product_order
 from timely_spark.errors import GraphError
@@ -112,14 +113,14 @@ def iterate(
         scope = initial.scope.inner(name=name, max_iterations=max_iterations, on_limit=on_limit)
         variable = initial.variable(scope)
         with collection.index.flow.graph.body(scope.graph_scope, outside):
-            result = step(variable)
+            result: Any = step(variable)
         if not isinstance(result, Collection):
             msg = f"iterate: the step returned a {type(result).__name__}, not a collection"
             raise GraphError(msg, where=caller(), hint="return the variable's next value.")
         variable.set(result, consolidate=consolidate)
         if result.scope != scope:  # `step` did not use the variable
             result = result.enter(scope)
-        left = result.leave()
+        left: Collection = result.leave()
         # what iterations undo of each other goes no further: a join would match all of it
         return left.consolidate() if consolidate else left
 
