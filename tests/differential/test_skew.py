@@ -250,7 +250,7 @@ def test_other_hot_keys_are_refused_while_records_are_in_flight() -> None:
     simulation.step()
 
     with pytest.raises(
-        FlowChanged, match=r"(?s)in flight, and its hot keys have.*Hint: run the flow as it was"
+        FlowChanged, match=r"(?s)in flight, and its hot keys have.*Hint: first run the old flow to its end"
     ):
         move(simulation, named(MOVED["left"])([0]), 2)
 
