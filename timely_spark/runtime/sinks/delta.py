@@ -274,7 +274,7 @@ def _stamped(session: SparkSession, parts: Parts, *, order: str | None = None) -
     return reduce(DataFrame.unionAll, frames)
 
 
-def _tried(write: Callable[[], object], tries: int = 5) -> None:
+def _tried(write: Callable[[], object], tries: int = 10) -> None:
     """Write, again if a commit of another writer, such as OPTIMIZE or ALTER TABLE, came in between.
 
     A transaction that was committed all the same is skipped by Delta.
