@@ -338,7 +338,10 @@ def without_stack(error: BaseException) -> str:
     >>> without_stack(OSError("no more room"))
     'OSError: no more room'
     """
-    text = f"{type(error).__name__}: {error}"
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - the user's own, whose text fails
+        return type(error).__name__
     if hasattr(error, "getSqlState"):  # Spark's; behind the sentence is the query's plan
         return text.partition(";\n")[0]
     if not hasattr(error, "java_exception"):

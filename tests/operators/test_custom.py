@@ -56,6 +56,23 @@ def test_functions_may_return_tables_frames_rows_or_none() -> None:
     assert run(flow, {"x": [[1, 2]]})["out"].rows() == {0: []}
 
 
+class Untold(Exception):
+    def __str__(self) -> str:
+        return str(1 // 0)
+
+
+@pytest.mark.parametrize(("error", "told"), [(StopIteration("end"), "Stop.*: end"), (Untold(), "Untold")])
+@pytest.mark.parametrize("operator", ["unary", "unary_notify"])
+def test_any_exception_is_an_error_of_the_step(operator: str, error: Exception, told: str) -> None:
+    def fails(time: Any, batch: pa.Table) -> None:
+        raise error
+
+    flow = ts.Dataflow("fails")
+    getattr(flow.input("x", "n long"), operator)(fails, "n long", name="it").capture("out")
+    with pytest.raises(VertexError, match=rf"step 'it' .*in fails .*{told}\nHint: "):
+        run(flow, {"x": [[1]]})
+
+
 def test_results_of_another_schema_are_an_error_of_the_step() -> None:
     flow = ts.Dataflow("bad")
     flow.input("x", "n long").unary(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from timely_spark.errors import NoSuchMethod
 from timely_spark.graph.caller import caller
 
-#: by names of Spark, pandas and differential, in lower case without underscores: ours
+#: by names of Spark, pandas, timely and differential, in lower case without underscores: ours
 _SUGGESTIONS = {
     name: meant
     for meant, names in {
@@ -60,7 +60,15 @@ _SUGGESTIONS = {
         "window(column, ts.every(...)), or expire(after=...)": "tumblingwindow slidingwindow resample",
         "window(column, ts.sessions(...), keys=...)": "sessionwindow",
         "iterate, or loop": "fixpoint",
-        "loop, or scope.variable(...).feed(...)": "feedback",
+        "loop, or scope.variable(...).feed(...)": "feedback connectloop loopvariable",
+        "unary_notify or binary_notify, or a Vertex": "unaryfrontier binaryfrontier unarynotifyfrontier",
+        "branch": "partition",
+        "send": "give onnext",
+        "close": "oncompleted",
+        "group_by().aggregate(...), or collection().count(keys=[])": "accumulate",
+        "subscribe, which has the epoch": "inspecttime inspectbatch",
+        "join, then select or map": "joinmap joincore",
+        "arrange": "arrangebykey arrangebyself",
         "aggregate(rows='count'), with group_by(...) before it; or collection().count()": "count",
         "aggregate(total=('sum', column)), with group_by(...) before it; or collection().sum(...)": "sum",
         "aggregate, with group_by(...) before it; or collection().reduce(...)": "reduce",

@@ -122,8 +122,15 @@ class Call(Vertex):
 
         if inspect.iscoroutinefunction(self.function):
             return await self.function(part)
-        made = await asyncio.get_running_loop().run_in_executor(pool, self.function, part)
+        made = await asyncio.get_running_loop().run_in_executor(pool, self._called, part)
         return await made if inspect.isawaitable(made) else made  # a lambda around a coroutine function
+
+    def _called(self, part: pa.Table) -> Any:
+        try:
+            return self.function(part)
+        except StopIteration as error:  # which a future does not take: nobody would hear of it
+            msg = "StopIteration"
+            raise RuntimeError(msg) from error
 
 
 class Answers:

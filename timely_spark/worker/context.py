@@ -32,7 +32,11 @@ def errors_of(node: Node, time: Any = "", batch: pa.Table | None = None) -> Iter
     except Exception as error:
         rows = "" if batch is None else excerpt(batch)
         where = node.stage.where
-        raise VertexError.from_exception(node.name, where, error, time=str(time), rows=rows) from error
+        failed = VertexError.from_exception(node.name, where, error, time=str(time), rows=rows)
+        # of an error whose cause is a StopIteration, contextlib raises the cause
+        if isinstance(error, StopIteration):
+            raise failed from None
+        raise failed from error
 
 
 class CallContext:

@@ -161,7 +161,11 @@ class Driver:
         except Exception as error:
             where = self.context.plan.by_name[output.name].stage.where
             at = None if epoch is None else f"epoch {epoch}"
-            raise VertexError.from_exception(output.name, where, error, time=at) from error
+            failed = VertexError.from_exception(output.name, where, error, time=at)
+            # of an error whose cause is a StopIteration, contextlib raises the cause
+            if isinstance(error, StopIteration):
+                raise failed from None
+            raise failed from error
 
     def _log_batch(self, manifest: Manifest, result: RoundResult, seconds: float) -> None:
         log, batch = partial(self.context.log_message, batch=manifest.batch), manifest.batch
