@@ -137,7 +137,7 @@ def changed_by(stream: Stream, diff: str | None, *, name: str | None = None) -> 
 def collection(stream: Stream, diff: str | None = None, *, name: str | None = None) -> Collection:
     """A stream's records as changes of a collection: each adds 1 to its record's multiplicity, or `diff`.
 
-    The method `Stream.collection`.
+    A record must not be removed more often than it was inserted.
 
     Args:
         diff: an integer column: the change of the record's multiplicity.

@@ -213,12 +213,12 @@ class Query(Reasons):
 
     @property
     def last_progress(self) -> Progress | None:
-        """The last round; None before the first."""
+        """The progress of the last micro-batch; None before the first."""
         return next(reversed(self.recent_progress), None)
 
     @property
     def recent_progress(self) -> list[Progress]:
-        """Recent rounds, oldest first."""
+        """The progress of recent micro-batches, oldest first."""
         durations = self._durations()
         newest = self._watch.newest().batch
         if newest >= 0:  # a manifest is written before Spark's own progress
