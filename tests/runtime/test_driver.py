@@ -6,6 +6,7 @@ import dataclasses
 import json
 import pickle
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from timely_spark.errors import VertexError
 from timely_spark.runtime.errors import LostOwnership, OtherFlow
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.handle.watch import Watch
+from timely_spark.runtime.query.driver import Driver
 from timely_spark.runtime.storage import blobs
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.states import States
@@ -375,6 +377,27 @@ def test_what_a_subscriber_raises_is_named_and_the_epoch_comes_again(begin: Begi
     process.handles["x"].send([7])
     process.batch()
     assert delivered == [(0, [1]), (1, [3]), (2, [4])]
+
+
+def test_a_batch_that_failed_runs_again_from_the_one_before(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = begin(loop())
+    process.handles["x"].send([0])
+    for _ in range(3):
+        process.batch()
+    process.poll()
+    frame = process.run()
+    with monkeypatch.context() as patched:
+        patched.setattr(Driver, "_deliver", mock.Mock(side_effect=ValueError("once")))
+        with pytest.raises(ValueError, match="once"):
+            process.driver(frame, process.next)  # type: ignore[arg-type]
+    process.finish(frame)
+    process.batches()
+
+    assert Watch(process.context).captured("out").rows()[0] == [(k,) for k in range(7)]
+    assert process.driver._last is not None
+    assert process.driver._last.coordinator.tracker.active == {}, "no progress was applied twice"
 
 
 # -- large things, and what nobody needs any more ----------------------------------------------------------
