@@ -55,6 +55,16 @@ def test_raw_files_are_not_for_rocksdb() -> None:
     assert "spark.hadoop.fs.file.impl" not in configure(builder)._options
 
 
+@pytest.mark.parametrize("package", ["delta", "kafka"])
+def test_executors_are_not_sent_what_spark_has(package: str) -> None:
+    if package == "delta":
+        pytest.importorskip("delta")
+    excluded = configure(SparkSession.Builder(), **{package: True})._options["spark.jars.excludes"].split(",")
+
+    assert "org.apache.hadoop:hadoop-client-runtime" in excluded
+    assert "spark.jars.excludes" not in configure(SparkSession.Builder())._options
+
+
 def test_confs_are_set_for_the_start_only(spark: SparkSession) -> None:
     key, new = "spark.sql.shuffle.partitions", "spark.sql.streaming.pollingDelay"
     before = spark.conf.get(key)

@@ -59,7 +59,7 @@ _RAW_FILES = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSys
 _JAVA = {"launchMechanism": "-Djdk.lang.Process.launchMechanism=VFORK", "-Xss": "-Xss16m"}
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 
-#: What the Kafka connector needs and Spark has: 55 MB, which would be sent to every executor.
+#: What Delta and the Kafka connector need and Spark has: 50 MB, which would be sent to every executor.
 _IN_SPARK = (
     "org.apache.hadoop:hadoop-client-runtime,org.apache.hadoop:hadoop-client-api,org.scala-lang:scala-library"
 )
@@ -130,6 +130,7 @@ def configure(
 
         connector = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
         extra_packages = [*extra_packages, connector]
+    if delta or kafka:
         confs |= {"spark.jars.excludes": _IN_SPARK}
     for key, value in confs.items():
         if key not in given:
