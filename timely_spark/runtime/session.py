@@ -369,5 +369,5 @@ def has_stopped(session: SparkSession | None) -> bool:
         return False
     try:
         return int(context.defaultParallelism) < 0
-    except Exception:  # noqa: BLE001 - errors of many kinds: the context has no JVM's any more, or that one is gone
-        return True
+    except Exception as error:  # noqa: BLE001 - a call that failed otherwise, as after an interrupt, tells nothing
+        return isinstance(error, AttributeError) or "stopped SparkContext" in str(error)

@@ -265,7 +265,7 @@ def default_workers(session: SparkSession | None, checkpoint: str | None = None)
     More workers mean more exchanges, and so more rounds.
     """
     require_spark()
-    with contextlib.suppress(OSError):  # of what is no folder, as `start` says
+    with contextlib.suppress(NotADirectoryError):  # as `start` says
         log = None if checkpoint is None else RoundLog(checkpoint)
         if log is not None and log.files.exists("flow.json") and (flow := newest_flow(log)) is not None:
             return int(flow["workers"])

@@ -237,14 +237,11 @@ class Query(Reasons):
         Raises:
             TimelyError: the query failed.
         """
-        self._wait(lambda: False, timeout)  # raises what ended the query
-        if self.is_active:
-            return False
+        limit = None if timeout is None else max(_timeout(timeout), 0.001)  # Spark's least
         try:
-            self._query.awaitTermination()  # until Spark has forgotten it, too
+            return wait_in_a_thread(lambda: self._query.awaitTermination(limit))  # type: ignore[arg-type]
         except Exception as error:
             raise self._own_error(error) from error
-        return None if timeout is None else True
 
     def process_all_available(self) -> None:
         """Wait until everything that was available at the call is processed, loops included.
@@ -546,9 +543,8 @@ class Query(Reasons):
                 yield from self._watch.completed(batch, durations)
 
     def _wait(self, reached: Any, timeout: Any) -> bool:
-        if timeout is not None:  # what is left of a longer wait may be below 0
-            timeout = seconds("timeout", max(timeout, 0) if isinstance(timeout, int | float) else timeout)
-        if self._watch.until(reached, lambda: self.is_active, timeout):
+        limit = None if timeout is None else _timeout(timeout)
+        if self._watch.until(reached, lambda: self.is_active, limit):
             return True
         if (error := self.exception()) is not None:
             raise error
@@ -573,6 +569,11 @@ class Query(Reasons):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _timeout(timeout: Any) -> float:
+    """Seconds to wait; what is left of a longer wait may be below 0."""
+    return seconds("timeout", max(timeout, 0) if isinstance(timeout, int | float) else timeout)
 
 
 #: The methods of `StreamingQuery` in snake_case; a test compares their camelCase names with Spark's class.

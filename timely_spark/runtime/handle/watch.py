@@ -7,10 +7,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +29,8 @@ from timely_spark.worker.convergence import Convergence, Iterations
 BEAT, FIRST_BEAT = 0.01, 0.001
 #: Seconds after which a second interrupt ends a call of the JVM.
 HANGS = 1.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,22 +120,21 @@ def only_the_wait() -> Iterator[Callable[..., None]]:
         raise KeyboardInterrupt
 
 
-def wait_in_a_thread(blocks: Callable[[], object]) -> None:
+def wait_in_a_thread(blocks: Callable[[], T]) -> T:
     """Call what blocks for long; an interrupt ends the wait for it, and leaves the call alone."""
-    done: Future[None] = Future()
+    done: Future[T] = Future()
 
     def call() -> None:
         try:
-            blocks()
+            done.set_result(blocks())
         except BaseException as error:  # noqa: BLE001 - raised below
             done.set_exception(error)
-        else:
-            done.set_result(None)
 
     with only_the_wait() as interruptible:
         threading.Thread(target=call, name="timely-wait", daemon=True).start()
-        interruptible(done.exception)
-    done.result()
+        while not done.done():
+            interruptible(wait, [done], 1.0)  # Windows interrupts no wait, only what comes after it
+    return done.result()
 
 
 @dataclass(frozen=True, slots=True)
