@@ -6,7 +6,7 @@ import gzip
 import itertools
 import json
 import pickle
-from datetime import date, datetime, timezone
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,13 @@ def test_a_line_of_json_that_is_longer_than_a_block(tmp_path: Path) -> None:
         rows(folder_of(tmp_path, "json"), "s string")
     larger = ds.JsonFileFormat(read_options=pa_json.ReadOptions(block_size=8 << 20))
     assert rows(folder_of(tmp_path, larger), "s string") == [record, record]
+
+
+def test_json_with_long_lines_is_not_held_in_memory(tmp_path: Path) -> None:
+    record = {"s": "a" * 70_000}
+    (tmp_path / "a.json").write_text("\n \n" + (json.dumps(record) + "\n") * 200)
+    assert folder_of(tmp_path, "json")._content(str(tmp_path / "a.json")) is None
+    assert rows(folder_of(tmp_path, "json")) == [record] * 200
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "json", "arrow"])
@@ -230,6 +237,124 @@ def test_values_that_a_cast_would_change_are_refused(tmp_path: Path) -> None:
     for kind in ("date", "boolean", "long", "timestamp"):
         pq.write_table(pa.table({"c": pa.nulls(1)}), tmp_path / "a")
         assert rows(folder_of(tmp_path), as_schema(f"c {kind}")) == [{"c": None}]
+
+
+INSTANT, LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+@pytest.mark.parametrize(
+    ("of", "to", "value"),
+    [
+        (pa.int64(), INSTANT, 5),
+        (INSTANT, LOCAL, datetime(2026, 1, 1, tzinfo=timezone.utc)),
+        (INSTANT, pa.date32(), datetime(2026, 1, 1, tzinfo=timezone.utc)),
+        (pa.struct([("A", pa.int64())]), pa.struct([("a", pa.int64())]), {"A": 5}),
+    ],
+    ids=str,
+)
+def test_values_inside_of_others_that_a_cast_would_change_are_refused(
+    tmp_path: Path, form: str, of: pa.DataType, to: pa.DataType, value: Any
+) -> None:
+    text = pa.string()
+    nested: list[tuple[Any, Any, Any]] = [
+        (pa.list_, pa.list_, [value]),
+        (pa.large_list, pa.list_, [value]),
+        (lambda kind: pa.list_(kind, 1), pa.list_, [value]),
+        (lambda kind: pa.map_(text, kind), lambda kind: pa.map_(text, kind), [("k", value)]),
+        (
+            lambda kind: pa.map_(text, kind),
+            lambda kind: pa.list_(pa.struct([("key", text), ("value", kind)])),
+            [("k", value)],
+        ),
+        (
+            lambda kind: pa.struct([("x", text), ("c", kind)]),
+            lambda kind: pa.struct([("c", kind), ("new", LOCAL), ("x", text)]),
+            {"c": value},
+        ),
+        (
+            lambda kind: pa.list_(pa.struct([("c", pa.list_(kind))])),
+            lambda kind: pa.list_(pa.struct([("c", pa.list_(kind))])),
+            [{"c": [value]}],
+        ),
+    ]
+    for around, asked, inside in nested:
+        table = pa.table({"c": pa.array([inside], around(of))})
+        if form == "parquet":
+            pq.write_table(table, tmp_path / "a")
+        else:
+            feather.write_feather(table, str(tmp_path / "a"), compression="uncompressed")
+        with pytest.raises(BadFile, match=r"column 'c' is .*, and .* in "):
+            rows(folder_of(tmp_path, form), pa.schema([("c", asked(to))]))
+        assert rows(folder_of(tmp_path, form), pa.schema([("c", asked(of))]))
+
+
+def test_views_of_lists_are_no_lists(tmp_path: Path) -> None:
+    table = pa.table({"c": pa.array([[1], [2, 3]], pa.list_view(pa.int64()))})
+    with pa.ipc.new_file(tmp_path / "a", table.schema) as file:
+        file.write_table(table)
+    with pytest.raises(BadFile, match="column 'c' is list<"):
+        rows(folder_of(tmp_path, "arrow"), pa.schema([("c", pa.list_(pa.int64()))]))
+    assert rows(folder_of(tmp_path, "arrow")) == table.to_pylist()
+
+
+def test_intervals_that_spark_wrote_are_durations(tmp_path: Path) -> None:
+    """The metadata is that of Spark 4.2: intervals of days and times are plain int64 in Parquet."""
+
+    def field(name: str, kind: Any) -> dict[str, Any]:
+        return {"name": name, "type": kind, "nullable": True, "metadata": {}}
+
+    pair = {"type": "struct", "fields": [field("a", "interval minute"), field("b", "long")]}
+    kinds = {
+        "d": "interval day to second",
+        "l": {"type": "array", "elementType": "interval hour", "containsNull": True},
+        "m": {"type": "map", "keyType": "string", "valueType": pair, "valueContainsNull": True},
+        "n": "long",
+    }
+    written = {"type": "struct", "fields": [field(name, kind) for name, kind in kinds.items()]}
+    struct = pa.struct([("a", pa.int64()), ("b", pa.int64())])
+    plain = pa.schema(
+        [("d", pa.int64()), ("l", pa.list_(pa.int64())), ("m", pa.map_("string", struct)), ("n", pa.int64())]
+    )
+    row = {"d": 93_784_500_000, "l": [1, None], "m": [("k", {"a": 2, "b": 3})], "n": 4}
+    table = pa.Table.from_pylist([row], plain)
+    spark = table.replace_schema_metadata({"org.apache.spark.sql.parquet.row.metadata": json.dumps(written)})
+    pq.write_table(spark, tmp_path / "a")
+    long = pa.duration("us")
+    struct = pa.struct([("a", long), ("b", pa.int64())])
+    asked = pa.schema([("d", long), ("l", pa.list_(long)), ("m", pa.map_("string", struct)), ("n", "int64")])
+
+    def lasting(microseconds: int) -> timedelta:
+        return timedelta(microseconds=microseconds)
+
+    assert rows(folder_of(tmp_path), asked) == [
+        {
+            "d": timedelta(days=1, hours=2, minutes=3, seconds=4, milliseconds=500),
+            "l": [lasting(1), None],
+            "m": [("k", {"a": lasting(2), "b": 3})],
+            "n": 4,
+        }
+    ]
+    assert rows(folder_of(tmp_path)) == [row]
+    for schema in ([("n", long)], [("d", pa.duration("ms"))], [("d", INSTANT)]):
+        with pytest.raises(BadFile, match="and int64 in"):
+            rows(folder_of(tmp_path), pa.schema(schema))
+    pq.write_table(table, tmp_path / "a")
+    with pytest.raises(BadFile, match="column 'd' is duration"):
+        rows(folder_of(tmp_path), pa.schema([("d", long)]))
+
+
+def test_dates_inside_of_others_in_json(tmp_path: Path) -> None:
+    kind = pa.struct([("days", pa.list_(pa.date32())), ("n", pa.int64())])
+    record = {"c": {"days": ["2026-01-02", None], "n": 1}}
+    (tmp_path / "a").write_text(json.dumps(record) + "\n")
+    assert rows(folder_of(tmp_path, "json"), pa.schema([("c", kind)])) == [
+        {"c": {"days": [date(2026, 1, 2), None], "n": 1}}
+    ]
+    for wrong, says in (('{"days": [17]}', "cannot be read"), ('{"Days": null}', "case counts")):
+        (tmp_path / "a").write_text(f'{{"c": {wrong}}}\n')
+        with pytest.raises(BadFile, match=rf"(?s){says}"):
+            rows(folder_of(tmp_path, "json"), pa.schema([("c", kind)]))
 
 
 def test_dates_and_times_of_texts(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -52,6 +53,12 @@ _PLAIN = {
 }
 #: Bytes in which the first line of a file of JSON usually ends.
 _LINE = 1 << 16
+#: Names of types inside of a column, from the column's on.
+Path: TypeAlias = tuple[str, ...]
+#: What is in a list, among such names.
+_ELEMENT = "element"
+#: The types that Spark gave the columns of a file of Parquet.
+_SPARK = b"org.apache.spark.sql.parquet.row.metadata"
 #: Null as the name of a folder.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 #: Errors of pyarrow about the content of a file.
@@ -193,9 +200,14 @@ class Folder:
         """
         if not isinstance(self.format, ds.JsonFileFormat):
             return None
+        line = bytearray()
         with self.place[0].open_input_stream(path) as file:
-            begin = file.read(_LINE)
-            return None if b"\n" in begin.lstrip() else pa.py_buffer(begin + file.read() + b"\n")
+            while block := file.read(max(_LINE, len(line))):
+                block = block if line else block.lstrip()
+                if b"\n" in block:
+                    return None
+                line += block
+        return pa.py_buffer(line + b"\n")
 
     def _check(
         self,
@@ -226,14 +238,21 @@ class Folder:
             )
 
     def _check_types(self, path: str, own: pa.Schema, schema: pa.Schema, columns: Sequence[str]) -> None:
-        """Check that a file with types of its own has none whose values Arrow would change."""
-        if isinstance(self.format, ds.CsvFileFormat | ds.JsonFileFormat):
-            return  # texts, which are read as the types given, or are an error
-        for name in {*columns} & {*own.names} & {*schema.names}:
+        """Check that a file has no types, also inside of others, whose values Arrow would change or miss."""
+        # texts are read as the types given, or are an error
+        typed = not isinstance(self.format, ds.CsvFileFormat | ds.JsonFileFormat)
+        intervals = _intervals(own)
+        for name in sorted({*columns} & {*own.names} & {*schema.names}):
             of, to = own.field(name).type, schema.field(name).type
-            if _changes(of, to):
+            there, wanted = dict(_types(of, (name,))), dict(_types(to, (name,)))
+            changed = typed and any(
+                _changes(there[at], wanted[at])
+                for at in {*there} & {*wanted}
+                if not (at in intervals and wanted[at] == pa.duration("us"))
+            )
+            if changed or _folded({*wanted} - {*there}) & _folded(there):
                 what = f"column {name!r} is {to}, and {of} in {path}"
-                raise self.error(what, "give files(schema=...) the types of the files.")
+                raise self.error(what, "give files(schema=...) the types of the files; case counts.")
 
     # -- reading ---------------------------------------------------------------------------------------------
     def read(
@@ -352,10 +371,23 @@ def _with_dates_as_texts(
     schema: pa.Schema, columns: Mapping[str, pc.Expression]
 ) -> tuple[pa.Schema, dict[str, pc.Expression]]:
     """The schema with texts for dates, which Arrow's reader of JSON takes for numbers; and the dates."""
-    dates = {field.name for field in schema if pa.types.is_date(field.type)}
-    texts = [field.with_type(pa.string()) if field.name in dates else field for field in schema]
+    texts = pa.schema([field.with_type(_dates_as_texts(field.type)) for field in schema])
+    dates = {field.name for field, text in zip(schema, texts, strict=True) if field.type != text.type}
     cast = {name: pc.field(name).cast(schema.field(name).type) for name in dates & {*columns}}
-    return pa.schema(texts), {**columns, **cast}
+    return texts, {**columns, **cast}
+
+
+def _dates_as_texts(kind: pa.DataType) -> pa.DataType:
+    """The type with texts for dates and times of day."""
+    if pa.types.is_date(kind) or pa.types.is_time(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_dates_as_texts(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_dates_as_texts(kind.key_type), _dates_as_texts(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_dates_as_texts(kind.value_type)))
+    return kind
 
 
 def _value(text: str, kind: pa.DataType) -> pa.Scalar:
@@ -365,16 +397,57 @@ def _value(text: str, kind: pa.DataType) -> pa.Scalar:
     return pa.scalar(text).cast(kind)
 
 
+def _types(kind: pa.DataType, at: Path) -> Iterator[tuple[Path, pa.DataType]]:
+    """A type and all types inside it, by the names of the fields; a map is a list of keys and values."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    yield at, kind
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from _types(field.type, (*at, field.name))
+    elif pa.types.is_map(kind):
+        yield from _types(kind.key_type, (*at, _ELEMENT, "key"))
+        yield from _types(kind.item_type, (*at, _ELEMENT, "value"))
+    elif pa.types.is_nested(kind) and hasattr(kind, "value_type"):  # lists of all kinds
+        yield from _types(kind.value_type, (*at, _ELEMENT))
+
+
+def _folded(paths: Iterable[Path]) -> set[Path]:
+    return {tuple(name.lower() for name in path) for path in paths}
+
+
+def _intervals(schema: pa.Schema) -> set[Path]:
+    """The intervals of days and times in a file of Parquet that Spark wrote, which are plain microseconds."""
+
+    def found(kind: Any, at: Path) -> Iterator[Path]:
+        match kind:
+            case str() if kind.startswith("interval "):  # those of months are 32 bits, which Arrow refuses
+                yield at
+            case {"fields": fields}:
+                for field in fields:
+                    yield from found(field["type"], (*at, field["name"]))
+            case {"elementType": element}:
+                yield from found(element, (*at, _ELEMENT))
+            case {"keyType": key, "valueType": value}:
+                yield from found(key, (*at, _ELEMENT, "key"))
+                yield from found(value, (*at, _ELEMENT, "value"))
+
+    written = (schema.metadata or {}).get(_SPARK)
+    return set() if written is None else set(found(json.loads(written), ()))
+
+
 def _changes(of: pa.DataType, to: pa.DataType) -> bool:
     """Whether a cast drops the time of a date, or a zone, or takes a number for a time or a truth value."""
     if pa.types.is_null(of):
         return False
     if pa.types.is_boolean(to):
         return not pa.types.is_boolean(of)
+    if pa.types.is_list_view(of) or pa.types.is_large_list_view(of):
+        return not of.equals(to)  # Arrow's cast to a list loses elements
     if pa.types.is_timestamp(of) and pa.types.is_timestamp(to):
         return of.tz is not None and to.tz is None
-    day = pa.types.is_date(to) and pa.types.is_timestamp(of)
-    return day or any(pa.types.is_integer(a) and pa.types.is_temporal(b) for a, b in ((of, to), (to, of)))
+    part = pa.types.is_timestamp(of) and (pa.types.is_date(to) or pa.types.is_time(to))
+    return part or any(pa.types.is_integer(a) and pa.types.is_temporal(b) for a, b in ((of, to), (to, of)))
 
 
 def _starts(fragment: Any) -> Iterator[int]:
