@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,20 @@ def restored(version: int | str | None) -> list[dict[str, Any]]:
     return [did("RESTORE", version=version, timestamp=None), {"remove": {"path": "b"}}]
 
 
+def restored_by_time(*changes: dict[str, Any]) -> list[dict[str, Any]]:
+    return [did("RESTORE", version=None, timestamp="2026-01-02 03:04:05.678"), *changes]
+
+
+def add(path: str, vector: int | None = None) -> dict[str, Any]:
+    return {
+        "add": {"path": path, "size": 1} | ({} if vector is None else {"deletionVector": {"offset": vector}})
+    }
+
+
+def remove(path: str, vector: int | None = None) -> dict[str, Any]:
+    return {"remove": dict(add(path, vector)["add"], dataChange=True)}
+
+
 def overwritten(**more: Any) -> list[dict[str, Any]]:
     return [did("WRITE", mode="Overwrite", **more), {"remove": {"path": "b"}}]
 
@@ -37,7 +52,19 @@ CASES: list[tuple[list[list[dict[str, Any]]], bool]] = [
     ([restored(0)], False),
     ([restored("0")], False),
     ([restored(1)], True),
-    ([restored(None)], False),  # by a time, which may be earlier
+    ([restored_by_time()], True),
+    ([restored_by_time(remove("own"))], False),
+    ([[OTHER, add("a")], restored_by_time(remove("a"))], True),
+    ([[OTHER, add("a")], restored_by_time(remove("a"), remove("own"))], False),
+    ([[OTHER, add("a")], [remove("a"), add("b")], restored_by_time(add("a"), remove("b"))], True),
+    ([[OTHER, add("a")], [remove("a"), add("b")], restored_by_time(remove("b"))], True),
+    ([[OTHER, add("a")], [remove("a"), add("b")], restored_by_time(remove("b"), remove("own"))], False),
+    ([[OTHER, add("a")], [remove("a"), add("a", 1)], restored_by_time(remove("a", 1), add("a"))], True),
+    ([[OTHER, add("a")], [OWN, add("c")], restored_by_time(remove("c"))], False),
+    ([[OTHER, add("a")], [OWN, add("c")], [remove("a")], restored_by_time(add("a"))], True),
+    ([[remove("own"), add("own", 1)], restored_by_time(remove("own", 1))], False),
+    ([restored_by_time(remove("own")), restored_by_time(add("own"))], True),
+    ([restored_by_time(remove("own")), [OTHER, add("a")], restored_by_time(remove("a"))], False),
     ([restored(0), [OTHER]], False),
     ([restored(0), [OWN]], False),  # between the check and the write
     ([restored(0), [OWN], restored(1)], False),  # which lacks what was written in between
@@ -49,6 +76,9 @@ CASES: list[tuple[list[list[dict[str, Any]]], bool]] = [
     ([overwritten(predicate="[]")], False),
     ([overwritten(predicate='["k = 1"]')], True),
     ([[did("WRITE", mode="Overwrite")]], True),  # of an empty table
+    ([[did("WRITE", mode="Overwrite"), {"remove": {"path": "b", "dataChange": False}}]], True),  # compaction
+    ([overwritten(isDynamicPartitionOverwrite=True)], True),
+    ([overwritten(isDynamicPartitionOverwrite=False)], False),
     ([overwritten(), restored(1)], True),
     ([[did("DELETE", predicate='["true"]'), {"remove": {"path": "b"}}]], True),  # as one who cleans up
 ]
@@ -59,42 +89,101 @@ def commit(folder: Path, version: int, actions: list[dict[str, Any]]) -> None:
     (folder / "_delta_log" / f"{version:020}.json").write_text(lines)
 
 
+def logged(folder: Path, commits: Iterable[list[dict[str, Any]]], first: int = 0) -> None:
+    (folder / "_delta_log").mkdir(exist_ok=True)
+    for version, actions in enumerate(commits, first):
+        commit(folder, version, actions)
+
+
+def removed(folder: Path, versions: Iterable[int]) -> None:
+    for version in versions:
+        (folder / "_delta_log" / f"{version:020}.json").unlink()
+
+
+def at_start(folder: Path, *, own: bool = True, delivered: bool = True) -> DeltaHistory:
+    history = DeltaHistory(str(folder), "mine")
+    history.begin(own=own, delivered=delivered)
+    return history
+
+
 @pytest.mark.parametrize("checkpoint", [None, 0, 2])
 @pytest.mark.parametrize("case", CASES)
 def test_restores_and_overwrites_take_epochs_away(
     tmp_path: Path, case: tuple[list[list[dict[str, Any]]], bool], checkpoint: int | None
 ) -> None:
     later, whole = case
-    (tmp_path / "_delta_log").mkdir()
+    logged(tmp_path, [[MADE]])
     history = DeltaHistory(f"file:{tmp_path}", "mine")
-    commit(tmp_path, 0, [MADE])
-    history.begin(own=False)
-    for version, actions in enumerate([[OWN], *later], 1):
+    history.begin(own=False, delivered=False)
+    for version, actions in enumerate([[OWN, add("own")], *later], 1):
         commit(tmp_path, version, actions)
         if version == 1:
             assert history.is_whole()
     assert history.is_whole() is whole, "seen at the next delivery"
     if checkpoint is not None and checkpoint < 2 + len(later):
         (tmp_path / "_delta_log" / "_last_checkpoint").write_text(json.dumps({"version": checkpoint}))
-    again = DeltaHistory(f"file:{tmp_path}", "mine")
-    again.begin(own=True)
-    assert again.is_whole() is whole, "seen at the next start"
+    assert at_start(tmp_path).is_whole() is whole, "seen at the next start"
 
 
 def test_a_log_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     for place in (f"file:{tmp_path}", "abfss://nobody", "unity:somewhere"):
         history = DeltaHistory(place, "mine")
-        history.begin(own=True)
+        history.begin(own=True, delivered=True)
         assert history.is_whole()
 
 
-def test_versions_that_were_removed_from_the_log_are_not_needed(tmp_path: Path) -> None:
-    (tmp_path / "_delta_log").mkdir()
-    (tmp_path / "_delta_log" / "_last_checkpoint").write_text(json.dumps({"version": 7}))
-    for version in (7, 8):
-        commit(tmp_path, version, [OTHER])
-    history = DeltaHistory(str(tmp_path), "mine")
-    history.begin(own=True)
-    assert history.is_whole()
-    commit(tmp_path, 9, restored(5))
-    assert not history.is_whole()
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("change", [overwritten(), restored(0), restored_by_time(remove("b"))])
+def test_a_table_lacks_nothing_before_the_first_delivery(
+    tmp_path: Path, change: list[dict[str, Any]], *, own: bool
+) -> None:
+    logged(tmp_path, [[MADE], [OTHER, add("b")]])
+    running = at_start(tmp_path, own=own, delivered=False)
+    assert running.is_whole()
+    commit(tmp_path, 2, change)
+    starts = [at_start(tmp_path, delivered=delivered) for delivered in (False, True)]  # True: empty epochs
+    assert all(history.is_whole() for history in (running, *starts))
+    commit(tmp_path, 3, [OWN])
+    assert (running.is_whole(), at_start(tmp_path).is_whole()) == (True, True)
+    commit(tmp_path, 4, change)
+    assert (running.is_whole(), at_start(tmp_path).is_whole()) == (False, False)
+
+
+@pytest.mark.parametrize(("version", "whole"), [(0, False), (2, True), (255, True)])
+def test_a_start_goes_back_to_the_last_epoch_however_far(
+    tmp_path: Path, version: int, *, whole: bool
+) -> None:
+    others = 257
+    logged(tmp_path, [[MADE], [OWN], [OWN], *[[OTHER]] * others])
+    running = at_start(tmp_path)
+    assert running.is_whole()
+    logged(tmp_path, [restored(version), *[[OTHER]] * others], 3 + others)
+    assert (running.is_whole(), at_start(tmp_path).is_whole()) == (whole, whole)
+
+
+@pytest.mark.parametrize("checkpoint", [None, 3, 12, 14])
+@pytest.mark.parametrize(
+    ("change", "whole"),
+    [([OTHER], True), (overwritten(), False), (restored(0), False), (restored(12), True), ([OWN], True)],
+)
+def test_versions_that_were_removed_from_the_log_are_not_needed(
+    tmp_path: Path, change: list[dict[str, Any]], *, whole: bool, checkpoint: int | None
+) -> None:
+    logged(tmp_path, [[MADE], [OWN]])
+    running = at_start(tmp_path)
+    assert running.is_whole()
+    logged(tmp_path, [[OTHER]] * 12, 2)
+    if checkpoint is not None:
+        (tmp_path / "_delta_log" / "_last_checkpoint").write_text(json.dumps({"version": checkpoint}))
+    removed(tmp_path, range(11))
+    assert at_start(tmp_path).is_whole()
+    commit(tmp_path, 14, change)
+    assert (running.is_whole(), at_start(tmp_path).is_whole()) == (whole, whole)
+    assert at_start(tmp_path, delivered=False).is_whole(), (
+        "as an output with another name has no epochs there"
+    )
+
+
+def test_the_oldest_version_of_a_log_may_be_a_restore(tmp_path: Path) -> None:
+    logged(tmp_path, [restored(3), [OTHER]], 7)
+    assert not at_start(tmp_path).is_whole()

@@ -101,7 +101,7 @@ class DeltaSink(Sink):
             if owner is None:  # a table that the user made for this output
                 self._set(session, self._own)
         self._history = DeltaHistory(detail["location"], self._app)
-        self._history.begin(own=owner == identity)
+        self._history.begin(own=owner == identity, delivered=output.resumed)
         self._check_whole(session)
 
     def _check_columns(self, table: DeltaTable, schema: StructType, output: Output, *, made: bool) -> None:

@@ -7,9 +7,8 @@ the table is still the output's own, and Delta would skip the epochs that it lac
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
-from operator import itemgetter
 from typing import Any
 
 from pyarrow import fs
@@ -17,8 +16,7 @@ from pyarrow import fs
 from timely_spark.runtime.storage.files import location
 from timely_spark.runtime.storage.stores import filesystem_of
 
-#: A start looks at so many versions at most for the output's last two.
-_BACK = 200
+_VERSION = re.compile(r"(\d{20})\.json")
 
 Commit = list[dict[str, Any]]
 
@@ -31,56 +29,90 @@ class DeltaHistory:
     table: str
     #: the id of the output's transactions
     app: str
-    #: the newest version that was looked at; None: the log cannot be read
-    _seen: int | None = None
-    #: of each version since the output's last one, whether it has all epochs of the output
+    #: of each version since the output's last one that was looked at, whether it has all epochs of the
+    #: output; empty if the log cannot be read
     _whole: dict[int, bool] = field(default_factory=dict)
+    #: whether there are epochs that a version may lack
+    _delivered: bool = False
 
-    def begin(self, *, own: bool) -> None:
-        """Begin with the last version but one of the output, if the table is its `own`; or the newest."""
-        self._seen = self._newest()
-        if self._seen is None:
+    def begin(self, *, own: bool, delivered: bool) -> None:
+        """Begin with the last version but one of the output, if the table is its `own`; or the newest.
+
+        Without a version of the output, begin before the oldest one. Whether the output has `delivered`
+        counts if the log does not say, because its first versions were removed.
+        """
+        version = self._newest()
+        if version is None:
             return
+        self._delivered = False
         if own:
-            back = range(self._seen, max(-1, self._seen - _BACK), -1)
-            commits = takewhile(itemgetter(1), ((version, self._commit(version)) for version in back))
+            mine: list[int] = []
             # the last may have come after a RESTORE that the check before the write did not see
-            last_two = islice((version for version, commit in commits if self._is_own(commit or [])), 2)
-            self._seen = min(last_two, default=self._seen)
-        self._whole = {self._seen: True}
+            while len(mine) < 2 and (commit := self._commit(version)) is not None:
+                if self._is_own(commit):
+                    mine.append(version)
+                version -= 1
+            self._delivered = bool(mine) or (delivered and version >= 0)
+            version = min(mine, default=version)
+        self._whole = {version: True}
 
     def is_whole(self) -> bool:
         """Whether the newest version has all epochs of the output. True if the log cannot be read."""
-        if self._seen is None:
+        if not self._whole:
             return True
-        while (commit := self._commit(self._seen + 1)) is not None:
-            whole = self._after(commit, whole=self._whole[self._seen])
+        if not self._read_on() and self._commit(max(self._whole)) is None:
+            # it was removed from the log, and so may be versions after it
+            self.begin(own=True, delivered=self._delivered)
+            self._read_on()
+        return self._whole[max(self._whole)]
+
+    def _read_on(self) -> bool:
+        """Look at the versions after the last one that was looked at; whether there are any."""
+        first = version = max(self._whole)
+        while (commit := self._commit(version + 1)) is not None:
+            whole = not self._delivered or self._is_whole_after(commit, whole=self._whole[version])
             if self._is_own(commit):
                 self._whole.clear()
-            self._seen += 1
-            self._whole[self._seen] = whole
-        return self._whole[self._seen]
+                self._delivered = True
+            version += 1
+            self._whole[version] = whole
+        return version != first
 
-    def _after(self, commit: Commit, *, whole: bool) -> bool:
-        """Whether the table is whole after a commit."""
+    def _is_whole_after(self, commit: Commit, *, whole: bool) -> bool:
+        """Whether the table is whole after a commit, if it was `whole` before."""
         made: dict[str, Any] = next((one["commitInfo"] for one in commit if "commitInfo" in one), {})
         parameters = made.get("operationParameters") or {}
         if made.get("operation") == "RESTORE":
             version = parameters.get("version")
-            return version is not None and self._whole.get(int(version), False)
+            if version is None:  # a time was given
+                return self._is_back(commit)
+            return self._whole.get(int(version), False)
         everything = parameters.get("predicate") in {None, "", "[]"}
-        if parameters.get("mode") == "Overwrite" and everything and any("remove" in one for one in commit):
+        everything &= parameters.get("isDynamicPartitionOverwrite") not in {True, "true"}
+        removes = any(one["remove"].get("dataChange", True) for one in commit if "remove" in one)
+        if parameters.get("mode") == "Overwrite" and everything and removes:
             return False
         return whole
+
+    def _is_back(self, commit: Commit) -> bool:
+        """Whether a RESTORE gives the files of a version that has all epochs: it undoes those after it."""
+        undone: set[tuple[str, str]] = set()
+        for version in sorted(self._whole, reverse=True):
+            if self._whole[version] and undone == _files(commit):
+                return True
+            if (later := self._commit(version)) is None:
+                break
+            undone ^= _files(later)
+        return False
 
     def _is_own(self, commit: Commit) -> bool:
         return any(action.get("txn", {}).get("appId") == self.app for action in commit)
 
     def _newest(self) -> int | None:
         found = self._lines("_last_checkpoint")
-        version = int(found[0]["version"]) if found else 0
-        if found is None and self._commit(0) is None:
-            return None
+        version = int(found[0]["version"]) if found else -1
+        if self._commit(version) is None:
+            return max(self._listed(), default=None)
         while self._commit(version + 1) is not None:
             version += 1
         return version
@@ -88,14 +120,26 @@ class DeltaHistory:
     def _commit(self, version: int) -> Commit | None:
         return self._lines(f"{version:020}.json")
 
+    def _listed(self) -> list[int]:
+        """The versions in the log."""
+        try:
+            system, top = filesystem_of(location(self.table))
+            infos = system.get_file_info(fs.FileSelector(f"{top}/_delta_log"))
+        except (OSError, ValueError, NotImplementedError):  # pa.ArrowInvalid is a ValueError
+            return []
+        return [int(found[1]) for info in infos if (found := _VERSION.fullmatch(info.base_name))]
+
     def _lines(self, name: str) -> Commit | None:
         """What a file of the log says; None: it is not there, or cannot be read."""
         try:
             system, top = filesystem_of(location(self.table))
-            path = f"{top}/_delta_log/{name}"
-            if system.get_file_info(path).type != fs.FileType.File:
-                return None
-            with system.open_input_stream(path) as file:
+            with system.open_input_stream(f"{top}/_delta_log/{name}") as file:
                 return [json.loads(line) for line in file.read().splitlines()]
-        except (OSError, ValueError, NotImplementedError):  # pa.ArrowInvalid is a ValueError
+        except (OSError, ValueError, NotImplementedError):
             return None
+
+
+def _files(commit: Commit) -> set[tuple[str, str]]:
+    """The files that a commit adds or removes, each with its deleted rows."""
+    changes = [one[kind] for one in commit for kind in ("add", "remove") if kind in one]
+    return {(file["path"], json.dumps(file.get("deletionVector"), sort_keys=True)) for file in changes}
