@@ -94,7 +94,7 @@ def test_a_law_that_is_broken_is_named_when_the_flow_is_made(kind: Any, law: str
 
     assert "flow 'unlawful'" in str(caught.value)
     assert __file__ in str(caught.value)
-    assert "Hint: the laws" in str(caught.value)
+    assert "Hint: correct the class: times.Times lists the laws" in str(caught.value)
 
 
 # -- operators, and what they are defined to say -------------------------------------------------------------
