@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -84,13 +85,21 @@ def directory(text: str) -> str:
 
 
 def files(
-    flow: ts.Dataflow, name: str, path: str, columns: dict[str, str], *, format: str, most: int | None
+    flow: ts.Dataflow,
+    name: str,
+    path: str,
+    columns: dict[str, str],
+    *,
+    format: str,
+    most: int | None,
+    defaults: dict[str, int] | None = None,
 ) -> ts.Stream:
     """The rows of files, with the newest file's columns; of a folder without files, with `columns`."""
+    options: dict[str, Any] = {"format": format, "files_per_epoch": most, "defaults": defaults}
     try:
-        return flow.files(name, path, format=format, files_per_epoch=most)
+        return flow.files(name, path, **options)
     except BadFile:  # none; of a damaged file this is the error again
-        return flow.files(name, path, format=format, schema=columns, files_per_epoch=most)
+        return flow.files(name, path, schema=columns, **options)
 
 
 def positive(text: str) -> int:

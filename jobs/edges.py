@@ -15,11 +15,13 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
-from timely_spark.graph import as_schema, caller, identifier
+from timely_spark.graph import caller, identifier
 from timely_spark.runtime.sources.folder import Folder
 
 ENDS = {"src": "long", "dst": "long"}
 DIFF = "diff"
+#: of files without the column: they add edges
+DEFAULTS = {DIFF: 1}
 #: bytes in which the first line of a file ends
 _LINE = 1 << 16
 # the workers of a cluster have no folder of jobs
@@ -47,8 +49,8 @@ def read_edges(
 ) -> ts.Collection:
     """The edges in files, or in a Delta table; wrong columns are an error before anything starts.
 
-    Columns: out src, dst long, and `weight`, if asked for, long or double. The files' column diff, if it is
-    there, says how many more there are.
+    Columns: out src, dst long, and `weight`, if asked for, long or double. The column diff says how many more
+    there are; each edge of a file without it is added once.
     """
     stream = _source(flow, path, form, most, weight)
     kinds = {field.name: field.type for field in stream.schema}
@@ -72,14 +74,11 @@ def _source(flow: ts.Dataflow, path: str, form: str, most: int | None, weight: s
     if form == "delta":
         return flow.delta("edges", path, versions_per_epoch=most or 1)
     if form == "parquet":
-        columns = ENDS | ({weight: "double"} if weight else {})
-        return cli.files(flow, "edges", path, columns, format=form, most=most)
-    options: dict[str, Any] = {"format": form}
-    options["schema"], header = _csv_columns(path, weight)
-    if not header:
-        names = csv.ReadOptions(column_names=as_schema(options["schema"]).names)
-        nulls = csv.ConvertOptions(null_values=[""])
-        options["format"] = ds.CsvFileFormat(read_options=names, convert_options=nulls)
+        return cli.files(flow, "edges", path, _columns(weight), format=form, most=most, defaults=DEFAULTS)
+    options: dict[str, Any] = {"format": form, "schema": _ddl(_columns(weight)), "defaults": DEFAULTS}
+    if (names := _csv_names(path, weight)) is not None:
+        read, convert = csv.ReadOptions(column_names=names), csv.ConvertOptions(null_values=[""])
+        options["format"] = ds.CsvFileFormat(read_options=read, convert_options=convert)
     return flow.files("edges", path, files_per_epoch=most, **options)
 
 
@@ -133,23 +132,23 @@ def _ddl(columns: dict[str, str]) -> str:
     )
 
 
-def _csv_columns(path: str, weight: str | None) -> tuple[str, bool]:
-    """The columns of the files, by the first line of the newest, and whether that line names them."""
+def _csv_names(path: str, weight: str | None) -> list[str] | None:
+    """The columns of files without a header, as the newest one; None: it has a header."""
     kinds = _columns(weight)
     needed = [column for column in kinds if column != DIFF]
     folder = Folder.of("edges", caller(), path, "csv", None)
     newest = max((file for file in folder.files() if file.size), default=None)
     if newest is None:
-        return _ddl({column: kinds[column] for column in needed}), False
+        return needed
     with folder.reading(newest.path), folder.place[0].open_input_stream(newest.path) as lines:
         line, _, _ = lines.read(_LINE).decode("utf-8-sig", "replace").partition("\n")
     cells = [cell.strip().strip('"') for cell in line.split(",")]
     if not any(cell in kinds for cell in cells) and all(map(_is_number, cells)):
-        return _ddl(dict(list(kinds.items())[: max(len(needed), len(cells))])), False
+        return list(kinds)[: max(len(needed), len(cells))]
     if not {*needed} <= {*cells}:
         message = f"{newest.path} begins with {cells}, edges need ({_ddl(kinds)})"
         raise ts.TimelyError(message, hint=f"name the columns {','.join(kinds)}, or leave the header out.")
-    return _ddl({column: kind for column, kind in kinds.items() if column in cells}), True
+    return None
 
 
 def _is_number(text: str) -> bool:

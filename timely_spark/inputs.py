@@ -27,6 +27,7 @@ from timely_spark.worker.columns import check_epoch_column, kind_of
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
     from pyarrow.dataset import FileFormat
     from pyarrow.fs import FileSystem
@@ -185,6 +186,7 @@ class Inputs:
         epoch: str | None = None,
         max_jump: int = 10_000_000_000,
         filesystem: FileSystem | None = None,
+        defaults: Mapping[str, object] | None = None,
     ) -> Source:
         r"""The files of a folder, and those that arrive there, as columns: each is read exactly once.
 
@@ -207,14 +209,16 @@ class Inputs:
             max_bytes_per_epoch: the most bytes of an epoch's files, but one file at least.
             epoch: as for `source`, as is `max_jump`.
             filesystem: the `pyarrow.fs.FileSystem` of the path, if the path alone does not say it.
+            defaults: the values of columns in files that lack them, such as ``{"diff": 1}``; a JSON record
+                with null, too, has the default. Any file may have such a column, and any may lack it.
 
-        **Columns:** out `schema`. A column that an older file lacks is null in its rows.
+        **Columns:** out `schema`. A column that an older file lacks is null in its rows, or has its default.
 
         Raises:
             BadFile: the folder has no file to take the schema from, or the newest file has other columns. At
                 run time: a file is damaged, or gone before it was read.
             BadLocation: the path cannot be reached.
-            BadArgument: an argument is of another kind.
+            BadArgument: an argument is of another kind, or a default is no value of its column.
 
         Example:
             >>> import pathlib, tempfile, timely_spark as ts
@@ -232,7 +236,7 @@ class Inputs:
         ):
             if limit is not None:
                 whole(what, limit)
-        folder = Folder.of(name, caller(), path, format, filesystem)
+        folder = Folder.of(name, caller(), path, format, filesystem, defaults=defaults)
         source = self._source(name, folder.schema(schema), epoch, max_jump)
         self.frames[name] = FileSource(folder, files_per_epoch, max_bytes_per_epoch)
         return source

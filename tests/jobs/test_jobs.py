@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from chispa import assert_df_equality
+from pyarrow import csv
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
@@ -348,23 +349,49 @@ def test_wrong_columns_are_reported_before_the_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "columns"),
     [
-        ({"a.csv": b"src,dst\n1,2\n", "b.csv": b"dst,diff,src\n3,-1,4\n"}, "src long, dst long, diff long"),
-        ({"a.csv": b"src,dst\n1,2\n", "0.csv": b"", "_b.csv": b"junk"}, "src long, dst long"),
-        ({"a.csv.gz": gzip.compress(b"src,dst,age\n1,2,3\n")}, "src long, dst long"),
-        ({"a.txt": b"1,2,1\n"}, "src long, dst long, diff long"),
-        ({}, "src long, dst long"),
+        ({"a.csv": b"src,dst\n1,2\n", "b.csv": b"dst,diff,src\n3,-1,4\n"}, None),
+        ({"a.csv": b"src,dst\n1,2\n", "0.csv": b"", "_b.csv": b"junk"}, None),
+        ({"a.csv.gz": gzip.compress(b"src,dst,age\n1,2,3\n")}, None),
+        ({"a.txt": b"1,2,1\n"}, ["src", "dst", "diff"]),
+        ({"a.txt": b"1,2\n"}, ["src", "dst"]),
+        ({}, ["src", "dst"]),
     ],
 )
-def test_columns_of_csv_are_those_of_the_newest_file(
-    tmp_path: Path, files: dict[str, bytes], columns: str
+def test_names_of_columns_of_csv_are_those_of_the_newest_file(
+    tmp_path: Path, files: dict[str, bytes], columns: list[str] | None
 ) -> None:
-    from edges import _csv_columns
+    from edges import _csv_names
 
     for second, (name, content) in enumerate(files.items()):
         (tmp_path / name).write_bytes(content)
         os.utime(tmp_path / name, (second, second))
-    headed = any(name.startswith("a.csv") for name in files)
-    assert _csv_columns(str(tmp_path), None) == (columns, headed)
+    assert _csv_names(str(tmp_path), None) == columns
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("newest", ["with", "without"])
+def test_files_of_edges_without_diff_add_them(tmp_path: Path, form: str, newest: str) -> None:
+    """In whichever order they arrive, also after the start."""
+    from edges import read_edges
+
+    from timely_spark.runtime.sources.arrivals import Part
+
+    def write(name: str, age: int, **columns: list[int]) -> None:
+        path = tmp_path / name
+        (pq.write_table if form == "parquet" else csv.write_csv)(pa.table(columns), path)
+        os.utime(path, (age, age))
+
+    write("with", 2 if newest == "with" else 1, src=[1, 1, 3], dst=[2, 2, 4], diff=[1, -1, 2])
+    write("without", 1 if newest == "with" else 2, dst=[6, 8], src=[5, 7])
+    flow = ts.Dataflow("edges")
+    read_edges(flow, str(tmp_path), form, None).changes("diff").capture("out")
+    write("later", 3, src=[5], dst=[6], diff=[-1])
+    folder: Any = flow.frames["edges"].folder
+    schema = folder.schema("src long, dst long, diff long")
+    parts = [Part(file.path, 0, file.size) for file in folder.files()]
+    read = pa.Table.from_batches(folder.read(parts, schema, schema.names))
+    out = ts.testing.run(flow, {"edges": [read.to_pylist()]})["out"].rows()[0]
+    assert sorted(out) == [(3, 4, 2), (7, 8, 1)]
 
 
 def test_columns_are_those_of_the_newest_file_or_those_to_come(tmp_path: Path) -> None:
@@ -380,7 +407,7 @@ def test_columns_are_those_of_the_newest_file_or_those_to_come(tmp_path: Path) -
     def columns() -> list[str]:
         return _source(ts.Dataflow("edges"), str(tmp_path / "in"), "parquet", None, None).schema.names
 
-    assert columns() == ["src", "dst"]
+    assert columns() == ["src", "dst", "diff"]
     pq.write_table(pa.table({"src": [1], "dst": [2], "diff": [-1]}), tmp_path / "in" / "part-0")
     assert columns() == ["src", "dst", "diff"]  # whatever the file is called
     (tmp_path / "in" / "part-0").write_text("damaged")

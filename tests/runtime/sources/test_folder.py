@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import os
 import pickle
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -287,6 +288,49 @@ def test_values_inside_of_others_that_a_cast_would_change_are_refused(
         with pytest.raises(BadFile, match=r"column 'c' is .*, and .* in "):
             rows(folder_of(tmp_path, form), pa.schema([("c", asked(to))]))
         assert rows(folder_of(tmp_path, form), pa.schema([("c", asked(of))]))
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "json", "arrow"])
+def test_a_column_has_its_default_in_files_that_lack_it(tmp_path: Path, form: str) -> None:
+    write: dict[str, Any] = {
+        "parquet": pq.write_table,
+        "csv": csv.write_csv,
+        "json": lambda table, path: path.write_text("".join(f"{json.dumps(r)}\n" for r in table.to_pylist())),
+        "arrow": lambda table, path: feather.write_feather(table, str(path)),
+    }
+
+    def folder(defaults: Any, schema: Any = None) -> tuple[Folder, pa.Schema]:
+        made = Folder.of("in", HERE, tmp_path, form, None, defaults=defaults)
+        return made, made.schema(schema)
+
+    write[form](pa.table({"n": [1, 2], "diff": [-1, 5]}), tmp_path / "a")
+    write[form](pa.table({"n": [3]}), tmp_path / "b")
+    defaults, all_rows = {"diff": 1, "at": date(2026, 1, 2)}, {(1, -1), (2, 5), (3, 1)}
+    for newest in ("a", "b"):
+        for name in ("a", "b"):
+            os.utime(tmp_path / name, (2, 2) if name == newest else (1, 1))
+        for schema in (None, "n long, diff long, at date", "n long, diff int, at date"):
+            made, all_columns = folder(defaults, schema)
+            found = rows(pickle.loads(pickle.dumps(made)), all_columns)
+            assert {(row["n"], row["diff"]) for row in found} == all_rows
+            assert {row["at"] for row in found} == {date(2026, 1, 2)}
+            assert sorted(row["diff"] for row in rows(made, all_columns, ["diff"])) == [-1, 1, 5]
+            # no row group is left out because of statistics that it does not have
+            assert {"n": 3} in rows(made, all_columns, ["n"], condition=pc.field("diff") == 1)
+    (tmp_path / "b").unlink()
+    for wrong in ({"diff": "x"}, {"other": 1}, {"diff": None}, {"n": 1 << 70}, "diff"):
+        with pytest.raises(BadArgument, match=r"defaults=(?s:.*)Hint"):
+            folder(wrong, "n long, diff long")
+    (tmp_path / "a").unlink()
+    write[form](pa.table({"n": [3], "Diff": [-1]}), tmp_path / "b")
+    with pytest.raises(BadFile, match=r"lacks \['diff'\], it has \['Diff', 'n'\](?s:.*)case counts"):
+        rows(*folder({"diff": 1}, "n long, diff long"))
+
+
+def test_a_default_in_json_is_that_of_records(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text('{"n": 1}\n{"n": 2, "diff": -1}\n{"n": 3, "diff": null}\n')
+    made = Folder.of("in", HERE, tmp_path, "json", None, defaults={"diff": 1})
+    assert [row["diff"] for row in rows(made, made.schema("n long, diff long"))] == [1, -1, 1]
 
 
 def test_views_of_lists_are_no_lists(tmp_path: Path) -> None:

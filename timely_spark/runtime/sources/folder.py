@@ -7,7 +7,7 @@ import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import and_
 from types import MappingProxyType
@@ -76,9 +76,13 @@ class Folder:
     path: str
     format: ds.FileFormat
     filesystem: fs.FileSystem | None = None
+    #: the values of columns in files that lack them
+    defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @classmethod
-    def of(cls, source: str, where: Where, path: Any, form: Any, filesystem: Any) -> Folder:
+    def of(
+        cls, source: str, where: Where, path: Any, form: Any, filesystem: Any, *, defaults: Any = None
+    ) -> Folder:
         """The folder that a user describes.
 
         Raises:
@@ -95,7 +99,10 @@ class Folder:
         if filesystem is not None and not isinstance(filesystem, fs.FileSystem):
             hint = "leave it out for paths and URIs"
             refuse(filesystem, what="filesystem", expected="one of pyarrow.fs", hint=hint)
-        return cls(source, where, text if filesystem is not None else location(text), form, filesystem)
+        if not isinstance(defaults, Mapping | None):
+            refuse(defaults, what="defaults", expected="a dict", hint='as in defaults={"diff": 1}')
+        path = text if filesystem is not None else location(text)
+        return cls(source, where, path, form, filesystem, dict(defaults or {}))
 
     @property
     def divisible(self) -> bool:
@@ -140,11 +147,22 @@ class Folder:
 
     # -- the schema ------------------------------------------------------------------------------------------
     def schema(self, given: Any) -> pa.Schema:
-        """The schema that a user gives, checked against the newest file; else that file's.
+        """The schema that a user gives, checked against the newest file; else that file's, and `defaults`.
 
         Raises:
             BadFile: there is no schema and no file, or the newest file cannot be read or has other columns.
+            BadArgument: a default is no value of its column.
         """
+        schema = self._schema(given)
+        for name, value in self.defaults.items():
+            kind = schema.field(name).type if name in schema.names else None
+            if kind is None or value is None or _scalar(value, kind) is None:
+                expected = f"values of columns of ({describe(schema)})"
+                hint = "columns without a default are null in files that lack them"
+                refuse({name: value}, what="defaults", expected=expected, hint=hint)
+        return schema
+
+    def _schema(self, given: Any) -> pa.Schema:
         if given is None:
             self.check_exists()
         newest = max((file for file in self.files() if file.size), default=None)
@@ -171,6 +189,9 @@ class Folder:
                 raise self.error(msg, hint)
         for key, text in self._keys(newest.path):
             columns[key] = pa.int64() if text is not None and text.isdecimal() else pa.string()
+        for name, value in self.defaults.items():
+            if name not in columns and (scalar := _scalar(value)) is not None:
+                columns[name] = scalar.type
         return as_schema(pa.schema(list(columns.items())))
 
     def _keys(self, path: str) -> Values:
@@ -221,11 +242,13 @@ class Folder:
     ) -> None:
         """Check that a file has the columns.
 
-        Without `all_of_them` it may lack some, as files do from before a column was added; they are null.
-        Records of JSON may lack any, but none is written in another case.
+        Without `all_of_them` it may lack some, as files do from before a column was added; they are null, or
+        have their default. Records of JSON may lack any, but none is written in another case.
         """
         missing = [name for name in columns if name not in own and name not in values]
         other_case = {name.lower() for name in missing} & {name.lower() for name in own}
+        if not other_case:
+            missing = [name for name in missing if name not in self.defaults]
         lacks = not isinstance(self.format, ds.JsonFileFormat) and (
             all_of_them or {*own}.isdisjoint(schema.names)
         )
@@ -288,7 +311,8 @@ class Folder:
                 if self.divisible:
                     groups = [n for n, at in enumerate(_starts(fragment)) if start <= at < end]
                     fragment = fragment.subset(row_group_ids=groups)
-                    if condition is not None and groups:
+                    # statistics do not know of defaults
+                    if condition is not None and groups and given >= self.defaults.keys():
                         fragment = fragment.subset(condition, schema=schema)
                     if not fragment.row_groups:
                         continue
@@ -296,8 +320,22 @@ class Folder:
                 every = pa.schema([*schema, *(field for field in own if field.name not in schema.names)])
                 if isinstance(self.format, ds.JsonFileFormat):
                     every, of = _with_dates_as_texts(every, of)
+                of |= self._defaults(schema, columns, given, of)
                 scanner = ds.Scanner.from_fragment(fragment, schema=every, columns=of, use_threads=False)
                 yield from scanner.to_batches()
+
+    def _defaults(
+        self, schema: pa.Schema, columns: Sequence[str], given: set[str], of: Mapping[str, pc.Expression]
+    ) -> dict[str, pc.Expression]:
+        """The columns with defaults that a file lacks; of JSON, those that some of its records may lack."""
+        values = {
+            name: pc.scalar(_scalar(self.defaults[name], schema.field(name).type))
+            for name in columns
+            if name in self.defaults
+        }
+        if isinstance(self.format, ds.JsonFileFormat):
+            return {name: pc.coalesce(of[name], value) for name, value in values.items()}
+        return {name: value for name, value in values.items() if name not in given}
 
     @contextmanager
     def reading(self, path: str) -> Iterator[None]:
@@ -395,6 +433,14 @@ def _value(text: str, kind: pa.DataType) -> pa.Scalar:
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.scalar(text.removesuffix("Z")).cast(pa.timestamp(kind.unit)).cast(kind)
     return pa.scalar(text).cast(kind)
+
+
+def _scalar(value: Any, kind: pa.DataType | None = None) -> pa.Scalar | None:
+    """A user's value of a type; None: it is none."""
+    try:
+        return pa.scalar(value, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
 
 
 def _types(kind: pa.DataType, at: Path) -> Iterator[tuple[Path, pa.DataType]]:
