@@ -1006,6 +1006,8 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             ("while len(mine) < 2", "while len(mine) < 1"),
             ("bool(mine) or (delivered and version >= 0)", "delivered"),
             ("(delivered and version >= 0)", "version >= 0"),
+            ("if not mine and delivered and version >= 0:", "if delivered and version >= 0:"),
+            ("if not mine and delivered and version >= 0:", "if not mine and delivered:"),
             (
                 "not self._read_on() and self._commit(max(self._whole)) is None",
                 "not self._read_on() and False",

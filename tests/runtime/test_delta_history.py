@@ -184,6 +184,22 @@ def test_versions_that_were_removed_from_the_log_are_not_needed(
     )
 
 
+def test_a_log_that_does_not_say_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logged(tmp_path, [[MADE], [OTHER], [OTHER]])
+    at_start(tmp_path)  # only empty epochs
+    commit(tmp_path, 3, [OWN])
+    removed(tmp_path, [0, 1])
+    at_start(tmp_path)
+    assert not caplog.messages
+    commit(tmp_path, 4, [OTHER])
+    commit(tmp_path, 5, [OTHER])
+    removed(tmp_path, [2, 3, 4])
+    assert at_start(tmp_path).is_whole()
+    assert "before version 5" in caplog.text
+    at_start(tmp_path, delivered=False)
+    assert len(caplog.messages) == 1
+
+
 def test_the_oldest_version_of_a_log_may_be_a_restore(tmp_path: Path) -> None:
     logged(tmp_path, [restored(3), [OTHER]], 7)
     assert not at_start(tmp_path).is_whole()

@@ -7,6 +7,7 @@ the table is still the output's own, and Delta would skip the epochs that it lac
 from __future__ import annotations
 
 import json
+import logging
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,8 @@ from timely_spark.runtime.storage.files import location
 from timely_spark.runtime.storage.stores import filesystem_of
 
 _VERSION = re.compile(r"(\d{20})\.json")
+
+_log = logging.getLogger(__name__)
 
 Commit = list[dict[str, Any]]
 
@@ -52,6 +55,13 @@ class DeltaHistory:
                 if self._is_own(commit):
                     mine.append(version)
                 version -= 1
+            if not mine and delivered and version >= 0:
+                _log.warning(
+                    "%s: the log begins after this output's last epoch; a RESTORE or an overwrite before "
+                    "version %d, which would have taken epochs away, cannot be seen",
+                    self.table,
+                    version + 1,
+                )
             self._delivered = bool(mine) or (delivered and version >= 0)
             version = min(mine, default=version)
         self._whole = {version: True}
