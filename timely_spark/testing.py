@@ -123,7 +123,7 @@ class Simulation:
         crashes: the probability that an attempt at a batch crashes. The seed also decides where it crashes
             and how far it is rolled back; its schedule is the same with and without crashes.
         warn_after: iterations of a loop in one epoch, after which there is a `LoopWarning`, and after twice
-            as many of which `run` fails; None: never.
+            as many of which `run` fails if the loop has no `max_iterations`; None: never.
         given_epochs: where state expires by epochs, count those that `send` is given, as `run` does; else by
             the clock an epoch is a batch.
 
@@ -266,14 +266,14 @@ class Simulation:
         """Run batches until there is nothing to run.
 
         Raises:
-            TimelyError: a loop has twice as many iterations in an epoch as it needs for a warning; or the
-                flow still runs after `limit` batches.
+            TimelyError: a loop without `max_iterations` has twice as many iterations in an epoch as it needs
+                for a warning; or the flow still runs after `limit` batches.
         """
         for _ in range(whole("limit", limit)):
             if not self.step():
                 return
-            bounds = self.coordinator.loops.bounds
-            check_endless(self.result.notices, self.plan.warn_after, bounds, caller())
+            if self.result.notices:
+                check_endless(self.result.notices, self.plan, self.coordinator.loops.bounds, caller())
         msg = f"flow {self.plan.name!r} still runs after {limit} batches"
         hint = "let each loop drop repeated records, as distinct or min do; or give run() a larger limit."
         raise TimelyError(msg, where=caller(), hint=hint)

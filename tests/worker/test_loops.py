@@ -68,6 +68,12 @@ def test_an_endless_loop_fails_in_tests(notices: list[Any], workers: int) -> Non
     assert "iteration 10 in epoch 0" in str(notices[0].message)
 
 
+def test_a_long_loop_with_a_limit_ends_in_tests(notices: list[Any]) -> None:
+    out = run(growing(max_iterations=30), {"x": [[0]]}, warn_after=10)["out"]
+    assert len(out.rows()[0]) == 30
+    assert len(notices) == 2
+
+
 def test_a_round_ends_at_a_multiple_of_warn_after(notices: list[Any]) -> None:
     simulation = Simulation(growing(), warn_after=50)
     simulation.send("x", [0])

@@ -167,17 +167,19 @@ def notices_to_log(notices: Iterable[Notice], every: int | None) -> list[Notice]
     return [n for n, mark in marked if n.kind != "iterations" or not mark & (mark - 1)]
 
 
-def check_endless(
-    notices: Iterable[Notice], every: int | None, bounds: Collection[str], where: Where
-) -> None:
+def check_endless(notices: Iterable[Notice], plan: Plan, canceled: Collection[str], where: Where) -> None:
     """Raise an error if a loop has twice as many iterations in an epoch as it needs for a warning.
 
-    Args:
-        bounds: the canceled loops, which end.
+    Loops with `max_iterations`, and canceled ones, end.
     """
+    every = plan.warn_after
+    ends = {
+        *canceled,
+        *(s.name for stage in plan.stages for s in stage.scope.path[1:] if s.limit is not None),
+    }
     for notice in notices:
         endless = notice.kind == "iterations" and every is not None and notice.iteration >= 2 * every
-        if endless and notice.loop not in bounds:
+        if endless and notice.loop not in ends:
             msg = (
                 f"loop {notice.loop!r} ({notice.where}) seems endless: it has reached iteration "
                 f"{notice.iteration} in epoch {notice.epoch}; records: {notice.rows}"

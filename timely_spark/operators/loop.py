@@ -187,10 +187,11 @@ def loop(
             once per epoch. "raise": the flow fails with `LimitReached`.
         name: the loop's name.
 
-    A loop without `max_iterations` warns at its ten thousandth iteration in an epoch, and again whenever the
-    number has doubled (`warn_after` of `Dataflow.start` and `testing.run`). Warnings are logged by
-    ``timely_spark`` on the driver; in tests they are Python warnings of the category `testing.LoopWarning`,
-    and `testing.run` fails at twice as many iterations. `Query.cancel` ends an endless loop.
+    A loop, also one with `max_iterations`, warns at its ten thousandth iteration in an epoch, and again
+    whenever the number has doubled (`warn_after` of `Dataflow.start` and `testing.run`). Warnings are logged
+    by ``timely_spark`` on the driver; in tests they are Python warnings of the category
+    `testing.LoopWarning`, and `testing.run` fails at twice as many iterations of a loop without
+    `max_iterations`. `Query.cancel` ends an endless loop.
 
     Returns:
         The streams that leave, outside the loop: one stream, or a tuple if `step` returned several.
