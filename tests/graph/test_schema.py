@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
 import timely_spark as ts
-from timely_spark.errors import SchemaError
+from timely_spark.errors import BadArgument, SchemaError
 from timely_spark.graph import as_schema, as_table, describe
 
 
@@ -241,6 +243,47 @@ def test_types_that_arrow_cannot_take_or_compare_are_stored_as_plain_ones(kind: 
     out = ts.testing.run(flow, {"x": [pa.table({"c": pa.array([*values, None], kind)})]}, workers=2)["out"]
 
     assert out.rows() == {0: [(value, 1) for value in values]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.list_(pa.string_view()), [["a"], None]),
+        (pa.large_list(pa.binary_view()), [[b"a"], None]),
+        (pa.list_(pa.string_view(), 1), [["a"], None]),
+        (pa.struct([("a", pa.list_(pa.string_view()))]), [{"a": ["x"]}, None]),
+        (pa.map_(pa.string_view(), pa.string_view()), [[("a", "b")], None]),
+        (pa.dictionary(pa.int8(), pa.string_view()), ["a", None]),
+    ],
+)
+def test_views_inside_other_types_are_stored_as_plain_ones(kind: Any, values: Any) -> None:
+    if pa.types.is_dictionary(kind):
+        column = pa.DictionaryArray.from_arrays(
+            pa.array([0, None], pa.int8()), pa.array(["a"], kind.value_type)
+        )
+    else:
+        column = pa.array(values, kind)
+    table = pa.table({"k": [1, 2], "c": column})
+    flow = ts.Dataflow("views")
+    x = flow.input("x", table.schema)
+    x.join(x.select("k"), on="k", per="time").capture("out")
+
+    out = ts.testing.run(flow, {"x": [table]}, workers=2)["out"]
+
+    assert out.rows() == {0: [(1, values[0]), (2, values[1])]}
+    assert "view" not in str(as_schema(table.schema))
+    if not pa.types.is_dictionary(kind):
+        assert ts.testing.run(flow, {"x": [table.to_pylist()]})["out"].rows() == out.rows()
+
+
+@pytest.mark.parametrize("record", [np.int64(1), None, Decimal(1)])
+def test_records_that_are_one_value_are_refused(record: Any) -> None:
+    flow = ts.Dataflow("one")
+    flow.input("x", "n long").capture("out")
+    with pytest.raises(
+        BadArgument, match=r"(?s)inputs\['x'\]\[0\]=.*a list with the records of epoch 0.*\nHint: "
+    ):
+        ts.testing.run(flow, {"x": [record]})
 
 
 def test_a_time_of_day_is_not_taken_from_a_timestamp() -> None:

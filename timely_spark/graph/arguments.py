@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
+from numbers import Number
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -200,7 +201,7 @@ def most_epochs(inputs: Any) -> int:
             expected, what = "a list with the records of each epoch", f"inputs[{name!r}]"
             refuse(epochs, what=what, expected=expected, hint=hint)
         for epoch, records in enumerate(epochs):
-            if isinstance(records, int | float):
+            if isinstance(records, Number | None):
                 expected = f"a list with the records of epoch {epoch}"
                 refuse(records, what=f"inputs[{name!r}][{epoch}]", expected=expected, hint=hint)
     return max(map(len, inputs.values()), default=0)

@@ -83,8 +83,19 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
 
 def _plain(kind: pa.DataType) -> pa.DataType:
     """The type in which a column is stored."""
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return _PLAIN.get(kind, kind)
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    inner = [field.with_type(_plain(field.type)) for field in _fields_of(kind)]
+    if inner == _fields_of(kind):
+        return _PLAIN.get(kind, kind)
+    if pa.types.is_struct(kind):
+        return pa.struct(inner)
+    if pa.types.is_map(kind):
+        return pa.map_(*inner[0].type, keys_sorted=kind.keys_sorted)
+    if pa.types.is_large_list(kind):
+        return pa.large_list(inner[0])
+    lists = pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)
+    return pa.list_(inner[0], getattr(kind, "list_size", -1)) if lists else kind
 
 
 _PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary(), pa.float16(): pa.float32()}
@@ -279,8 +290,7 @@ def is_key_type(kind: pa.DataType) -> bool:
     >>> is_key_type(pa.float64()), is_key_type(pa.list_(pa.int8())), is_key_type(pa.month_day_nano_interval())
     (True, False, False)
     """
-    unequal = pa.types.is_interval(kind) or pa.types.is_float16(kind)  # Arrow compares none of them
-    return not (pa.types.is_nested(kind) or pa.types.is_union(kind) or unequal)
+    return not (pa.types.is_nested(kind) or pa.types.is_union(kind) or pa.types.is_interval(kind))
 
 
 def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Table:
@@ -320,10 +330,20 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Ta
 def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """A table with the columns of a schema, cast; values that a cast would change are refused."""
     chosen = table.select(schema.names)
+    for index, kind in enumerate(chosen.schema.types):
+        if pa.types.is_dictionary(kind) and kind.value_type in _PLAIN:  # which Arrow does not decode
+            chosen = chosen.set_column(index, schema.names[index], _with_plain_values(chosen.column(index)))
     made = chosen.cast(schema)
     for before, after, field in zip(chosen.columns, made.columns, schema, strict=True):
         _check_cast(before, after, field)
     return made
+
+
+def _with_plain_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Categories of plain values."""
+    parts = [(part.indices, part.dictionary.cast(_plain(column.type))) for part in column.chunks]
+    kind = pa.dictionary(column.type.index_type, _plain(column.type), column.type.ordered)
+    return pa.chunked_array([pa.DictionaryArray.from_arrays(*part) for part in parts], kind)
 
 
 def _from_frame(frame: Any, schema: pa.Schema) -> pa.Table:
