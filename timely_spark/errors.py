@@ -352,8 +352,17 @@ def without_stack(error: BaseException) -> str:
 
 
 def excerpt(table: Any) -> str:
-    """Some records of an Arrow table as text, without reserved columns."""
+    """Some records of an Arrow table as text, without reserved columns; empty: there are no others.
+
+    >>> import pyarrow as pa
+    >>> excerpt(pa.table({"n": [1, 2, 3, 4], "__timely_diff": [1] * 4}))
+    "{'n': 1}, {'n': 2}, {'n': 3} and 1 more"
+    >>> excerpt(pa.table({"__timely_diff": [1]}))
+    ''
+    """
     shown = table.select([name for name in table.schema.names if not name.startswith("__timely_")])
+    if not shown.schema.names:
+        return ""
     first = zip(*map(values_of, shown.slice(0, 3).columns), strict=True)
     rows = ["{" + _items(zip(shown.schema.names, row, strict=True)) + "}" for row in first]
     more = table.num_rows - len(rows)

@@ -319,6 +319,8 @@ def test_a_snapshot_repeats_records_by_multiplicity(came_to: Any) -> None:
         ts.snapshot(log, at=-1, diff="n")
     with pytest.raises(ts.TimelyError, match=r"(?s)count='k' is a column of the records.*Hint: "):
         ts.snapshot(log, diff="n", count="k")
+    with pytest.raises(ts.TimelyError, match=r"(?s)count=1 is no name.*\nHint: give count= another name"):
+        ts.snapshot(log, diff="n", count=1)  # type: ignore[arg-type]
     with pytest.raises(ts.TimelyError, match=r"(?s)snapshot.*no columns \['diff'\].*Hint: .*diff="):
         ts.snapshot(log)
 

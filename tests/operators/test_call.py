@@ -125,7 +125,7 @@ def test_a_call_is_repeated_and_then_fails_with_the_step_and_the_line() -> None:
 
 
 def test_a_function_that_asks_an_iterator_at_its_end_fails_at_once() -> None:
-    with pytest.raises(VertexError, match=r"step 'ask' .*StopIteration\nHint: "):
+    with pytest.raises(VertexError, match=r"step 'ask' .*<lambda> \(.*test_call.py:.*StopIteration\nHint: "):
         run(flow(lambda batch: next(iter([])), attempts=2), {"x": [[1]]})
 
 

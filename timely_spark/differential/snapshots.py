@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import pyarrow as pa
@@ -127,10 +127,11 @@ def _of_captured(changes: Captured, at: int | None, diff: str, count: str | None
     return total.select(columns).take(pa.array(np.repeat(np.arange(len(counts)), counts)))
 
 
-def _check_new(count: str, columns: list[str]) -> None:
-    if count in columns:
-        msg = f"snapshot: count={count!r} is a column of the records {columns}"
-        raise SchemaError(msg, where=caller(), hint="choose another name.")
+def _check_new(count: Any, columns: list[str]) -> None:
+    if not isinstance(count, str) or count in columns:
+        what = f"is a column of the records {columns}" if count in columns else "is no name of a column"
+        msg = f"snapshot: count={count!r} {what}"
+        raise SchemaError(msg, where=caller(), hint="give count= another name.")
 
 
 def _check(needed: list[str], columns: list[str]) -> None:

@@ -130,7 +130,7 @@ class Call(Vertex):
             return self.function(part)
         except StopIteration as error:  # which a future does not take: nobody would hear of it
             msg = "StopIteration"
-            raise RuntimeError(msg) from error
+            raise RuntimeError(msg).with_traceback(error.__traceback__) from error
 
 
 class Answers:

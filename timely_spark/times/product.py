@@ -36,13 +36,18 @@ class Time(tuple[int, ...]):
     (Time(2, 5), Time(1, 4))
 
     Raises:
-        InvalidTime: A coordinate is negative or above ``MAX``.
+        InvalidTime: A coordinate is no whole number, negative, or above ``MAX``.
     """
 
     __slots__ = ()
 
     def __new__(cls, epoch: int, *counters: int) -> Self:  # noqa: D102 - the class says it
-        self = tuple.__new__(cls, map(index, (epoch, *counters)))
+        try:
+            self = tuple.__new__(cls, map(index, (epoch, *counters)))
+        except TypeError:
+            msg = f"{cls.__name__}{(epoch, *counters)} has coordinates that are no whole numbers"
+            hint = f"give the epoch and each loop counter by itself: {cls.__name__}(0, 2)."
+            raise InvalidTime(msg, hint=hint) from None
         if min(self) < 0 or max(self) > MAX:
             raise InvalidTime.out_of_range(self, MAX)
         return self
