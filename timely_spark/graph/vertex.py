@@ -122,13 +122,17 @@ class Vertex:
     template, so it must not read or write state.
 
     The law: records that agree in the columns by which the input is partitioned are combined as they would
-    be without the others; so group by these columns, and keep their values. The simulator checks it.
+    be without the others, or left as they are, as where combining few does not pay; so group by these
+    columns, and keep their values. The simulator checks it, and lets sums of floats differ by their rounding.
     `on_recv` gets combined records and others, as those of its own worker are not combined.
 
     Example:
+        Without threads, which add floats in varying order: a repeated micro-batch has the same sums.
+
         >>> class Totals(Vertex):  # of an input that is partitioned by "k"
         ...     def combine(self, edge, batch):
-        ...         return batch.group_by("k").aggregate([("n", "sum")]).rename_columns(["k", "n"])
+        ...         sums = batch.group_by("k", use_threads=False).aggregate([("n", "sum")])
+        ...         return sums.rename_columns(["k", "n"])
     """
 
     before_exchange: Callable[[int, pa.Table], pa.Table] | None = None
