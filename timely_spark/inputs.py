@@ -204,7 +204,7 @@ class Inputs:
             path: the folder, which driver and executors see: a path, or a URI (s3, gs, abfss, hdfs).
             format: "parquet"; "csv" with a line of names, and empty fields as null; "json" with one object
                 a line; "arrow" (IPC files); or a `pyarrow.dataset.FileFormat` with options of its own.
-            schema: by default that of the newest file.
+            schema: by default that of the newest file; of JSON, that of its first block (1 MB).
             files_per_epoch: the most files of an epoch; by default all new ones.
             max_bytes_per_epoch: the most bytes of an epoch's files, but one file at least.
             epoch: as for `source`, as is `max_jump`.

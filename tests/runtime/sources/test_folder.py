@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import pickle
+import tracemalloc
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -74,8 +75,21 @@ def test_a_line_of_json_that_is_longer_than_a_block(tmp_path: Path) -> None:
 def test_json_with_long_lines_is_not_held_in_memory(tmp_path: Path) -> None:
     record = {"s": "a" * 70_000}
     (tmp_path / "a.json").write_text("\n \n" + (json.dumps(record) + "\n") * 200)
-    assert folder_of(tmp_path, "json")._content(str(tmp_path / "a.json")) is None
-    assert rows(folder_of(tmp_path, "json")) == [record] * 200
+    blocks = ds.JsonFileFormat(read_options=pa_json.ReadOptions(block_size=100_000))
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    try:
+        folder = folder_of(tmp_path, blocks)
+        schema = folder.schema(None)
+        (file,) = folder.files()
+        read = 0
+        for batch in folder.read([Part(file.path, 0, file.size)], schema, ["s"]):
+            read += batch.num_rows
+            assert pa.total_allocated_bytes() - before < file.size // 3
+        assert read == 200
+        assert tracemalloc.get_traced_memory()[1] < file.size // 3
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "json", "arrow"])
@@ -328,9 +342,26 @@ def test_a_column_has_its_default_in_files_that_lack_it(tmp_path: Path, form: st
 
 
 def test_a_default_in_json_is_that_of_records(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text('{"n": 1}\n{"n": 2, "diff": -1}\n{"n": 3, "diff": null}\n')
+    (tmp_path / "a").write_text('{"n": 1}\n' * 120_000 + '{"n": 2, "diff": -1}\n{"n": 3, "diff": null}\n')
     made = Folder.of("in", HERE, tmp_path, "json", None, defaults={"diff": 1})
-    assert [row["diff"] for row in rows(made, made.schema("n long, diff long"))] == [1, -1, 1]
+    found = rows(made, made.schema("n long, diff long"), ["diff"])
+    assert [row["diff"] for row in found[-3:]] == [1, -1, 1]
+    made = folder_of(tmp_path, "json")
+    found = rows(made, made.schema("n long, diff long, day date"))  # the first block lacks the column
+    assert found[-3:] == [{"n": n, "diff": diff, "day": None} for n, diff in ((1, None), (2, -1), (3, None))]
+    assert len(found) == 120_002
+
+
+def test_folders_of_json_are_columns(tmp_path: Path) -> None:
+    for day, text in (("1", '{"n": 1, "day": 7}\n{"n": 2}'), ("__HIVE_DEFAULT_PARTITION__", '{"n": 3}')):
+        (tmp_path / f"day={day}").mkdir()
+        (tmp_path / f"day={day}" / "a.json").write_text(text)
+    folder = Folder.of("in", HERE, tmp_path, "json", None, defaults={"day": 9})
+    schema = folder.schema("n long, day long")
+    found = rows(folder, schema)
+    assert sorted((row["n"], row["day"]) for row in found if row["day"]) == [(1, 1), (2, 1)]
+    assert {"n": 3, "day": None} in found
+    assert len(rows(folder, schema, ["day"])) == 3
 
 
 def test_views_of_lists_are_no_lists(tmp_path: Path) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
+from json import loads
 from operator import and_
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyarrow import csv, fs
+from pyarrow import csv, fs, json
 
 from timely_spark.errors import Where
 from timely_spark.graph import as_schema, describe, path_text, refuse
@@ -51,8 +51,6 @@ _PLAIN = {
     pa.uint64(): pa.decimal128(20, 0),
     pa.float16(): pa.float32(),
 }
-#: Bytes in which the first line of a file of JSON usually ends.
-_LINE = 1 << 16
 #: Names of types inside of a column, from the column's on.
 Path: TypeAlias = tuple[str, ...]
 #: What is in a list, among such names.
@@ -210,25 +208,7 @@ class Folder:
             if name in schema.names
         ]
         expression = reduce(and_, known) if known else None
-        if (content := self._content(path)) is not None:
-            return self.format.make_fragment(content, partition_expression=expression)
         return self.format.make_fragment(path, self.place[0], partition_expression=expression)
-
-    def _content(self, path: str) -> pa.Buffer | None:
-        """What is in a file of JSON of one line, and the line's end; None: another file.
-
-        Of a single line without an end Arrow's reader of data sets makes a row of nulls.
-        """
-        if not isinstance(self.format, ds.JsonFileFormat):
-            return None
-        line = bytearray()
-        with self.place[0].open_input_stream(path) as file:
-            while block := file.read(max(_LINE, len(line))):
-                block = block if line else block.lstrip()
-                if b"\n" in block:
-                    return None
-                line += block
-        return pa.py_buffer(line + b"\n")
 
     def _check(
         self,
@@ -308,6 +288,9 @@ class Folder:
                 elsewhere = {**computed, **dict(values)}
                 self._check(path, own.names, schema, columns, elsewhere, all_of_them=False)
                 self._check_types(path, own, schema, columns)
+                if isinstance(self.format, ds.JsonFileFormat):
+                    yield from self._json(path, schema, of, dict(values))
+                    continue
                 if self.divisible:
                     groups = [n for n, at in enumerate(_starts(fragment)) if start <= at < end]
                     fragment = fragment.subset(row_group_ids=groups)
@@ -318,24 +301,43 @@ class Folder:
                         continue
                 # one thread: a task has one core, and the rows stay in order
                 every = pa.schema([*schema, *(field for field in own if field.name not in schema.names)])
-                if isinstance(self.format, ds.JsonFileFormat):
-                    every, of = _with_dates_as_texts(every, of)
-                of |= self._defaults(schema, columns, given, of)
+                of |= {name: value for name, value in self._defaults(schema, of).items() if name not in given}
                 scanner = ds.Scanner.from_fragment(fragment, schema=every, columns=of, use_threads=False)
                 yield from scanner.to_batches()
 
-    def _defaults(
-        self, schema: pa.Schema, columns: Sequence[str], given: set[str], of: Mapping[str, pc.Expression]
-    ) -> dict[str, pc.Expression]:
-        """The columns with defaults that a file lacks; of JSON, those that some of its records may lack."""
-        values = {
+    def _json(
+        self, path: str, schema: pa.Schema, of: Mapping[str, pc.Expression], values: Mapping[str, str | None]
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of a file of JSON.
+
+        Arrow's reader of data sets makes nulls of columns that the file's first block lacks.
+        """
+        options = self.format.default_fragment_scan_options
+        wanted = pa.schema([field for field in schema if field.name in of and field.name not in values])
+        texts, of = _with_dates_as_texts(wanted, of)
+        for name, default in self._defaults(schema, of).items():
+            of[name] = pc.coalesce(of[name], default)
+        for name in values.keys() & of.keys():
+            of[name] = pc.scalar(_value(values[name], schema.field(name).type))
+        parse = json.ParseOptions(
+            explicit_schema=texts,
+            newlines_in_values=options.parse_options.newlines_in_values,
+            unexpected_field_behavior="ignore",
+        )
+        read = getattr(json, "open_json", json.read_json)  # an older Arrow reads the whole file
+        with self.place[0].open_input_stream(path) as file:
+            found = read(file, read_options=options.read_options, parse_options=parse)
+            for batch in found.to_batches() if isinstance(found, pa.Table) else found:
+                scanner = ds.Scanner.from_batches([batch], schema=texts, columns=of, use_threads=False)
+                yield from scanner.to_batches()
+
+    def _defaults(self, schema: pa.Schema, columns: Iterable[str]) -> dict[str, pc.Expression]:
+        """The defaults of columns."""
+        return {
             name: pc.scalar(_scalar(self.defaults[name], schema.field(name).type))
             for name in columns
             if name in self.defaults
         }
-        if isinstance(self.format, ds.JsonFileFormat):
-            return {name: pc.coalesce(of[name], value) for name, value in values.items()}
-        return {name: value for name, value in values.items() if name not in given}
 
     @contextmanager
     def reading(self, path: str) -> Iterator[None]:
@@ -428,8 +430,10 @@ def _dates_as_texts(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _value(text: str, kind: pa.DataType) -> pa.Scalar:
+def _value(text: str | None, kind: pa.DataType) -> pa.Scalar:
     """The value of a text; times without a zone are UTC."""
+    if text is None:
+        return pa.scalar(None, kind)
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.scalar(text.removesuffix("Z")).cast(pa.timestamp(kind.unit)).cast(kind)
     return pa.scalar(text).cast(kind)
@@ -479,7 +483,7 @@ def _intervals(schema: pa.Schema) -> set[Path]:
                 yield from found(value, (*at, _ELEMENT, "value"))
 
     written = (schema.metadata or {}).get(_SPARK)
-    return set() if written is None else set(found(json.loads(written), ()))
+    return set() if written is None else set(found(loads(written), ()))
 
 
 def _changes(of: pa.DataType, to: pa.DataType) -> bool:
