@@ -182,7 +182,9 @@ class ExternalScope:
 
     def _broken(self, head: Mapping[str, Any], why: object) -> NoReturn:
         self._program.kill()
-        reason = f"{type(why).__name__}: {why}" if isinstance(why, Exception) else why
+        reason = why
+        if isinstance(why, Exception):  # without a hint of its own
+            reason = f"{type(why).__name__}: {getattr(why, 'message', why)}"
         msg = f"{self._program} answered {dict(head)}: {reason}"
         raise ProgramError(msg, hint="let it answer as the page 'A vertex in another program' says.")
 
