@@ -219,12 +219,16 @@ class Clock:
         self.on_sleep()
 
 
-def test_an_idle_reader_pauses_longer_and_longer_up_to_a_limit(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process = begin(two_inputs())
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The readers' clock."""
     clock = Clock()
     monkeypatch.setattr(feedback, "time", clock)
+    return clock
+
+
+def test_an_idle_reader_pauses_longer_and_longer_up_to_a_limit(begin: Begin, clock: Clock) -> None:
+    process = begin(two_inputs())
     reader, start = fresh(process), process.reader.initialOffset()
     pauses = []
     for _ in range(9):
@@ -235,12 +239,8 @@ def test_an_idle_reader_pauses_longer_and_longer_up_to_a_limit(
     assert pauses == [0, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.16, 0.16]
 
 
-def test_a_pause_ends_when_something_is_sent_and_the_next_is_short(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pause_ends_when_something_is_sent_and_the_next_is_short(begin: Begin, clock: Clock) -> None:
     process = begin(two_inputs())
-    clock = Clock()
-    monkeypatch.setattr(feedback, "time", clock)
     reader, start = fresh(process), process.reader.initialOffset()
     for _ in range(8):
         reader.read(start)
@@ -255,12 +255,8 @@ def test_a_pause_ends_when_something_is_sent_and_the_next_is_short(
     assert clock.slept == 0
 
 
-def test_after_a_batch_without_messages_there_is_no_pause(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_batch_without_messages_there_is_no_pause(begin: Begin, clock: Clock) -> None:
     process = begin(two_inputs())
-    clock = Clock()
-    monkeypatch.setattr(feedback, "time", clock)
     reader, start = fresh(process), process.reader.initialOffset()
     for _ in range(8):
         reader.read(start)
@@ -274,17 +270,13 @@ def test_after_a_batch_without_messages_there_is_no_pause(
     assert clock.slept == 0
 
 
-def test_a_pause_ends_when_a_watched_folder_changes(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_pause_ends_when_a_watched_folder_changes(begin: Begin, clock: Clock, tmp_path: Path) -> None:
     process = begin(two_inputs())
     folders = tmp_path / "a", tmp_path / "none", tmp_path / "b"
     for number, folder in enumerate(folders[::2]):
         folder.mkdir()
         os.utime(folder, ns=(number, number))
     process.context = replace(process.context, watched=tuple(map(str, folders)))
-    clock = Clock()
-    monkeypatch.setattr(feedback, "time", clock)
     reader, start = fresh(process), process.reader.initialOffset()
 
     def paused() -> float:
@@ -303,10 +295,8 @@ def test_a_pause_ends_when_a_watched_folder_changes(
     assert [round(paused(), 6) for _ in range(2)] == [0, 0]
 
 
-def test_with_available_now_there_are_no_pauses(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_available_now_there_are_no_pauses(begin: Begin, clock: Clock) -> None:
     process = begin(two_inputs())
-    clock = Clock()
-    monkeypatch.setattr(feedback, "time", clock)
     for _ in range(8):
         process.reader.read(process.reader.initialOffset())
 
