@@ -1,5 +1,12 @@
 # Written by `make methods`. Operators add themselves to streams and collections, but type checkers
 # do not see it: they read this file. Only here a name may come from a layer above.
+import os
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+
 import timely_spark.differential.arranged
 import timely_spark.differential.asof
 import timely_spark.differential.broadcasts
@@ -31,8 +38,10 @@ import timely_spark.operators.sets
 import timely_spark.operators.top_k
 import timely_spark.operators.windows
 from timely_spark.dataflow import Dataflow as Dataflow
+from timely_spark.differential.collections import Collection
 from timely_spark.graph import Suggests
 from timely_spark.inputs import Input as Input
+from timely_spark.operators.outputs import Release
 
 class StreamMethods(Suggests):
     __slots__ = ()
@@ -96,8 +105,10 @@ class CollectionMethods(Suggests):
     arrange = timely_spark.differential.arranged.arrange
     asof_join = timely_spark.differential.asof.asof_join
     broadcast_join = timely_spark.differential.broadcasts.broadcast_join
-    capture = timely_spark.differential.outputs.capture
-    capture_to = timely_spark.differential.outputs.capture_to
+    def capture(self, name: str | None = ..., *, diff: str = ...) -> Collection: ...
+    def capture_to(
+        self, path: str | os.PathLike[str], *, overwrite: bool = ..., name: str | None = ..., diff: str = ...
+    ) -> Collection: ...
     concat = timely_spark.differential.linear.concat
     consolidate = timely_spark.differential.linear.consolidate
     count = timely_spark.differential.reductions.count
@@ -105,8 +116,15 @@ class CollectionMethods(Suggests):
     enter_at = timely_spark.differential.loops.enter_at
     filter = timely_spark.differential.linear.where
     flat_map = timely_spark.differential.linear.flat_map
-    foreach_epoch = timely_spark.differential.outputs.foreach_epoch
-    inspect = timely_spark.differential.outputs.inspect
+    def foreach_epoch(
+        self,
+        function: Callable[[DataFrame, int], object],
+        *,
+        release: Release = ...,
+        name: str | None = ...,
+        diff: str = ...,
+    ) -> Collection: ...
+    def inspect(self, name: str | None = ..., *, limit: int = ..., diff: str = ...) -> Collection: ...
     intersect = timely_spark.differential.sets.intersect
     iterate = timely_spark.differential.loops.iterate
     iterate_until = timely_spark.differential.map_reduce.iterate_until
@@ -124,14 +142,40 @@ class CollectionMethods(Suggests):
     reduce_batches = timely_spark.differential.reductions.reduce_batches
     select = timely_spark.differential.linear.select
     semijoin = timely_spark.differential.joins.semijoin
-    subscribe = timely_spark.differential.outputs.subscribe
+    def subscribe(
+        self,
+        on_epoch: Callable[[int, pa.Table], object],
+        on_complete: Callable[[], object] | None = ...,
+        *,
+        release: Release = ...,
+        name: str | None = ...,
+        diff: str = ...,
+    ) -> Collection: ...
     subtract = timely_spark.differential.sets.subtract
     sum = timely_spark.differential.reductions.sum
     threshold = timely_spark.differential.reductions.threshold
     to_delta = timely_spark.differential.outputs.to_delta
-    to_files = timely_spark.differential.outputs.to_files
-    to_kafka = timely_spark.differential.outputs.to_kafka
-    to_memory = timely_spark.differential.outputs.to_memory
+    def to_files(
+        self,
+        path: str,
+        format: Literal["parquet", "arrow", "csv"] = ...,
+        *,
+        overwrite: bool = ...,
+        name: str | None = ...,
+        diff: str = ...,
+    ) -> Collection: ...
+    def to_kafka(
+        self,
+        topic: str,
+        servers: str,
+        *,
+        key: str | None = ...,
+        value: Callable[[Column], Column] | None = ...,
+        options: Mapping[str, str] | None = ...,
+        name: str | None = ...,
+        diff: str = ...,
+    ) -> Collection: ...
+    def to_memory(self, name: str, *, release: Release = ..., diff: str = ...) -> Collection: ...
     top_k = timely_spark.differential.reductions.top_k
     union = timely_spark.differential.sets.union
     where = timely_spark.differential.linear.where

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
-
-import pyarrow as pa
+from collections.abc import Sequence
+from typing import Any
 
 from timely_spark.differential.collections import Collection
+from timely_spark.differential.lift import changes_of, lift_output
 from timely_spark.graph import operator, path_text, seconds
+from timely_spark.operators import outputs
 from timely_spark.operators.outputs import Probe, Release, add_output
-from timely_spark.streams import Stream
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-
-def _changes(collection: Collection, diff: str, name: str | None) -> Stream:
-    """The changes, by steps that are named after the output."""
-    with collection.index.flow.graph.parts(collection.scope.graph_scope, name):
-        return collection.changes(diff)
+for _output in (
+    outputs.inspect,
+    outputs.capture,
+    outputs.to_memory,
+    outputs.subscribe,
+    outputs.foreach_epoch,
+    outputs.to_files,
+    outputs.to_kafka,
+    outputs.capture_to,
+):
+    lift_output(_output)
 
 
 @operator(Collection)
@@ -39,133 +41,6 @@ def probe(collection: Collection, name: str | None = None) -> Probe:
         GraphError: another step has the name.
     """
     return collection.index.probe(name)
-
-
-@operator(Collection)
-def inspect(
-    collection: Collection, name: str | None = None, *, limit: int = 20, diff: str = "diff"
-) -> Collection:
-    """Print changes on arrival, on the driver, also in loops: as `Stream.inspect` of `changes(diff)`.
-
-    **Columns:** printed: the records', then `diff` long.
-
-    Example:
-        >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("shown")
-        >>> flow.input("x", "n long").collection().distinct().inspect("shown")
-        Collection(distinct: n int64)
-
-    Raises:
-        SchemaError: the records have a column `diff`, or nested ones.
-    """
-    _changes(collection, diff, name).inspect(name, limit=limit)
-    return collection
-
-
-@operator(Collection)
-def capture(collection: Collection, name: str | None = None, *, diff: str = "diff") -> Collection:
-    """Store each epoch's changes: as `Stream.capture` of `changes(diff)`. `snapshot` accumulates them.
-
-    **Columns:** stored: the records', then `diff` long.
-
-    Example:
-        >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("kept")
-        >>> words = flow.input("words", "word string, diff int").collection(diff="diff")
-        >>> _ = words.count("n", keys="word").capture("counts")
-        >>> made = ts.testing.run(flow, {"words": [[("to", 1), ("be", 1)], [("to", 1), ("be", -1)]]})
-        >>> made["counts"].rows()
-        {0: [('be', 1, 1), ('to', 1, 1)], 1: [('be', 1, -1), ('to', 1, -1), ('to', 2, 1)]}
-        >>> ts.snapshot(made["counts"]).to_pylist()
-        [{'word': 'to', 'n': 2}]
-
-    Raises:
-        GraphError: the collection is in a loop, or another step has the name.
-        SchemaError: the records have a column `diff`, or nested ones.
-    """
-    _changes(collection, diff, name).capture(name)
-    return collection
-
-
-@operator(Collection)
-def to_memory(
-    collection: Collection, name: str, *, release: Release = "epoch", diff: str = "diff"
-) -> Collection:
-    """Show all changes so far as a temporary view: as `Stream.to_memory` of `changes(diff)`.
-
-    **Columns:** epoch long, then the records', then `diff` long.
-
-    Example:
-        >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("viewed")
-        >>> flow.input("x", "n long").collection().distinct().to_memory("numbers")
-        Collection(distinct: n int64)
-
-    Raises:
-        GraphError: the collection is in a loop, or another step has the name.
-        SchemaError: the records have a column `diff`, or nested ones.
-    """
-    _changes(collection, diff, name).to_memory(name, release=release)
-    return collection
-
-
-@operator(Collection)
-def subscribe(
-    collection: Collection,
-    on_epoch: Callable[[int, pa.Table], object],
-    on_complete: Callable[[], object] | None = None,
-    *,
-    release: Release = "epoch",
-    diff: str = "diff",
-    name: str | None = None,
-) -> Collection:
-    """Call `on_epoch(epoch, changes)` for each complete epoch: as `Stream.subscribe` of `changes(diff)`.
-
-    **Columns:** the function gets the records', then `diff` long.
-
-    Example:
-        >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("subscribed")
-        >>> numbers = flow.input("x", "n long").collection().distinct()
-        >>> numbers.subscribe(lambda epoch, changes: print(epoch, changes.num_rows), name="subscribed")
-        Collection(distinct: n int64)
-
-    Raises:
-        GraphError: the collection is in a loop, or another step has the name.
-        SchemaError: the records have a column `diff`, or nested ones.
-    """
-    changes = _changes(collection, diff, name)
-    changes.subscribe(on_epoch, on_complete, release=release, name=name)
-    return collection
-
-
-@operator(Collection)
-def foreach_epoch(
-    collection: Collection,
-    function: Callable[[DataFrame, int], object],
-    *,
-    release: Release = "epoch",
-    diff: str = "diff",
-    name: str | None = None,
-) -> Collection:
-    """Call `function(DataFrame, epoch)` for each epoch: as `Stream.foreach_epoch` of `changes(diff)`.
-
-    **Columns:** the function gets the records', then `diff` long.
-
-    Example:
-        >>> import timely_spark as ts
-        >>> def write(changes, epoch):
-        ...     changes.write.mode("overwrite").parquet(f"/data/changes/{epoch}")
-        >>> flow = ts.Dataflow("archive")
-        >>> flow.input("x", "n long").collection().distinct().foreach_epoch(write, name="archive")
-        Collection(distinct: n int64)
-
-    Raises:
-        GraphError: the collection is in a loop, or another step has the name.
-        SchemaError: the records have a column `diff`, or nested ones.
-    """
-    _changes(collection, diff, name).foreach_epoch(function, release=release, name=name)
-    return collection
 
 
 @operator(Collection)
@@ -198,101 +73,9 @@ def to_delta(
         GraphError: the collection is in a loop; or `keys` are combined with `release` "arrival".
         SchemaError: a key is missing; the records have a column `diff`, or nested ones.
     """
-    _changes(collection, diff, name).to_delta(
+    changes_of(collection, diff, name).to_delta(
         table, keys=keys, diff=diff if keys else None, overwrite=overwrite, release=release, name=name
     )
-    return collection
-
-
-@operator(Collection)
-def to_files(
-    collection: Collection,
-    path: str,
-    format: Literal["parquet", "arrow", "csv"] = "parquet",
-    *,
-    diff: str = "diff",
-    overwrite: bool = False,
-    name: str | None = None,
-) -> Collection:
-    """Write each epoch's changes to a file of its own: as `Stream.to_files` of `changes(diff)`.
-
-    **Columns:** epoch long, then the records', then `diff` long.
-
-    Example:
-        >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("archive")
-        >>> flow.input("x", "n long").collection().distinct().to_files("/data/archive", name="files")
-        Collection(distinct: n int64)
-
-    Raises:
-        GraphError: the collection is in a loop, or there is no such format.
-        SchemaError: the records have a column `diff`, or nested ones.
-    """
-    _changes(collection, diff, name).to_files(path, format, overwrite=overwrite, name=name)
-    return collection
-
-
-@operator(Collection)
-def to_kafka(
-    collection: Collection,
-    topic: str,
-    servers: str,
-    *,
-    key: str | None = None,
-    value: Callable[[Column], Column] | None = None,
-    options: Mapping[str, str] | None = None,
-    diff: str = "diff",
-    name: str | None = None,
-) -> Collection:
-    """Write each epoch's changes to a Kafka topic: as `Stream.to_kafka` of `changes(diff)`.
-
-    **Columns:** of the messages' values: the records', then `diff` long.
-
-    Example:
-        >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("changes")
-        >>> counts = flow.input("words", "word string").collection().count("n", keys="word")
-        >>> counts.to_kafka("counts", "127.0.0.1:9092", key="word")
-        Collection(count: word string, n int64)
-
-    Raises:
-        GraphError: the collection is in a loop.
-        BadArgument: an argument is of another kind.
-        SchemaError: the key is missing; the records have a column `diff`, or nested ones.
-    """
-    changes = _changes(collection, diff, name)
-    changes.to_kafka(topic, servers, key=key, value=value, options=options, name=name)
-    return collection
-
-
-@operator(Collection)
-def capture_to(
-    collection: Collection,
-    path: str | os.PathLike[str],
-    *,
-    diff: str = "diff",
-    overwrite: bool = False,
-    name: str | None = None,
-) -> Collection:
-    """Write the changes and the progress to a folder: as `Stream.capture_to` of `changes(diff)`.
-
-    ``flow.replay(name, path).collection(diff="diff")`` is the collection in another flow, epoch by epoch.
-
-    **Columns:** written: the records', then `diff` long.
-
-    Example:
-        >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("first")
-        >>> numbers = flow.input("x", "n long").collection().distinct()
-        >>> numbers.capture_to("/shared/numbers", name="shared")
-        Collection(distinct: n int64)
-
-    Raises:
-        GraphError: the collection is in a loop.
-        BadArgument: `path` is no path.
-        SchemaError: the records have a column `diff`, or nested ones.
-    """
-    _changes(collection, diff, name).capture_to(path, overwrite=overwrite, name=name)
     return collection
 
 
@@ -347,5 +130,5 @@ def publish(
     """
     folder, held = path_text(path, "give a folder that all flows can reach"), seconds("lease", lease)
     options: dict[str, Any] = {"path": folder, "overwrite": bool(overwrite), "lease": held, "diff": diff}
-    add_output(_changes(collection, diff, name), "publish", name, "folder", "epoch", **options)
+    add_output(changes_of(collection, diff, name), "publish", name, "folder", "epoch", **options)
     return collection
