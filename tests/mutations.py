@@ -649,7 +649,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
     (
         "operators/route.py",
         ["tests/operators/test_route.py"],
-        [("times.delay(stream.stage.scope.depth, int(epochs))", "times.delay(stream.stage.scope.depth, 1)")],
+        [("times.delay(stream.stage.scope.depth, number)", "times.delay(stream.stage.scope.depth, 1)")],
     ),
     (
         "operators/pipe.py",

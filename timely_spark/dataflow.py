@@ -17,9 +17,9 @@ from timely_spark.graph import (
     Suggests,
     Vertex,
     caller,
+    integer,
     locate_errors,
     refuse,
-    whole,
 )
 from timely_spark.inputs import Input, Inputs, Source
 from timely_spark.operators.custom import By, Paths, check_methods, custom
@@ -157,7 +157,7 @@ class Dataflow(Inputs, Suggests):
             GraphError: the graph is incomplete.
             CycleError: a cycle does not advance time.
         """
-        return compile_plan(finalise_graph(self.graph), whole("workers", workers))
+        return compile_plan(finalise_graph(self.graph), integer("workers", workers))
 
     def start(
         self,

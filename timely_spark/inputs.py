@@ -18,9 +18,9 @@ from timely_spark.graph import (
     caller,
     find,
     frame_schema,
+    integer,
     locate_errors,
     refuse,
-    whole,
 )
 from timely_spark.streams import Stream
 from timely_spark.worker.columns import check_epoch_column, kind_of
@@ -235,7 +235,7 @@ class Inputs:
             ("max_bytes_per_epoch", max_bytes_per_epoch),
         ):
             if limit is not None:
-                whole(what, limit)
+                integer(what, limit)
         folder = Folder.of(name, caller(), path, format, filesystem, defaults=defaults)
         source = self._source(name, folder.schema(schema), epoch, max_jump)
         self.frames[name] = FileSource(folder, files_per_epoch, max_bytes_per_epoch)
@@ -292,7 +292,7 @@ class Inputs:
         from timely_spark.runtime.sources.delta_log import DeltaSource, spark_frame
         from timely_spark.runtime.sources.folder import Folder
 
-        whole("versions_per_epoch", versions_per_epoch)
+        integer("versions_per_epoch", versions_per_epoch)
         begin = Begin.of(from_version, from_time)
         folder = Folder.of(name, caller(), path, "parquet", None)
         table = DeltaSource(folder, changes=bool(changes), versions_per_epoch=versions_per_epoch)

@@ -56,7 +56,7 @@ from timely_spark.coordinator.loops import check_endless, notices_to_log, with_w
 from timely_spark.crashes import Batch, Crash, Crashes, results_by_step
 from timely_spark.dataflow import Dataflow
 from timely_spark.errors import BadArgument, TimelyError, values_of
-from timely_spark.graph import Kind, as_table, caller, refuse, whole
+from timely_spark.graph import Kind, as_table, caller, integer, refuse
 from timely_spark.graph.arguments import check_schedule, most_epochs
 from timely_spark.provenance import Explanation, explain_row
 from timely_spark.runtime.sources.simulated import SimulatedFolders
@@ -269,7 +269,7 @@ class Simulation:
             TimelyError: a loop without `max_iterations` has twice as many iterations in an epoch as it needs
                 for a warning; or the flow still runs after `limit` batches.
         """
-        for _ in range(whole("limit", limit)):
+        for _ in range(integer("limit", limit)):
             if not self.step():
                 return
             if self.result.notices:

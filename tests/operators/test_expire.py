@@ -266,7 +266,7 @@ def test_a_rescaled_window_retracts_no_record_twice() -> None:
 
 
 MISTAKES: dict[str, tuple[Any, type[Exception], str, str]] = {
-    "none": (lambda x, y: x.expire(0), GraphError, "expire", "after=0.*whole and from 1"),
+    "none": (lambda x, y: x.expire(0), GraphError, "expire", "after=0.*an integer from 1 on"),
     "half": (lambda x, y: x.distinct(expire=1.5), GraphError, "distinct", "expire=1.5"),
     "truth": (lambda x, y: x.min("v", keys="k", expire=True), GraphError, "min", "expire=True"),
     "text": (lambda x, y: x.join(y, on="k", expire="1"), GraphError, "join", "expire='1'"),

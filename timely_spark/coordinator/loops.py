@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from timely_spark.compiler.plan import Plan
 from timely_spark.errors import GraphError, TimelyError, Where, with_hint
-from timely_spark.graph import Scope, caller
+from timely_spark.graph import Scope, integer
 from timely_spark.worker.loops import LoopCounts
 
 NoticeKind = Literal["iterations", "limit", "canceled"]
@@ -153,11 +153,9 @@ class Loops:
 
 def with_warn_after(plan: Plan, after: int | None) -> Plan:
     """The plan with another `warn_after`."""
-    if after is not None and (type(after) is not int or after < 1):
-        msg = f"warn_after={after!r}"
-        raise GraphError(
-            msg, where=caller(), hint="give a whole number of at least 1, or None for no warnings."
-        )
+    if after is not None:
+        hint = "give a number of iterations, or None for no warnings."
+        after = integer("warn_after", after, error=GraphError, hint=hint)
     return replace(plan, warn_after=after)
 
 

@@ -35,9 +35,9 @@ from timely_spark.graph import (
     check_given,
     composed,
     describe,
+    integer,
     names,
     operator,
-    positive,
 )
 from timely_spark.operators.aggregate import ALL
 from timely_spark.operators.rows import check_function, computed, key_columns, keys_and_value
@@ -354,7 +354,7 @@ def top_k(
         SchemaError: `k` is no whole number of at least 1; a key is missing or named twice; `value` is missing
             or a key; a column is nested; or `skew` lists no keys.
     """
-    k = positive("top_k", "k", k, SchemaError)
+    k = integer("k", k, step="top_k", error=SchemaError)
     collection, listed = _grouped("top_k", collection, keys, value)
     check_columns("top_k", collection.schema, collection.schema.names, keys=True)
     fields = [field for field in collection.schema if field.name not in listed]

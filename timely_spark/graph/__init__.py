@@ -8,13 +8,12 @@ from timely_spark.graph.arguments import (
     check_limit,
     find,
     frame_schema,
+    integer,
     names,
     nanoseconds,
     path_text,
-    positive,
     refuse,
     seconds,
-    whole,
 )
 from timely_spark.graph.caller import caller
 from timely_spark.graph.expressions import Expression, columns_in, project
@@ -72,15 +71,14 @@ __all__ = [
     "find",
     "frame_schema",
     "identifier",
+    "integer",
     "load_operators",
     "locate_errors",
     "names",
     "nanoseconds",
     "operator",
     "path_text",
-    "positive",
     "project",
     "refuse",
     "seconds",
-    "whole",
 ]

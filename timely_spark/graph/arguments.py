@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
-from numbers import Number
+from numbers import Integral, Number
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ import pyarrow as pa
 from timely_spark.errors import BadArgument, GraphError, SchemaError, TimelyError, UnknownName, Where
 from timely_spark.graph.caller import caller
 from timely_spark.graph.schema import as_schema, columns_of, is_key_type
-from timely_spark.times import is_whole
+from timely_spark.times import EPOCHS
 
 T = TypeVar("T")
 
@@ -26,32 +26,38 @@ OnLimit: TypeAlias = Literal["return", "warn", "raise"]
 """The reaction if a loop's `max_iterations` drops records."""
 
 
-def whole(what: str, value: Any, *, least: int = 1) -> int:
-    """Check an integer, also of numpy; not `True`, `1.0` or `"1"`.
+def integer(
+    what: str,
+    value: Any,
+    *,
+    least: int | None = 1,
+    most: int | None = EPOCHS - 1,
+    step: str = "",
+    error: type[TimelyError] = BadArgument,
+    hint: str = "",
+) -> int:
+    """Check an integer, also of numpy; not `True`, `1.0` or `"1"`. `step`: whose argument it is.
 
-    >>> whole("workers", 2)
-    2
+    >>> import numpy as np
+    >>> integer("workers", 2), integer("k", np.int64(3), step="k_core")
+    (2, 3)
+    >>> integer("round", -1, least=0, step="inspect")
+    Traceback (most recent call last):
+    timely_spark.errors.BadArgument: inspect: round=-1 is not an integer from 0 on and below 2**62 (...)
+    Hint: give an integer.
     """
-    if isinstance(value, bool | type) or not hasattr(value, "__index__") or value.__index__() < least:
-        msg = f"{what}={value!r}: it must be a whole number of at least {least}"
-        raise BadArgument(msg, where=caller(), hint="leave it out for the default.")
-    return int(value)
+    if not isinstance(value, bool) and isinstance(value, Integral):
+        number = int(value)
+        if (least is None or least <= number) and (most is None or number <= most):
+            return number
+    span = "" if least is None else f" from {least}"
+    span += "" if most is None else f" to {most:,}" if most < EPOCHS - 1 else " on and below 2**62"
+    msg = f"{step}: " * bool(step) + f"{what}={value!r} is not an integer{span}"
+    raise error(msg, where=caller(), hint=hint or "give an integer.")
 
 
-def positive(step: str, what: str, number: Any, error: type[TimelyError] = GraphError) -> int:
-    """Check a step's argument that is a whole number from 1 on, also of numpy.
-
-    >>> positive("k_core", "k", 3)
-    3
-    """
-    if not is_whole(number, least=1):
-        msg = f"{step}: {what}={number!r}"
-        raise error(msg, where=caller(), hint="give a whole number of at least 1.")
-    return int(number)
-
-
-def seconds(what: str, duration: Any) -> float:
-    """Check a duration: seconds, a text with units, or a `timedelta`.
+def seconds(what: str, duration: Any, *, above: bool = False) -> float:
+    """Check a duration: seconds, a text with units, or a `timedelta`; if `above`, more than none.
 
     >>> seconds("within", 2), seconds("within", "500ms"), seconds("keep", timedelta(days=7))
     (2.0, 0.5, 604800.0)
@@ -59,10 +65,12 @@ def seconds(what: str, duration: Any) -> float:
     with contextlib.suppress(ValueError, TypeError, OverflowError):
         length = nanoseconds(duration)
         found = float(duration if length is None else length / 10**9)
-        if 0 <= found < math.inf and not (length is None and isinstance(duration, str)):
+        is_length = length is not None or not isinstance(duration, str | bool)
+        if is_length and (0 < found < math.inf or (found == 0 and not above)):
             return found
     hint = f'give {what}=1, {what}="1s" or {what}="2 minutes".'
-    return refuse(duration, what=what, expected="seconds, or a number and a unit of time,", hint=hint)
+    expected = "seconds" + ", above 0" * above + ", or a number and a unit of time,"
+    return refuse(duration, what=what, expected=expected, hint=hint)
 
 
 _NANOSECONDS = {
@@ -225,7 +233,9 @@ def check_schedule(seed: Any, crashes: Any, *, flow: Any, fits: bool) -> None:
 
 def check_limit(max_iterations: Any, on_limit: Any) -> int | None:
     """The largest loop counter that a user's arguments allow, None for no limit."""
-    limit = None if max_iterations is None else positive("loop", "max_iterations", max_iterations) - 1
+    limit = None
+    if max_iterations is not None:
+        limit = integer("max_iterations", max_iterations, step="loop", error=GraphError) - 1
     if on_limit not in (None, "return", "warn", "raise") or (on_limit and max_iterations is None):
         msg = f"loop: on_limit={on_limit!r} with max_iterations={max_iterations!r}"
         hint = 'with max_iterations, on_limit may be "return", "warn" or "raise".'

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.errors import GraphError
-from timely_spark.graph.arguments import check_columns, refuse, whole
+from timely_spark.graph.arguments import check_columns, integer, refuse
 from timely_spark.graph.caller import caller
 from timely_spark.graph.locate_errors import METHOD
 from timely_spark.graph.loop_context import Scope
@@ -62,7 +62,7 @@ class Graph:
 
     def region(self, scope: Scope, name: str, workers: Sequence[int] | None) -> AbstractContextManager[None]:
         """Add steps to a region within the context."""
-        only = None if workers is None else tuple(whole("workers", one, least=0) for one in workers)
+        only = None if workers is None else tuple(integer("workers", one, least=0) for one in workers)
         if only is not None and len(only or (0, 0)) > len(set(only)):
             refuse(
                 workers, what="workers", expected="different numbers", hint="name each worker once: [0, 1]."

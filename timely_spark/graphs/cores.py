@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
-from timely_spark.graph import composed, locate_errors, positive
+from timely_spark.errors import GraphError
+from timely_spark.graph import composed, integer, locate_errors
 from timely_spark.graphs.edges import edges_of, links_of
 from timely_spark.state.codes import adjacent
 from timely_spark.state.keys import numbers
@@ -49,7 +50,7 @@ def k_core(
 
     Source: Seidman, Network structure and minimum degree, Social Networks 1983.
     """
-    k = positive("k_core", "k", k)
+    k = integer("k", k, step="k_core", error=GraphError)
     links = links_of(edges_of("k_core", edges, src, dst)).arrange("src")
 
     def peel(left: Collection) -> Collection:

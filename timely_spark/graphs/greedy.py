@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
 from timely_spark.errors import GraphError
-from timely_spark.graph import caller, composed, locate_errors
+from timely_spark.graph import composed, integer, locate_errors
 from timely_spark.graphs.edges import all_nodes, edges_of
 from timely_spark.state.codes import adjacent
 from timely_spark.state.keys import Groups, Hashes, Indices, Mask, flat, hashes, mix, numbers
@@ -141,9 +141,7 @@ def _in_order(  # noqa: PLR0917
 ) -> tuple[Collection, Collection]:
     """All nodes, and the linked pairs of an earlier and a later node: `first`, `second`."""
     graph = edges_of(algorithm, edges, src, dst)
-    if type(seed) is not int:
-        msg = f"{algorithm}: seed={seed!r}"
-        raise GraphError(msg, where=caller(), hint="give a whole number.")
+    seed = integer("seed", seed, least=None, most=None, step=algorithm, error=GraphError)
     every = all_nodes(algorithm, graph, nodes, node)
     kind = graph.schema.field("src").type
     schema = pa.schema([("first", kind), ("second", kind), ("linked", pa.bool_())])

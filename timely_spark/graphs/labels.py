@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
-from timely_spark.graph import composed, locate_errors, positive
+from timely_spark.errors import GraphError
+from timely_spark.graph import composed, integer, locate_errors
 from timely_spark.graphs.edges import edges_of, ends_of, nodes_of, reversed_of
 from timely_spark.state.codes import adjacent
 from timely_spark.state.keys import flat, numbers, run_starts
@@ -59,7 +60,7 @@ def cdlp(
     Source: LDBC Graphalytics specification 1.0, section 2.3.5.
     """
     graph = edges_of("cdlp", edges, src, dst)
-    iterations = positive("cdlp", "iterations", iterations)
+    iterations = integer("iterations", iterations, step="cdlp", error=GraphError)
     linked = ends_of(graph)
     own = linked.select("node", label="node")
     if nodes is None:
@@ -124,7 +125,7 @@ def label_propagation(
     from labeled and unlabeled data with label propagation, 2002, by majority.
     """
     graph = edges_of("label_propagation", edges, src, dst)
-    iterations = positive("label_propagation", "iterations", iterations)
+    iterations = integer("iterations", iterations, step="label_propagation", error=GraphError)
     given = nodes_of("label_propagation", labels, node, graph, label=label)
     graph, given = graph.together("label_propagation", given)
     given = given.min("label", keys="node")

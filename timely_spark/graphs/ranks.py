@@ -18,7 +18,7 @@ from timely_spark.differential.reducers import GROUP, Logic
 from timely_spark.differential.reductions import reduced
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import caller, composed, locate_errors
+from timely_spark.graph import caller, composed, integer, locate_errors
 from timely_spark.graphs.edges import all_nodes, edges_of
 from timely_spark.graphs.frontier import by_frontier
 from timely_spark.operators.rows import computed
@@ -125,9 +125,12 @@ def pagerank(
     PageRank tracking in evolving networks, KDD 2015, and Sahu, DF* PageRank, 2024.
     """
     graph = edges_of("pagerank", edges, src, dst)
-    share = _fraction(iterations, damping, unit)
+    if iterations is not None:
+        iterations = integer("iterations", iterations, step="pagerank", error=GraphError)
+    unit = integer("unit", unit, most=_LARGEST, step="pagerank", error=GraphError)
+    share = _fraction(damping)
     shares = _shares(iterations, dangling, start)
-    _check_tolerance(tolerance, unit, iterations)
+    tolerance = _check_tolerance(tolerance, unit, iterations)
     every = all_nodes("pagerank", graph, nodes, node)
     if tolerance is not None:
         return by_frontier(graph, every, unit, share.as_integer_ratio(), tolerance, name=name)
@@ -267,28 +270,21 @@ def _shares(iterations: int | None, dangling: Any, start: Any) -> bool:
     return shares
 
 
-def _check_tolerance(tolerance: Any, unit: int, iterations: int | None) -> None:
+def _check_tolerance(tolerance: Any, unit: int, iterations: int | None) -> int | None:
     if tolerance is None:
-        return
-    if type(tolerance) is not int or not 1 <= tolerance <= unit:
-        msg = f"pagerank: tolerance={tolerance!r}, unit={unit!r}"
-        raise GraphError(msg, where=caller(), hint="give a whole number from 1 to unit as tolerance.")
+        return None
     if iterations is not None:
         msg = f"pagerank: tolerance={tolerance!r}, iterations={iterations!r}"
         hint = "give iterations=None: with a tolerance the loop ends by itself."
         raise GraphError(msg, where=caller(), hint=hint)
+    return integer("tolerance", tolerance, most=unit, step="pagerank", error=GraphError)
 
 
-def _fraction(iterations: Any, damping: Any, unit: Any) -> Fraction:
+def _fraction(damping: Any) -> Fraction:
     """The damping as a fraction."""
-    numbers = iterations is None or (type(iterations) is int and iterations >= 1)
-    numbers = numbers and type(unit) is int and 1 <= unit <= _LARGEST and isinstance(damping, Real)
-    share = Fraction(damping).limit_denominator(1000) if numbers and 0 <= damping < 1 else Fraction(1)
+    valid = isinstance(damping, Real) and 0 <= float(damping) < 1
+    share = Fraction(damping).limit_denominator(1000) if valid else Fraction(1)
     if share == 1:
-        msg = f"pagerank: iterations={iterations!r}, damping={damping!r}, unit={unit!r}"
-        hint = (
-            "damping is at least 0 and at most 0.999, iterations and unit are whole numbers from 1 on, and "
-            f"unit at most {_LARGEST:,}."
-        )
-        raise GraphError(msg, where=caller(), hint=hint)
+        msg = f"pagerank: damping={damping!r}"
+        raise GraphError(msg, where=caller(), hint="give a damping of at least 0 and at most 0.999.")
     return share

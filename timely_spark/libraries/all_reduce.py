@@ -14,6 +14,7 @@ from timely_spark.graph import Partition, Stateless, caller, check_columns, comp
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.keys import flat, numbers
 from timely_spark.streams import Stream
+from timely_spark.times import EPOCHS, is_integer
 
 Op = Literal["sum", "mean", "min", "max"]
 
@@ -184,11 +185,11 @@ def _check(stream: Any, value: Any, op: Any) -> pa.DataType:
 
 def _places(parts: Any) -> tuple[int, ...]:
     """The key of each part."""
-    places = (0,) if parts is None else parts
-    if type(places) is int and 1 <= places <= 1 << 20:
+    places: Any = (0,) if parts is None else parts
+    if is_integer(places, least=1) and places <= 1 << 20:
         return tuple(range(places))
-    if isinstance(places, Sequence) and places and all(type(one) is int for one in places):
-        return tuple(places)
+    if isinstance(places, Sequence) and places and all(is_integer(one, -EPOCHS) for one in places):
+        return tuple(map(int, places))
     msg = f"all_reduce: parts={parts!r}"
     raise GraphError(
         msg, where=caller(), hint="give the number of parts, or a list with a whole number for each."

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from timely_spark.errors import GraphError
-from timely_spark.graph import SchemaLike, Vertex, as_schema, as_table, caller, operator, whole
+from timely_spark.graph import SchemaLike, Vertex, as_schema, as_table, caller, integer, operator, seconds
 from timely_spark.operators.rows import check_function
 from timely_spark.state.keys import from_bytes, to_bytes
 from timely_spark.streams import Stream
@@ -227,14 +227,10 @@ def call(
         {0: [('ab', 2), ('c', 1)]}
 
     Raises:
-        BadArgument: `rows`, `concurrency` or `attempts` is no number of at least 1.
-        GraphError: `function` is no function, `timeout` is 0, or another step has the same `record`.
+        BadArgument: `rows`, `concurrency` or `attempts` is no number of at least 1, or `timeout` is 0.
+        GraphError: `function` is no function, or another step has the same `record`.
     """
     check_function("call", function, "table")
-    seconds: Any = timeout
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-        msg = f"call: timeout={timeout!r}"
-        raise GraphError(msg, where=caller(), hint="give the seconds of one attempt, above 0.")
     folder: Any = record
     if folder is not None and not (isinstance(folder, str) and folder):
         msg = f"call: record={record!r}"
@@ -246,10 +242,10 @@ def call(
     vertex = Call(
         function,
         as_schema(schema),
-        concurrency=whole("concurrency", concurrency),
-        rows=whole("rows", rows),
-        timeout=timeout,
-        attempts=whole("attempts", attempts),
+        concurrency=integer("concurrency", concurrency),
+        rows=integer("rows", rows),
+        timeout=seconds("timeout", timeout, above=True),
+        attempts=integer("attempts", attempts),
         record=record,
     )
     return stream.then("call", [vertex.schema], name=name, vertex=vertex)[0]

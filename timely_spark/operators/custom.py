@@ -30,7 +30,7 @@ from timely_spark.graph import Scope as GraphScope
 from timely_spark.operators.rows import check_function
 from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.streams import Stream
-from timely_spark.times import PathSummary, is_whole
+from timely_spark.times import PathSummary, is_integer
 
 Columns: TypeAlias = str | Sequence[str] | Expression | None
 By: TypeAlias = Sequence[Columns] | str | Expression | None
@@ -281,7 +281,7 @@ def _path(
     """One declared path summary, checked."""
     if given is None:
         return None
-    if is_whole(given):
+    if is_integer(given):
         return scope.times.delay(scope.depth, int(given))
     try:
         path = identity.followed_by(given)
@@ -303,7 +303,7 @@ def check_methods(vertex: Vertex) -> None:
     """Check `initial`, and what the methods that the library calls take."""
     of = type(vertex).__name__
     given: Any = vertex.initial
-    if isinstance(given, str) or not hasattr(given, "__iter__") or not all(map(is_whole, given)):
+    if isinstance(given, str) or not hasattr(given, "__iter__") or not all(map(is_integer, given)):
         msg = f"vertex: {of}.initial is {given!r}"
         raise GraphError(
             msg, where=caller(), hint="list the epochs, whole numbers from 0 on: initial = (0,)."

@@ -15,14 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Partitioner, States, Vertex, caller, operator
+from timely_spark.graph import Partitioner, States, Vertex, caller, integer, operator
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.history import EPOCH, epochs_of, stamped
 from timely_spark.state.keys import Hashes, Indices, group, replaced
 from timely_spark.state.partitioning import repartition
 from timely_spark.streams import Stream
-from timely_spark.times import is_whole
 
 
 class Expire(Vertex):
@@ -136,13 +135,11 @@ def options_text(*, per: str = "accumulated", expire: int | None = None) -> str:
 
 def check_expire(operator: str, stream: Stream, expire: Any, *, per: str = "accumulated") -> None:
     """Check `expire`, and that the stream's times are epochs."""
-    if not is_whole(expire, least=1):
-        argument = "after" if operator == "expire" else "expire"
-        hint = "give a number of epochs, whole and from 1 on, below 2**62."
-        if operator == "aggregate":
-            hint += ' A column called "expire" is written aggregate({"expire": ...}).'
-        msg = f"{operator}: {argument}={expire!r}"
-        raise GraphError(msg, where=caller(), hint=hint)
+    argument = "after" if operator == "expire" else "expire"
+    hint = "give a number of epochs."
+    if operator == "aggregate":
+        hint += ' A column called "expire" is written aggregate({"expire": ...}).'
+    integer(argument, expire, step=operator, error=GraphError, hint=hint)
     if per != "accumulated":
         msg = f"{operator}: expire={expire} with per={per!r}, which stores nothing across times"
         raise GraphError(msg, where=caller(), hint="leave one of them out.")

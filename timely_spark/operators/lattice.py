@@ -21,9 +21,9 @@ from timely_spark.graph import (
     caller,
     check_columns,
     composed,
+    integer,
     names,
     operator,
-    whole,
 )
 from timely_spark.operators.rows import check_function, check_predicate, keys_and_value, passing
 from timely_spark.state.arrangement import Arrangement
@@ -345,7 +345,7 @@ def count_distinct(
         msg = f"count_distinct: {column!r} is {'a key' if column in keys else 'no name'}"
         raise SchemaError(msg, where=caller(), hint="give the count another name.")
     if up_to is not None:
-        up_to = whole("up_to", up_to)
+        up_to = integer("up_to", up_to)
     monotone = Monotone(keys, column, greatest=True)
     schema = pa.schema([*(stream.schema.field(key) for key in keys), pa.field(column, pa.int64())])
     return stream.then(

@@ -16,6 +16,7 @@ from timely_spark.graph import (
     caller,
     check_columns,
     check_names,
+    integer,
     names,
     operator,
     path_text,
@@ -88,8 +89,15 @@ def inspect(stream: Stream, name: str | None = None, *, limit: int = 20) -> Stre
     A micro-batch may take many rounds; ``start(rounds_per_batch=1)`` shows each. To call a function with the
     records of each epoch, use `subscribe`.
 
+    **Columns:** printed: the stream's.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("shown")
+        >>> _ = flow.input("x", "n long").inspect("shown", limit=5)
+
     Raises:
-        GraphError: `name` is a function.
+        GraphError: `name` is a function, or another step has it.
     """
     given: Any = name
     if callable(given):
@@ -97,7 +105,7 @@ def inspect(stream: Stream, name: str | None = None, *, limit: int = 20) -> Stre
         raise GraphError(
             msg, where=caller(), hint="call it by subscribe(lambda epoch, table: ...); inspect prints."
         )
-    return add_output(stream, "inspect", name, "inspect", "arrival", limit=limit)
+    return add_output(stream, "inspect", name, "inspect", "arrival", limit=integer("limit", limit, least=0))
 
 
 @operator(Stream)
@@ -106,12 +114,17 @@ def capture(stream: Stream, name: str | None = None) -> Stream:
 
     The records pass through the driver: for results that a person or a test reads.
 
+    **Columns:** stored: the stream's.
+
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("kept")
         >>> _ = flow.input("x", "n long").capture("out")
         >>> ts.testing.run(flow, {"x": [[2, 1], [3]]})["out"].rows()
         {0: [(1,), (2,)], 1: [(3,)]}
+
+    Raises:
+        GraphError: the stream is in a loop, or another step has the name.
     """
     return add_output(stream, "capture", name, "capture", "epoch")
 
@@ -123,6 +136,15 @@ def to_memory(stream: Stream, name: str, *, release: Release = "epoch") -> Strea
     The records pass through the driver: for results that a person reads.
 
     **Columns:** epoch long, then the stream's own.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("viewed")
+        >>> _ = flow.input("x", "n long").to_memory("numbers")
+
+    Raises:
+        GraphError: the stream is in a loop, or another step has the name.
+        SchemaError: the stream has a column `epoch`.
     """
     return add_output(stream, "to_memory", name, "memory", release)
 
@@ -331,6 +353,10 @@ def to_files(
         >>> _ = flow.input("x", "n long").to_files("/data/archive", name="files")
         >>> flow.outputs[0].options["format"]
         'parquet'
+
+    Raises:
+        GraphError: the stream is in a loop, or there is no such format.
+        SchemaError: the stream has a column `epoch`.
     """
     if format not in {"parquet", "arrow", "csv"}:
         msg = f"to_files: format={format!r}"

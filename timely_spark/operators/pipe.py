@@ -13,7 +13,17 @@ from uuid import uuid4
 import pyarrow as pa
 
 from timely_spark.errors import GraphError, StateError, TimelyError
-from timely_spark.graph import Partitioner, SchemaLike, States, Vertex, caller, describe, operator, whole
+from timely_spark.graph import (
+    Partitioner,
+    SchemaLike,
+    States,
+    Vertex,
+    caller,
+    describe,
+    integer,
+    operator,
+    seconds,
+)
 from timely_spark.operators.custom import Columns
 from timely_spark.operators.program import VERSION, Program, ProgramError, Reply, put_back, reused, shown
 from timely_spark.state.keys import from_bytes, to_bytes
@@ -70,13 +80,9 @@ class ExternalVertex(Vertex):
         attempts: int = 2,
     ) -> None:
         self.command, self.env = _checked(command, env)
-        seconds: Any = timeout
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-            msg = f"timeout={timeout!r}"
-            raise GraphError(msg, where=caller(), hint="give the seconds of silence, above 0.")
         #: the copies of this vertex use each other's programs
         self._key = uuid4().hex
-        self.timeout, self.attempts = timeout, whole("attempts", attempts)
+        self.timeout, self.attempts = seconds("timeout", timeout, above=True), integer("attempts", attempts)
         #: what the program answered to the last `checkpoint`, and whether that is a table
         self.state, self.table = b"", False
         self._program: Program | None = None

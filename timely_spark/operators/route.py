@@ -5,10 +5,9 @@ from __future__ import annotations
 import pyarrow.compute as pc
 
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Expression, Kind, Partition, caller, describe, operator
+from timely_spark.graph import Expression, Kind, Partition, caller, describe, integer, operator
 from timely_spark.operators.custom import partition_by
 from timely_spark.streams import Stream
-from timely_spark.times import is_whole
 
 
 @operator(Stream)
@@ -116,11 +115,9 @@ def delay(stream: Stream, epochs: int = 1, *, name: str | None = None) -> Stream
     Raises:
         GraphError: `epochs` is no whole number from 0 on and below 2**62.
     """
-    if not is_whole(epochs):
-        hint = "give a whole number from 0 on and below 2**62: time only goes forward."
-        msg = f"delay: {epochs!r} epochs"
-        raise GraphError(msg, where=caller(), hint=hint)
-    summary = stream.stage.scope.times.delay(stream.stage.scope.depth, int(epochs))
+    hint = "give a number of epochs: time only goes forward."
+    number = integer("epochs", epochs, least=0, step="delay", error=GraphError, hint=hint)
+    summary = stream.stage.scope.times.delay(stream.stage.scope.depth, number)
     return stream.then(
         "delay",
         [stream.schema],

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import check_columns, composed, operator, positive
+from timely_spark.graph import check_columns, composed, integer, operator
 from timely_spark.operators.aggregate import ALL, Aggregate, Combines, one_group
 from timely_spark.operators.expire import check_per, options_text
 from timely_spark.operators.rows import keys_and_value
@@ -85,7 +85,7 @@ def top_k(
         SchemaError: `k` is no whole number of at least 1; a key is missing; `value` is missing or a key; a
             column is nested; or `per` is unknown.
     """
-    k = positive("top_k", "k", k, SchemaError)
+    k = integer("k", k, step="top_k", error=SchemaError)
     check_per("top_k", per)
     listed, columns = keys_and_value("top_k", stream.schema, keys, value), stream.schema.names
     check_columns("top_k", stream.schema, columns, keys=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.errors import TimelyError
-from timely_spark.graph import caller, refuse
+from timely_spark.graph import caller, integer, refuse
 from timely_spark.runtime.handle.query import known, living
 from timely_spark.runtime.handle.watch import Progress, Watch
 
@@ -81,14 +81,8 @@ def prometheus_metrics(
     except ImportError:
         msg = "prometheus_metrics() needs prometheus_client, which is not installed"
         raise TimelyError(msg, where=caller(), hint=_HINT) from None
-    given: Any = port
-    if given is not None and not (type(given) is int and 0 < given < 1 << 16):
-        refuse(
-            given,
-            what="port",
-            expected="a number from 1 to 65535, or None",
-            hint="give a number, as in port=9464.",
-        )
+    if port is not None:
+        port = integer("port", port, most=65535, hint="give a number, as in port=9464, or None.")
     chosen = prometheus_client.REGISTRY if registry is None else registry
 
     class Collector(prometheus_client.registry.Collector):

@@ -23,7 +23,7 @@ from timely_spark.compiler import Plan
 from timely_spark.compiler.summary import plan_summary
 from timely_spark.coordinator import Bound, Coordinator
 from timely_spark.errors import BadArgument, TimelyError, without_stack
-from timely_spark.graph import caller, frame_schema, seconds, whole
+from timely_spark.graph import caller, frame_schema, integer, seconds
 from timely_spark.runtime.arguments import trigger_of
 from timely_spark.runtime.errors import (
     CheckpointInUse,
@@ -102,8 +102,8 @@ def start(
     session = active_session(session)
     retained = _retention(session)
     plan = dataclasses.replace(plan, measured=log_to is not None, keep=retained)
-    partitions = partitions if partitions is None else whole("partitions", partitions)
-    rounds = Bound().rounds if rounds_per_batch is None else whole("rounds_per_batch", rounds_per_batch)
+    partitions = partitions if partitions is None else integer("partitions", partitions)
+    rounds = Bound().rounds if rounds_per_batch is None else integer("rounds_per_batch", rounds_per_batch)
     name, arguments = name or plan.name, trigger_of(trigger)
     _check_sources(plan, dataframes, inputs, local=on_one_machine(session))
     same_python(session)

@@ -7,7 +7,7 @@ Sources: Naiad section 2.1; timely's ``order``, ``progress/timestamp`` and ``pro
 
 from __future__ import annotations
 
-from timely_spark.times.epochs import EPOCHS, as_epoch, is_whole
+from timely_spark.times.epochs import EPOCHS, as_epoch, is_integer
 from timely_spark.times.frontier import Antichain, MutableAntichain
 from timely_spark.times.laws import broken_law, only_epochs
 from timely_spark.times.lexicographic import LEXICOGRAPHIC, Lexicographic, LexicographicSummary
@@ -47,7 +47,7 @@ __all__ = (
     "as_epoch",
     "broken_inner_law",
     "broken_law",
-    "is_whole",
+    "is_integer",
     "only_epochs",
     "refined",
 )

@@ -7,18 +7,18 @@ from typing import Any, Final
 
 from timely_spark.errors import InvalidTime, Where
 
-__all__ = ("EPOCHS", "as_epoch", "is_whole")
+__all__ = ("EPOCHS", "as_epoch", "is_integer")
 
 #: Epochs are the numbers from 0 and below this one. The sum of an epoch and a delay, both below it, is less
 #: than the largest coordinate of a time.
 EPOCHS: Final = 2**62
 
 
-def is_whole(value: Any, least: int = 0) -> bool:
+def is_integer(value: Any, least: int = 0) -> bool:
     """Whether a value is a whole number from `least` on and below `EPOCHS`: an int or a numpy integer.
 
     >>> import numpy as np
-    >>> [is_whole(value) for value in (3, np.int32(3), -1, 2**62, 1.0, True, "3", None)]
+    >>> [is_integer(value) for value in (3, np.int32(3), -1, 2**62, 1.0, True, "3", None)]
     [True, True, False, False, False, False, False, False]
     """
     if value is True or value is False or not isinstance(value, Integral):
@@ -32,7 +32,7 @@ def as_epoch(value: Any, of: str, where: Where | None = None) -> int:
     >>> as_epoch(7, "advance_to on input 'x'")
     7
     """
-    if not is_whole(value):
+    if not is_integer(value):
         msg = f"{of}: {value!r} ({type(value).__name__}) is no epoch"
         raise InvalidTime(msg, where=where, hint="an epoch is a whole number from 0 on and below 2**62")
     return int(value)

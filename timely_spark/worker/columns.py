@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import GraphError, SchemaError, Where, with_hint
-from timely_spark.graph import caller, check_columns
-from timely_spark.times import EPOCHS, is_whole
+from timely_spark.graph import caller, check_columns, integer
+from timely_spark.times import EPOCHS
 
 NO_EPOCH = -1
 """Stands for an epoch that is null, negative or too large; such rows are always late."""
@@ -35,9 +35,7 @@ def check_epoch_column(name: str, schema: pa.Schema, column: Any, max_jump: Any)
         raise GraphError(
             msg, where=where, hint="give a column of another name; rename it in the DataFrame if need be."
         )
-    if not is_whole(max_jump, least=1):
-        msg = f"{at}: max_jump={max_jump!r}"
-        raise GraphError(msg, where=where, hint="give a number of epochs, whole and from 1 on, below 2**62.")
+    integer("max_jump", max_jump, step=at, error=GraphError, hint="give a number of epochs.")
     check_columns("source", schema, [column])
     if not pa.types.is_integer(schema.field(column).type):
         msg = f"{at}: epoch column {column!r} is {schema.field(column).type}"

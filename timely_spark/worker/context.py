@@ -12,7 +12,7 @@ from timely_spark.compiler.plan import Node, Through
 from timely_spark.errors import CapabilityError, LogDamaged, SchemaError, VertexError, excerpt
 from timely_spark.graph import Scope, Vertex, as_table, describe
 from timely_spark.state.keys import destinations
-from timely_spark.times import Times, is_whole
+from timely_spark.times import Times, is_integer
 from timely_spark.worker.loops import limiting_loop
 from timely_spark.worker.notify import Pending
 from timely_spark.worker.pack import apply_stage
@@ -91,7 +91,7 @@ class CallContext:
                 "send."
             )
             raise CapabilityError(msg, hint=hint)
-        if not is_whole(edge) or not edge < len(node.stage.outputs):
+        if not is_integer(edge) or not edge < len(node.stage.outputs):
             msg = f"step {node.name!r} sends by output {edge!r}, it has {len(node.stage.outputs)}"
             raise CapabilityError(msg, hint="give the number of a declared output, from 0 on.")
         if node.ports:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from timely_spark.compiler.summary import PlanSummary
 from timely_spark.errors import UnknownName
-from timely_spark.graph import caller, find, locate_errors, whole
+from timely_spark.graph import caller, find, integer, locate_errors
 from timely_spark.graph.schema import RESERVED
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.handle.changing import Changing
@@ -100,7 +100,7 @@ class Inspection:
             UnknownName: the round is not retained.
         """
         kept = self.kept
-        number = kept[-1] if round is None else whole("round", round, least=FIRST)
+        number = kept[-1] if round is None else integer("round", round, least=FIRST)
         found = self._log.read_whole(number) if number in kept else None
         if found is None:
             msg = f"flow {self.flow!r} has no retained round {number}"
@@ -118,7 +118,7 @@ class Inspection:
         which a micro-batch may have several), epochs array<long> (those in flight), released array<string>
         (output and epoch), messages long, notifications long, state_bytes long, complete boolean.
         """
-        kept = self.kept[-whole("last", last) :] if last is not None else self.kept
+        kept = self.kept[-integer("last", last) :] if last is not None else self.kept
         rows = [self.at(number)._row() for number in kept]  # noqa: SLF001 - its own module
         return pa.Table.from_pylist(rows, pa.schema(_ROUNDS))
 
@@ -231,7 +231,7 @@ class Round:
                 state = self.state(step)
                 traces = [state[each] for each in ("output", "state", "input") if each in state]
                 if traces and {"epoch", "iteration1", "diff"} <= set(traces[0].schema.names):
-                    found[step] = Changing.of(step, epoch, traces[0], whole("last", last, least=2))
+                    found[step] = Changing.of(step, epoch, traces[0], integer("last", last, least=2))
         if not found:
             find({}, name, kind="loop or step with a trace in a loop", flow=self.flow)  # raises
         return max(found.values(), key=lambda each: max(each.iterations, default=-1))

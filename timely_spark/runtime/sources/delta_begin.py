@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from timely_spark.graph import refuse, whole
+from timely_spark.graph import integer, refuse
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _WITH_OFFSET, _WITHOUT = pa.timestamp("us", "UTC"), pa.timestamp("us")
@@ -34,7 +34,7 @@ class Begin:
     def of(cls, version: int | None, time: str | None) -> Begin:
         """The beginning that `from_version` and `from_time` say; only one of them may be given."""
         if version is not None:
-            whole("from_version", version, least=0)
+            integer("from_version", version, least=0)
         if time is None:
             return cls(version, None, None)
         if version is not None:
