@@ -10,7 +10,7 @@ import json
 import math
 import re
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.harness import RESULTS, ROOT, markdown_table
 
@@ -132,42 +132,111 @@ LINES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
     ),
 )
 
+#: What README shows of these lines, by subject: the words of the line, and the baseline of Spark's.
+SHOWN: dict[str, tuple[tuple[str, str], ...]] = {
+    "Loops": (
+        ("a loop of 100 iterations that wait for each other: an iteration", "a loop in `foreachBatch`"),
+        ("a loop of 60 hops that do not wait: a hop", "a loop in `foreachBatch`"),
+        ("reachability in a tree of 100 k nodes: 1,000 inserts", "`WITH RECURSIVE`"),
+        ("logistic regression of 1 M x 100, an iteration", "Spark MLlib"),
+    ),
+    "Streams": (
+        ("running counts, an epoch of a million rows, 10 million keys", "`groupBy().count()`"),
+        ("running counts, an epoch of a million rows, 10 thousand keys", "`groupBy().count()`"),
+        ("from the arrival of a file to the Delta commit, median", "a plain streaming query"),
+        (
+            "a Python function per key, 10 thousand keys, an epoch of 200 k rows",
+            "`transformWithState`",
+        ),
+    ),
+    "Graphs": (
+        ("components of 1 M nodes, 5 M edges: load", "GraphX"),
+        ("components of 1 M nodes, 5 M edges: 1,000 inserts, 1,000 deletes", "GraphX"),
+        ("components of 1 M nodes, 5 M edges: one insert", "GraphX"),
+        ("CDLP of 100 k nodes, 500 k edges, skewed: 1,000 changes", "GraphX"),
+    ),
+}
+
+#: Baselines that do not run on Spark.
+_ELSEWHERE = frozenset({"differential (Rust)", "scipy"})
+
 #: Benchmarks whose baseline is this library as well, under another condition.
 _OF_OURS = frozenset({"state", "skew"})
 
 
+class Line(NamedTuple):
+    """A line's figures, by who has them ("" is this library), and the rows of the case by baseline."""
+
+    figures: dict[str, float]
+    compared: dict[str, dict[str, Any]]
+    date: str
+
+    @property
+    def unit(self) -> str:
+        return next(iter(self.compared.values()))["unit"]
+
+
+def _line(benchmark: str, case: str, baselines: dict[str, str]) -> Line:
+    found = _results(benchmark)
+    compared = {row["against"]: row for row in found["rows"] if row["case"] == case}
+    figures = {"": next(iter(compared.values()))["ours"]}
+    for against, called in baselines.items():
+        if against.startswith("case:"):
+            other = against.removeprefix("case:")
+            figures[called] = next(row["ours"] for row in found["rows"] if row["case"] == other)
+        else:
+            row = compared.get(against) or next(row for row in compared.values() if against in row["details"])
+            figures[called] = row["baseline"] if against in compared else row["details"][against]
+    return Line(figures, compared, found["date"][:10])
+
+
+def costs() -> str:
+    """README's tables as Markdown. The factor is Spark's time over this library's."""
+    lines = {what: (benchmark, case, baselines) for what, benchmark, case, baselines in LINES}
+    tables = []
+    for subject, shown in SHOWN.items():
+        rows = []
+        for what, spark in shown:
+            line = _line(*lines[what])
+            elsewhere = {value: called for called, value in line.figures.items() if called in _ELSEWHERE}
+            best = min(elsewhere, default=None)
+            rows.append(
+                [
+                    what,
+                    _figure(line.figures[""], line.unit),
+                    f"{spark} {_figure(line.figures[spark], line.unit)}",
+                    "" if best is None else f"{elsewhere[best]} {_figure(best, line.unit)}",
+                    _factor(line.figures[spark] / line.figures[""]),
+                ]
+            )
+        tables.append(markdown_table([subject, "timely_spark", "Spark", "best elsewhere", "factor"], rows))
+    return "\n".join(tables)
+
+
+def _factor(ratio: float) -> str:
+    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}" if ratio >= 1.05 else f"{ratio:.2f}"
+
+
 def table() -> str:
-    """The table as Markdown, the best figure of each line in bold; under it when each benchmark was run."""
+    """All lines as Markdown, the best figure of each in bold; under them when each benchmark was run."""
     rows: list[list[str]] = []
     dates: dict[str, list[str]] = {}
     for what, benchmark, case, baselines in LINES:
         if not (RESULTS / f"{benchmark}.json").exists():  # not measured yet
             continue
-        found = _results(benchmark)
-        dates.setdefault(found["date"][:10], []).append(benchmark)
-        compared = {row["against"]: row for row in found["rows"] if row["case"] == case}
-        first = next(iter(compared.values()))
-        values = {"": first["ours"]}
-        for against, called in baselines.items():
-            if against.startswith("case:"):
-                other = against.removeprefix("case:")
-                values[called] = next(row["ours"] for row in found["rows"] if row["case"] == other)
-            else:
-                row = compared.get(against) or next(
-                    row for row in compared.values() if against in row["details"]
-                )
-                values[called] = row["baseline"] if against in compared else row["details"][against]
-        best = None if benchmark in _OF_OURS else min(values.values())
-        figures = {
-            called: f"**{_figure(value, first['unit'])}**" if value == best else _figure(value, first["unit"])
-            for called, value in values.items()
+        line = _line(benchmark, case, baselines)
+        dates.setdefault(line.date, []).append(benchmark)
+        best = None if benchmark in _OF_OURS else min(line.figures.values())
+        shown = {
+            called: f"**{_figure(value, line.unit)}**" if value == best else _figure(value, line.unit)
+            for called, value in line.figures.items()
         }
-        others = ", ".join(f"{called} {figure}" for called, figure in figures.items() if called)
-        failed = {row["aim"]: row for row in compared.values() if row["met"] is False}
+        others = ", ".join(f"{called} {figure}" for called, figure in shown.items() if called)
+        failed = {row["aim"]: row for row in line.compared.values() if row["met"] is False}
         aims = ", ".join(_aim(aim, row["unit"]) for aim, row in failed.items())
-        rows.append([what, figures[""], others, aims])
+        rows.append([what, shown[""], others, aims])
     measured = "; ".join(f"{date} {', '.join(dict.fromkeys(dates[date]))}" for date in sorted(dates))
-    return markdown_table(["", "here", "others", "missed aim"], rows) + f"\nMeasured: {measured}.\n"
+    return markdown_table(["", "timely_spark", "others", "missed aim"], rows) + f"\nMeasured: {measured}.\n"
 
 
 def _aim(aim: str, unit: str) -> str:
@@ -183,7 +252,7 @@ def _aim(aim: str, unit: str) -> str:
 
 
 def missed() -> str:
-    """Every aim of a benchmark that its committed results miss, beside its baselines, as Markdown."""
+    """Every aim that the committed results miss, beside its baselines, as Markdown."""
     rows: dict[tuple[str, str], list[str]] = {}
     for path in sorted(RESULTS.glob("*.json")):
         found = _results(path.stem)
@@ -198,7 +267,7 @@ def missed() -> str:
                 baseline = f"{row['against']} {_figure(row['baseline'], row['unit'])}"
                 line[2] += f", {baseline}" if line[2] else baseline
             line[3] = _aim(row["aim"], row["unit"])
-    return markdown_table(["benchmark and case", "here", "baselines", "aim"], list(rows.values()))
+    return markdown_table(["benchmark and case", "timely_spark", "baselines", "aim"], list(rows.values()))
 
 
 @cache
@@ -238,7 +307,7 @@ def engine() -> str:
             scipy = row["details"].get("scipy")
             figures = [row["ours"], row["baseline"], *([] if scipy is None else [scipy])]
             rows.append([f"{name}, {_EPOCHS[rest]}", *(_figure(one, row["unit"]) for one in figures)])
-    return markdown_table(["", "here", "differential (Rust)", "scipy or numpy"], rows)
+    return markdown_table(["", "timely_spark", "differential (Rust)", "scipy or numpy"], rows)
 
 
 def recursion() -> str:
@@ -357,8 +426,9 @@ def _times(ratio: float) -> str:
 
 #: The tables of pages: the page, the marks around each, and what makes it.
 TABLES = (
-    (README, BEGIN, table),
-    (README, "<!-- measured: scaling -->\n", scaling),
+    (README, BEGIN, costs),
+    (SIZING, "<!-- measured: all -->\n", table),
+    (SIZING, "<!-- measured: scaling -->\n", scaling),
     (SIZING, "<!-- measured: workers -->\n", workers),
     (SIZING, "<!-- measured: missed -->\n", missed),
     (DIFFERENTIAL, "<!-- measured: engine -->\n", engine),
