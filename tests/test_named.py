@@ -388,6 +388,7 @@ def gone_on(old: Simulation, flow: ts.Dataflow, workers: int) -> Simulation:
         plain(old.coordinator.encode()),
         old.states,
         pa.concat_tables(old.waiting),
+        empty=True,
     )
     new = Simulation(flow, workers=workers)
     new.coordinator, new.result, new.batch = made.coordinator, made.result, old.batch

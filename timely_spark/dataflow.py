@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from timely_spark import show
 from timely_spark.compiler import Plan, compile_plan
@@ -176,6 +176,7 @@ class Dataflow(Inputs, Suggests):
         replace: bool = False,
         warn_after: int | None = 10_000,
         keep: float | str | None = None,
+        new_steps: Literal["empty"] | None = None,
     ) -> Query:
         """Run on Spark, as one streaming query that continues from its checkpoint.
 
@@ -213,6 +214,9 @@ class Dataflow(Inputs, Suggests):
             warn_after: iterations of a loop in one epoch, after which a warning is logged; None: never.
             keep: how long the states of earlier micro-batches are kept for `timely_spark.inspect`: seconds,
                 or text such as "7 days"; at least as many are kept as Spark keeps of its own log.
+            new_steps: None: a changed flow is refused if a new step's results depend on records that have
+                passed before. "empty": such steps start without these records, and `status`, the log and the
+                property ``timely_spark.lacks`` of Delta tables say so.
 
         Returns:
             The query, with the methods of Spark's `StreamingQuery` and those of time.
@@ -229,7 +233,13 @@ class Dataflow(Inputs, Suggests):
         from timely_spark.runtime.start import default_workers, start
 
         check_arguments(
-            session=session, checkpoint=checkpoint, name=name, sources=sources, record=record, log_to=log_to
+            session=session,
+            checkpoint=checkpoint,
+            name=name,
+            sources=sources,
+            record=record,
+            log_to=log_to,
+            new_steps=new_steps,
         )
         if workers is None:
             workers = default_workers(session, checkpoint)
@@ -250,6 +260,7 @@ class Dataflow(Inputs, Suggests):
             log_to=log_to,
             replace=replace,
             keep=keep,
+            new_steps=new_steps,
         )
 
     @locate_errors

@@ -12,6 +12,7 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.coordinator.differences import compare
+from timely_spark.coordinator.lacking import told
 from timely_spark.coordinator.migrate import FlowChanged, Migration, migrate
 from timely_spark.errors import VertexError
 from timely_spark.testing import Simulation
@@ -24,18 +25,21 @@ def plain(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def moved(old: Simulation, flow: ts.Dataflow, workers: int) -> Migration:
+def moved(old: Simulation, flow: ts.Dataflow, workers: int, *, empty: bool = False) -> Migration:
     return migrate(
         plain(old.plan.described()),
         flow.compile(workers),
         plain(old.coordinator.encode()),
         old.states,
         pa.concat_tables(old.waiting),
+        empty=empty,
     )
 
 
-def go_on(old: Simulation, flow: ts.Dataflow, workers: int = 2) -> tuple[Simulation, Migration]:
-    made = moved(old, flow, workers)
+def go_on(
+    old: Simulation, flow: ts.Dataflow, workers: int = 2, *, empty: bool = False
+) -> tuple[Simulation, Migration]:
+    made = moved(old, flow, workers, empty=empty)
     new = Simulation(flow, workers=workers)
     new.coordinator, new.result, new.batch = made.coordinator, made.result, old.batch
     new.states = [worker.checkpoint("moved") for worker in made.workers]
@@ -129,15 +133,25 @@ def test_differences_are_by_step() -> None:
 # -- another flow --------------------------------------------------------------------------------------------
 
 
-def test_an_added_step_starts_empty_and_others_continue() -> None:
+def test_an_added_step_starts_empty_if_the_user_says_so_and_others_continue() -> None:
     old = started(counts)
-    new, made = go_on(old, built(counts, totals))
+    text = refused(old, built(counts, totals))
+    assert f"new: step 'totals' ({__file__}:" in text
+    assert 'new_steps="empty"' in text
+    go_on(Simulation(built(counts), workers=2), built(counts, totals))  # nothing has passed
+    new, made = go_on(old, built(counts, totals), empty=True)
     assert made.added == ("totals", "totalled")
     assert made.removed == {}
     send(new, [(1, 1)], epoch=1)
 
     assert new.captured["counted"].rows() == {1: [(1, 3)]}
     assert new.captured["totalled"].rows() == {1: [(1, 1)]}
+    assert made.lacking == {"totals": 1} == new.coordinator.encode()["lacking"]
+    assert told(new.plan, made.lacking) == {"totalled": "totals from epoch 1 on"}
+    later, made = go_on(new, built(counts, totals, lambda x: x.capture("all")))
+    assert made.lacking == {"totals": 1}, "also after further restarts"
+    assert later.plan.fingerprint != new.plan.fingerprint
+    assert made.begins == {"all": 2}
 
 
 def test_a_removed_step_is_reported_with_its_contents() -> None:
@@ -151,8 +165,12 @@ def test_a_removed_step_is_reported_with_its_contents() -> None:
 
 def test_a_step_of_another_name_is_another_step() -> None:
     old = started(counts)
-    new, made = go_on(old, built(lambda x: x.group_by("k").count(name="others").capture("counted")))
+    new, made = go_on(
+        old, built(lambda x: x.group_by("k").count(name="others").capture("counted")), empty=True
+    )
     assert (made.added, made.removed) == (("others",), {"counts": ["state"]})
+    text = refused(old, built(lambda x: x.group_by("k").count(name="others").capture("counted")))
+    assert "if one is step 'counts', which is gone, give it that name" in text
     send(new, [(1, 1)], epoch=1)
 
     assert new.captured["counted"].rows() == {1: [(1, 1)]}
@@ -219,7 +237,7 @@ def test_a_derived_name_is_refused_in_a_changed_flow() -> None:
     assert "(new: 'totals', " in text, "what makes it another flow"
 
     named = lambda x: x.group_by("k").count(name="aggregate").capture("counted")  # noqa: E731
-    new, _ = go_on(old, built(named, totals))
+    new, _ = go_on(old, built(named, totals), empty=True)
     send(new, [(1, 1)], epoch=1)
     assert new.captured["counted"].rows() == {1: [(1, 3)]}
     go_on(old, built(unnamed), workers=3)
@@ -241,7 +259,7 @@ def test_a_step_in_an_unnamed_loop_is_unnamed() -> None:
 
     old = started(loop(None))
     assert "step 'loop.seen'" in refused(old, built(loop(None), counts))
-    go_on(old, built(loop("loop"), counts))
+    go_on(old, built(loop("loop"), counts), empty=True)
 
 
 def test_records_in_flight_are_never_dropped() -> None:
@@ -311,7 +329,7 @@ def test_other_inner_times_are_refused_and_a_scope_may_be_added_or_go() -> None:
 
     new, made = go_on(old, plain(), workers=1)
     assert "s.counts" in made.removed
-    back, _ = go_on(new, scoped(Descending), workers=2)
+    back, _ = go_on(new, scoped(Descending), workers=2, empty=True)
     back.send("x", [(1, 7)])
     back.advance_to("x", 1)
     back.run()
@@ -456,7 +474,7 @@ def starts(x: ts.Stream) -> None:
 def test_a_new_vertex_gets_initial_notifications_of_open_epochs() -> None:
     old = started(counts)
     send(old, [(1, 1)], epoch=1)
-    new, _ = go_on(old, built(counts, starts), workers=3)
+    new, _ = go_on(old, built(counts, starts), workers=3, empty=True)
     for epoch in (2, 3, 4):
         send(new, [(1, 1)], epoch=epoch)
 
@@ -610,7 +628,7 @@ def test_batches_left_by_a_budget_continue_on_other_workers() -> None:
 
 def test_another_flow_on_another_number_of_workers() -> None:
     old = started(counts, slow, run=False)
-    new, made = go_on(old, built(slow, totals, counts), workers=5)
+    new, made = go_on(old, built(slow, totals, counts), workers=5, empty=True)
     assert made.worker_counts == (2, 5)
     assert made.added == ("totals", "totalled")
     new.run()

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from timely_spark.coordinator.migrate import FlowChanged
 
 EDGES = [(1, 2), (2, 3), (3, 1), (4, 5)]
 #: what (5, 4) and (3, 4) change
@@ -19,9 +20,11 @@ CHANGES = {
 }
 
 
-def answered(spark: SparkSession, flow: ts.Dataflow, checkpoint: str, rows: dict[str, Any]) -> Any:
+def answered(
+    spark: SparkSession, flow: ts.Dataflow, checkpoint: str, rows: dict[str, Any], **options: Any
+) -> Any:
     """What outputs have kept, when some rows are answered."""
-    with flow.start(spark, checkpoint=checkpoint, workers=2) as query:
+    with flow.start(spark, checkpoint=checkpoint, workers=2, **options) as query:
         for name, some in rows.items():
             flow.handle(name).send(some)
         assert query.wait_for(timeout=300)
@@ -67,11 +70,37 @@ def test_a_named_flow_goes_on_with_another_output(
         return made
 
     answered(spark, flow(more=False), checkpoint, {"edges": EDGES})
-    made = answered(spark, flow(more=True), checkpoint, {"edges": [(5, 4), (3, 4)]})
+    made = answered(spark, flow(more=True), checkpoint, {"edges": [(5, 4), (3, 4)]}, new_steps="empty")
 
     last = {name: [part for part in epochs.values() if part][-1] for name, epochs in made.items()}
     assert last["out"] == CHANGES[algorithm]
     assert last["count"] == [(3, 1, 1), (5, 1, 1)], "what is new starts empty"
+
+
+def test_a_new_table_by_key_is_refused_or_says_what_it_lacks(
+    spark: SparkSession, checkpoint: str, tmp_path: Path
+) -> None:
+    def flow(*, more: bool) -> ts.Dataflow:
+        made = ts.Dataflow("words")
+        counts = made.input("words", "word string").group_by("word").count(name="counts")
+        if more:
+            counts.to_delta(str(tmp_path / "now"), keys="word", name="now")
+        counts.to_files(str(tmp_path / "files"), name="files")
+        return made
+
+    def properties() -> str:
+        return str(spark.sql(f"SHOW TBLPROPERTIES delta.`{tmp_path / 'now'}`").collect())
+
+    answered(spark, flow(more=False), checkpoint, {"words": ["to", "be"]})
+    with pytest.raises(FlowChanged, match=r"new: step 'now' .*test_changed.py:\d+"):
+        answered(spark, flow(more=True), checkpoint, {})
+    answered(spark, flow(more=True), checkpoint, {"words": ["be"]}, new_steps="empty")
+    now = spark.read.format("delta").load(str(tmp_path / "now")).drop("epoch")
+    assert list(map(tuple, now.collect())) == [("be", 2)]
+    assert "timely_spark.lacks" in properties()
+    assert "now from epoch " in properties()
+    answered(spark, flow(more=True), checkpoint, {"words": ["be"]})
+    assert "now from epoch " in properties(), "also after further starts"
 
 
 def test_a_collection_is_a_delta_table(spark: SparkSession, checkpoint: str, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 import timely_spark as ts
 from timely_spark.coordinator.migrate import FlowChanged
+from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.start import default_workers
 from timely_spark.runtime.storage.log import RoundLog
 
@@ -74,13 +75,14 @@ def test_steps_may_be_added_and_go(
 ) -> None:
     begun(spark, checkpoint)
     flow = paths(parity=True)
-    with (
-        caplog.at_level(logging.WARNING),
-        flow.start(spark, checkpoint=checkpoint, workers=2, trigger="available_now") as query,
-    ):
+    with pytest.raises(FlowChanged, match=r"new: step 'counts' .*test_restore.py:\d+"):
+        flow.start(spark, checkpoint=checkpoint, workers=2)
+    options: Any = {"checkpoint": checkpoint, "workers": 2, "trigger": "available_now", "new_steps": "empty"}
+    with caplog.at_level(logging.WARNING), flow.start(spark, **options) as query:
         assert query.await_termination(100)
         assert query.exception() is None
-        assert "counts" in caplog.text
+        assert "output parity lacks the past: counts from epoch 0 on, " in caplog.text
+        assert "without the past  counts from epoch 0 on, " in str(Status.of(checkpoint))
         assert query.captured("out").rows()[0] == [(i,) for i in range(HOPS + 1)]
         counted = query.captured("parity").rows()
         assert sum(n for rows in counted.values() for _, n in rows) <= HOPS + 1, "from here on"

@@ -81,6 +81,8 @@ class Coordinator:
         self.loops = Loops.of(plan)
         #: by step the warning of the last hot key, with its micro-batch
         self.hot_keys: dict[str, str] = {}
+        #: steps that were new at a restart and started without the past, and the first epoch of each
+        self.lacking: dict[str, int] = {}
         for node in plan.nodes:
             for time in plan.initial(node):
                 self.tracker.update([(node.leaves, time, plan.workers)])
@@ -450,6 +452,7 @@ class Coordinator:
             "loops": self.loops.encode(),
             "refused": dict(self.refused_rows),
             "hot_keys": dict(self.hot_keys),
+            "lacking": self.lacking,
         }
 
     @classmethod
@@ -475,6 +478,7 @@ class Coordinator:
         self.loops = Loops.of(plan)
         self.loops.restore(snapshot["loops"])
         self.hot_keys = dict(snapshot.get("hot_keys", {}))
+        self.lacking = dict(snapshot.get("lacking", {}))
         return self
 
 

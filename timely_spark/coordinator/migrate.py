@@ -1,9 +1,9 @@
 """Migration: continue from a checkpoint with a changed flow, or with another number of workers.
 
 Steps are identified by name. A step with contents (state, batches, notifications, unreleased epochs) must be
-the same in both flows. A new step starts empty. The state of a removed step is dropped and reported; records
-in flight are never dropped. With another number of workers, state and batches are repartitioned by H; with
-other hot keys state is.
+the same in both flows. A new step that needs the past (see `lacking`) is refused, or starts empty if the user
+says so. The state of a removed step is dropped and reported; records in flight are never dropped. With
+another number of workers, state and batches are repartitioned by H; with other hot keys state is.
 
 Pointstamps are counted again from the migrated workers, so the counts are right by construction. A migration
 writes nothing: a flow that is refused leaves the checkpoint unchanged.
@@ -25,6 +25,7 @@ from timely_spark.compiler.partitioning import ANYWHERE, BROADCAST
 from timely_spark.compiler.plan import Channel, Node, Plan
 from timely_spark.coordinator.coordinator import Coordinator
 from timely_spark.coordinator.differences import compare, lowered_bounds, with_bounds
+from timely_spark.coordinator.lacking import SHOWN, lacks_past, new_steps, refusal
 from timely_spark.coordinator.round_result import RoundResult
 from timely_spark.errors import TimelyError
 from timely_spark.graph import Kind, Partition, Stage, Vertex
@@ -37,9 +38,6 @@ from timely_spark.worker.notify import Pending
 from timely_spark.worker.round import FORMAT, Worker
 from timely_spark.worker.vertex_snapshot import changed, instance
 from timely_spark.worker.wire import Message
-
-#: So many steps of each kind are named that differ.
-_SHOWN = 3
 
 
 class FlowChanged(TimelyError, ValueError):
@@ -58,8 +56,12 @@ class Migration:
     #: the rows of the next round; no outputs, and no releases
     result: RoundResult
     workers: tuple[Worker, ...]
-    #: steps that start empty
+    #: new steps
     added: tuple[str, ...]
+    #: the first epoch of the new steps that need the past and start empty, and of those before them
+    lacking: Mapping[str, int]
+    #: the first epoch of new outputs that do not need the past
+    begins: Mapping[str, int]
     #: removed steps, and their contents that were dropped
     removed: Mapping[str, Sequence[str]]
     #: the old and the new number of workers
@@ -77,6 +79,8 @@ def migrate(  # noqa: PLR0917 - all of a checkpoint's parts, none of them option
     states: Sequence[Any | None],
     messages: pa.Table,
     blobs: Blobs | None = None,
+    *,
+    empty: bool = False,
 ) -> Migration:
     """Continue another plan's checkpoint with a new plan.
 
@@ -85,8 +89,9 @@ def migrate(  # noqa: PLR0917 - all of a checkpoint's parts, none of them option
         snapshot: the old `Coordinator.encode`.
         states: the `Worker.checkpoint` of each old worker; None: the worker never ran.
         messages: the messages in flight, of schema `ROWS`. They are queued at their workers.
+        empty: whether new steps that need the past may start empty.
     """
-    return _Migrator(before, plan, snapshot, states, messages, blobs).migration()
+    return _Migrator(before, plan, snapshot, states, messages, blobs, empty=empty).migration()
 
 
 #: the encoded state of a worker without contents
@@ -103,8 +108,10 @@ class _Migrator:
         states: Sequence[Any | None],
         messages: pa.Table,
         blobs: Blobs | None,
+        *,
+        empty: bool,
     ) -> None:
-        self.plan, self.snapshot, self.blobs = plan, snapshot, blobs
+        self.plan, self.snapshot, self.blobs, self.empty = plan, snapshot, blobs, empty
         self.new_plan, self.differences = plan.described(), compare(before, plan)
         self.old_plan = with_bounds(before, self.new_plan)
         self.bounded = lowered_bounds(before, self.new_plan)
@@ -121,9 +128,16 @@ class _Migrator:
         self.contents = self._contents()
         #: vertices that keep their contents
         self.continuing = set(before["nodes"]) & set(plan.by_name) - set(self.differences.changed)
+        #: new steps that records of before the restart would have reached
+        self.new = [] if snapshot["begun"] < 0 else self._new_steps(before)
         #: the reasons to refuse the new plan, and hints
         self.problems: list[str] = []
         self.hints: dict[str, None] = {}
+
+    def _new_steps(self, before: Mapping[str, Any]) -> list[Stage]:
+        """New steps behind old inputs. A changed step without contents had nothing before, either."""
+        old_inputs = {name for name, *_ in before["inputs"]}
+        return new_steps(self.plan, {*self.continuing, *self.differences.changed}, old_inputs)
 
     # -- the contents of the checkpoint ----------------------------------------------------------------------
 
@@ -156,6 +170,7 @@ class _Migrator:
         """The migration, or an error with all reasons against it."""
         inputs = self._inputs()
         self._check_steps()
+        self._check_new_steps()
         if self.differences.hot_keys and any(contents["batch"] for contents in self.contents.values()):
             self._problem("records are in flight, and its hot keys have changed", _QUIESCE, self.as_before)
         workers = [] if self.problems else self._workers()
@@ -163,13 +178,24 @@ class _Migrator:
         tracker = self._tracker(workers, inputs)
         self._check_overtaking(tracker, inputs)
         self._refuse()
-        coordinator, result = self._result(workers, inputs, tracker)
+        first = {stage: self._first_epoch(stage, tracker) for stage in self.new}
+        lacking = {
+            name: at for name, at in self.snapshot.get("lacking", {}).items() if name in self.continuing
+        }
+        lacking |= {stage.name: at for stage, at in first.items() if lacks_past(self.plan, stage)}
+        coordinator, result = self._result(workers, inputs, tracker, lacking)
         removed = {step: _in_words(self.contents.get(step, {})) for step in self.differences.removed}
         return Migration(
             coordinator=coordinator,
             result=result,
             workers=tuple(workers),
             added=self.differences.added,
+            lacking=lacking,
+            begins={
+                stage.name: at
+                for stage, at in first.items()
+                if stage.kind is Kind.OUTPUT and stage.name not in lacking
+            },
             removed=removed,
             worker_counts=self.differences.workers,
             hot_keys=self.differences.hot_keys,
@@ -217,6 +243,18 @@ class _Migrator:
                     f"if it is the same step, write name={short!r} there, and name its loops likewise",
                 )
 
+    def _check_new_steps(self) -> None:
+        """Refuse new steps that need the past."""
+        lacking = [stage for stage in self.new if lacks_past(self.plan, stage)]
+        if lacking and not self.empty:
+            removed = [name for name in self.differences.removed if "state" in self.contents.get(name, ())]
+            self._problem(*refusal(lacking, removed))
+
+    def _first_epoch(self, stage: Stage, tracker: Tracker) -> int:
+        """The first epoch of which a new step gets records."""
+        frontier = tracker.frontier(self.plan.by_name[stage.name].arrives)
+        return min((time.epoch for time in frontier), default=self.open_epoch)
+
     def _what_differs(self) -> str:
         """The steps by which the flow differs from that of the checkpoint, a few of each kind."""
         kinds = {
@@ -225,7 +263,7 @@ class _Migrator:
             "gone": list(self.differences.removed),
         }
         shown = [
-            f"{kind}: {', '.join(map(repr, steps[:_SHOWN]))}{', ...' if steps[_SHOWN:] else ''}"
+            f"{kind}: {', '.join(map(repr, steps[:SHOWN]))}{', ...' if steps[SHOWN:] else ''}"
             for kind, steps in kinds.items()
             if steps
         ]
@@ -481,7 +519,11 @@ class _Migrator:
         return [time for time in ends if time is not None]
 
     def _result(
-        self, workers: Sequence[Worker], inputs: dict[str, Any], tracker: Tracker
+        self,
+        workers: Sequence[Worker],
+        inputs: dict[str, Any],
+        tracker: Tracker,
+        lacking: Mapping[str, int],
     ) -> tuple[Coordinator, RoundResult]:
         """The new plan's coordinator and result after the newest batch; the next batch releases epochs."""
         snapshot = self.snapshot
@@ -508,6 +550,7 @@ class _Migrator:
             "after": {name: at for name, at in snapshot["after"].items() if name in inputs},
             "refused": {name: count for name, count in snapshot["refused"].items() if name in inputs},
             "late": {name: count for name, count in snapshot["late"].items() if name in inputs},
+            "lacking": lacking,
         }
         result = Coordinator.decode(self.plan, encoded).first()
         if result.released:  # removed steps held them back: run a round, which releases them

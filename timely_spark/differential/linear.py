@@ -90,6 +90,8 @@ class Consolidate(BufferingVertex):
         first: only iteration 0 of the innermost loop needs it; what comes in later ones is sent at once.
     """
 
+    per_time = True
+
     def __init__(self, *, first: bool = False) -> None:
         super().__init__()
         self.first = first

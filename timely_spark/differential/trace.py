@@ -14,13 +14,14 @@ import pyarrow as pa
 
 from timely_spark.errors import SchemaError, StateError
 from timely_spark.operators.aggregate import OTHER_SUMS
+from timely_spark.state import history
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.codes import numbers_of, runs
 from timely_spark.state.history import Compact, compaction, stamped, time_columns
 from timely_spark.state.keys import Groups, Hashes, Indices, max_abs, numbers, replaced
 from timely_spark.times import PRODUCT
 
-DIFF = "__timely_diff"
+DIFF = history.DIFF
 """The column of differences: by how much the multiplicity of a record grows at a time."""
 
 SEQUENCE = "__timely_sequence"

@@ -162,6 +162,10 @@ class Vertex:
         ...     logged = True
     """
 
+    per_time: bool = False
+    """Whether what the vertex sends depends on no record of an earlier epoch. Such a step may be added at a
+    restart; another one would start without the past, and is refused."""
+
     announces: ClassVar[bool] = False
     """Whether `repartition` may lead to changes of the output. Each worker is then notified of the open
     epochs, and of the next one. For vertices outside loops."""
@@ -290,7 +294,7 @@ class Stateless(Vertex):
     Stateless vertices run where their input is, also in the sources' own tasks.
     """
 
-    reads_time = False
+    reads_time, per_time = False, True
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         """One table per output."""

@@ -45,6 +45,8 @@ class Cut(Stateless):
 class ReduceScatter(BufferingVertex):
     """When a time is complete, send each part of it, reduced over all workers."""
 
+    per_time = True
+
     def __init__(self, op: Op, kind: pa.DataType) -> None:
         super().__init__()
         self.op, self.kind = op, kind

@@ -209,7 +209,7 @@ class Aggregate(BufferingVertex):
 
     def __init__(self, aggregates: Combines, *, accumulate: bool) -> None:
         super().__init__()
-        self.aggregates, self.accumulate = aggregates, accumulate
+        self.aggregates, self.accumulate, self.per_time = aggregates, accumulate, not accumulate
         self.state = Arrangement(aggregates.keys)
         #: interesting times (joins of times with records), and the keys whose value changes there
         self.interesting: dict[Any, list[pa.Table]] = {}

@@ -182,7 +182,7 @@ class AsOfJoin(BufferingVertex):
     ) -> None:
         super().__init__(inputs=2)
         self.by, self.nearest, self.schemas, self.schema = by, nearest, sides, schema
-        self.how, self.per, self.expire = how, per, expire
+        self.how, self.per, self.expire, self.per_time = how, per, expire, per == "time"
         #: by input, records that later ones need: those of the right side
         self.state: list[Any] = [[], Arrangement(by)]
 

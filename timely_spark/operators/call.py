@@ -35,7 +35,7 @@ class Call(Vertex):
     The vertex has no state: a micro-batch that is run again asks again, or reads the recorded answers.
     """
 
-    reads_time = False
+    reads_time, per_time = False, True
     _transient: ClassVar[frozenset[str]] = Vertex._transient | {"_swept"}  # noqa: SLF001 - the base class's
 
     def __init__(

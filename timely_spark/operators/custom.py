@@ -43,6 +43,8 @@ Paths: TypeAlias = Mapping[tuple[int, int], PathSummary | int | None]
 
 
 class _OnRecv(Vertex):
+    per_time = True
+
     def __init__(self, function: Callable[..., Any], *, sides: bool) -> None:
         self.function, self.sides = function, sides
 
@@ -54,6 +56,8 @@ class _OnRecv(Vertex):
 
 class _OnNotify(BufferingVertex):
     """Buffer by time; apply the function when the time is complete (Naiad section 4.1)."""
+
+    per_time = True
 
     def __init__(self, function: Callable[..., Any], schemas: tuple[pa.Schema, ...]) -> None:
         super().__init__(inputs=len(schemas))

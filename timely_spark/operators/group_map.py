@@ -43,6 +43,8 @@ class GroupMap(BufferingVertex):
         schema: the schema of the results.
     """
 
+    per_time = True
+
     def __init__(
         self, function: Callable[..., Any], keys: Sequence[str], columns: Sequence[str], schema: pa.Schema
     ) -> None:
@@ -84,6 +86,8 @@ class StatefulMap(GroupMap):
     The state is a trace of its own changes: a replaced row is stored again with weight -1, and compaction
     drops both. So an epoch writes the rows that it replaces, however large the state is.
     """
+
+    per_time = False
 
     def __init__(
         self,

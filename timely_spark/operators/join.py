@@ -115,7 +115,7 @@ class JoinExpiring(Join):
 class JoinPerTime(Join):
     """Join records of equal times; a time's records are dropped when it is complete."""
 
-    reads_time = True
+    reads_time = per_time = True
 
     def __init__(self, on: Keys, columns: Sequence[str]) -> None:
         super().__init__(on, columns)
@@ -150,6 +150,8 @@ class JoinComplete(BufferingVertex):
         schema: the output's.
         how: the kind of join.
     """
+
+    per_time = True
 
     def __init__(self, on: Keys, sides: tuple[pa.Schema, pa.Schema], schema: pa.Schema, how: How) -> None:
         super().__init__(inputs=2)

@@ -21,6 +21,8 @@ _AT = "__timely_at"
 class EnterAt(Vertex):
     """`enter` with `at`: send each record at the inner time, or iteration, in its columns."""
 
+    per_time = True
+
     def __init__(self, at: Mapping[str, str | Expression], inner: type[Any] | None) -> None:
         self.at, self.inner = at, inner
 

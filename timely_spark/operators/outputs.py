@@ -509,7 +509,7 @@ def add_output(
         called=called,
         vertex=Output(schema, added),
         detail=kind,
-        parameters={"to": kind},
+        parameters={"to": kind, **{key: options[key] for key in ("keys", "diff") if options.get(key)}},
     )
     stage = stream.flow.graph.stages[-1]
     stream.flow.outputs.append(OutputSpec(stage, schema, kind, release, options))

@@ -31,6 +31,8 @@ OPERATIONS: dict[tuple[str, bool], Callable[[Counts, Counts], Counts]] = {
 class SetOperation(BufferingVertex):
     """Compare the multiplicities of each record on both sides, when a time is complete."""
 
+    per_time = True
+
     def __init__(self, operation: str, *, multiset: bool) -> None:
         super().__init__(inputs=2)
         self.operation = (operation, multiset)

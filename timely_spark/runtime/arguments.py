@@ -23,7 +23,14 @@ _UNFIT = {
 
 
 def check_arguments(
-    *, session: Any, checkpoint: Any, name: Any, sources: Any, record: Any, log_to: Any = None
+    *,
+    session: Any,
+    checkpoint: Any,
+    name: Any,
+    sources: Any,
+    record: Any,
+    log_to: Any = None,
+    new_steps: Any = None,
 ) -> None:
     """Check the kinds of a start's arguments; None stands for an argument's default."""
     if session is not None and not hasattr(session, "readStream"):
@@ -33,6 +40,9 @@ def check_arguments(
             refuse(place, what=argument, expected="a path or URI", hint=f'write start({argument}="/folder").')
     if name is not None and (not isinstance(name, str) or not name):
         refuse(name, what="name", expected="a text", hint="leave it out for the flow's name.")
+    if new_steps not in (None, "empty"):
+        hint = 'leave it out; or write new_steps="empty", to start new steps without the past.'
+        refuse(new_steps, what="new_steps", expected='None or "empty"', hint=hint)
     if sources is not None and not isinstance(sources, Mapping):
         hint = 'write start(sources={"name": frame}).'
         refuse(sources, what="sources", expected="a mapping of names to DataFrames", hint=hint)

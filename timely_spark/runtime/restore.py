@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.compiler import Plan
+from timely_spark.coordinator.lacking import told
 from timely_spark.coordinator.migrate import Migration, migrate
 from timely_spark.runtime.query.driver import progress_of
 from timely_spark.runtime.query.run_context import RunContext
@@ -28,23 +29,28 @@ def newest_flow(log: RoundLog) -> dict[str, Any] | None:
     return None if chosen is None else dict(log.flow(chosen[0])["described"])
 
 
-def check(log: RoundLog, plan: Plan) -> Manifest | None:
-    """Check that a flow can continue from a checkpoint's newest manifest, which is given; changes nothing."""
+def check(log: RoundLog, plan: Plan, *, empty: bool = False) -> tuple[Manifest | None, dict[str, str]]:
+    """Check that a flow can continue from a checkpoint's newest manifest; changes nothing.
+
+    Returns:
+        The manifest, and by output what its results lack: steps that started `empty`.
+    """
     chosen = log.chosen()
     if chosen is None:
-        return None
+        return None, {}
+    lacking = chosen[0].coordinator.get("lacking", {})
     if chosen[0].plan != plan.fingerprint:
-        _migrated(log, plan, *chosen, Blobs(log.files))
-    return chosen[0]
+        lacking = _migrated(log, plan, *chosen, Blobs(log.files), empty=empty).lacking
+    return chosen[0], told(plan, lacking)
 
 
-def restore(log: RoundLog, context: RunContext, newest: int) -> None:
+def restore(log: RoundLog, context: RunContext, newest: int, *, empty: bool = False) -> None:
     """Let the run's flow continue from a manifest; a manifest of another flow is migrated and rewritten."""
     whole = log.read_whole(newest)
     if whole is None or whole[0].plan == context.plan.fingerprint:
         return
     manifest, rows = whole
-    migration = _migrated(log, context.plan, manifest, rows, context.blobs)
+    migration = _migrated(log, context.plan, manifest, rows, context.blobs, empty=empty)
     states = States(
         {i: write_state(context.blobs, worker, newest, None) for i, worker in enumerate(migration.workers)}
     )
@@ -65,7 +71,9 @@ def restore(log: RoundLog, context: RunContext, newest: int) -> None:
     _warn_of_changes(context.plan.name, migration)
 
 
-def _migrated(log: RoundLog, plan: Plan, manifest: Manifest, rows: pa.Table, blobs: Blobs) -> Migration:
+def _migrated(
+    log: RoundLog, plan: Plan, manifest: Manifest, rows: pa.Table, blobs: Blobs, *, empty: bool
+) -> Migration:
     before = log.flow(manifest)["described"]
     old_states = States.of(rows).by_worker
     states = [
@@ -73,7 +81,7 @@ def _migrated(log: RoundLog, plan: Plan, manifest: Manifest, rows: pa.Table, blo
         for worker in range(before["workers"])
     ]
     messages = blobs.resolve(wire.only(rows, Message))
-    return migrate(before, plan, manifest.coordinator, states, messages, blobs)
+    return migrate(before, plan, manifest.coordinator, states, messages, blobs, empty=empty)
 
 
 def _warn_of_changes(name: str, migration: Migration) -> None:
@@ -89,6 +97,10 @@ def _warn_of_changes(name: str, migration: Migration) -> None:
             "%s: loop %s ends after %d iterations%s; the loop has reached %d", name, loop, after, was, at
         )
     if migration.added:
-        _log.warning("%s: new steps, which start empty: %s", name, ", ".join(migration.added))
+        _log.warning("%s: new steps: %s", name, ", ".join(migration.added))
+    for output, epoch in migration.begins.items():
+        _log.warning("%s: new output %s begins with what is still to come of epoch %d", name, output, epoch)
+    for output, what in told(migration.coordinator.plan, migration.lacking).items():
+        _log.warning("%s: output %s lacks the past: %s", name, output, what)
     for step, dropped in migration.removed.items():
         _log.warning("%s: step %s is gone; dropped: %s", name, step, ", ".join(dropped) or "nothing")

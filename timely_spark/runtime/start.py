@@ -92,6 +92,7 @@ def start(
     log_to: str | os.PathLike[str] | None = None,
     replace: bool = False,
     keep: float | str | None = None,
+    new_steps: str | None = None,
 ) -> Query:
     """Start (or restart) a compiled flow as one streaming query.
 
@@ -133,16 +134,17 @@ def start(
         place = checkpoint if checkpoint is not None else _temporary(plan, session, undo)
         log, lock = _locked(place, undo)
         flow = _identified(log, plan, partitions or partitions_for(session, plan.workers))
-        before = check(log, plan)
+        before, lacks = check(log, plan, empty=new_steps == "empty")
         for output in outputs:
             resumed = before is not None and before.has_delivered(output.name, output.release)
-            prepared = dataclasses.replace(output, resumed=resumed)
+            prepared = dataclasses.replace(output, resumed=resumed, lacks=lacks.get(output.name, ""))
             _prepare(session, prepared, plan, log.checkpoint, flow["id"])
         system_log = None if log_to is None else SystemLog(os.fspath(log_to))
         if system_log is not None:
             system_log.prepare(log.checkpoint, flow["id"])
         given = labels(plan.workers, flow["partitions"])
-        context, epochs = _claimed(dataclasses.replace(context, checkpoint=log.checkpoint, labels=given))
+        context = dataclasses.replace(context, checkpoint=log.checkpoint, labels=given)
+        context, epochs = _claimed(context, empty=new_steps == "empty")
         pairs = [(handle, handle.journal(context.log, epochs[handle.name])) for handle in inputs]
         for _, journal in pairs:  # before Spark starts: an availableNow query may stop at once
             undo.callback(journal.undo)
@@ -380,7 +382,7 @@ def _identified(log: RoundLog, plan: Plan, partitions: int) -> dict[str, Any]:
     return identity
 
 
-def _claimed(context: RunContext) -> tuple[RunContext, Mapping[str, int | None]]:
+def _claimed(context: RunContext, *, empty: bool = False) -> tuple[RunContext, Mapping[str, int | None]]:
     """Claim the checkpoint: an earlier run that is still alive loses it.
 
     Returns:
@@ -406,7 +408,7 @@ def _claimed(context: RunContext) -> tuple[RunContext, Mapping[str, int | None]]
         manifest = manifest_of(Rounds(context, context.parallel), coordinator, result, States())
         log.write(dataclasses.replace(manifest, rounds=0), result.rows)
     else:
-        restore(log, context, newest)
+        restore(log, context, newest, empty=empty)
     manifest, _ = log.newest_before(newest + 1)
     return dataclasses.replace(context, first=log.first), manifest.coordinator["inputs"]
 

@@ -130,7 +130,7 @@ def _flow(checkpoint: str) -> Iterator[str]:
     yield f"<h2>Epochs in flight: {escaped(', '.join(map(str, status.epochs)) or 'none')}</h2>"
     if status.why is not None:
         yield f"<pre>{escaped(str(status.why))}</pre>"
-    yield from (f"<p>{escaped(text)}</p>" for text in status.hot_keys.values())
+    yield from (f"<p>{escaped(text)}</p>" for text in (*status.hot_keys.values(), *status.without_past))
     running = running_batch(RoundLog(checkpoint), status.batch)
     if running is not None:
         yield loops_table(running).html()

@@ -28,6 +28,9 @@ Compact = Callable[[Hashes, pa.Table], tuple[Hashes, pa.Table]]
 Fold = Callable[[pa.Table, Groups], tuple[Indices, pa.Table]]
 """Combines the rows of each group: in the order of the groups, a row number and the combined row."""
 
+DIFF = "__timely_diff"
+"""The column of differences: by how much the multiplicity of a record grows at a time."""
+
 TIME = "__timely_time"
 """The beginning of the names of time columns."""
 EPOCH = f"{TIME}0"

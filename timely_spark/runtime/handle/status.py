@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from timely_spark.compiler.summary import PlanSummary
+from timely_spark.coordinator.lacking import in_words
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.handle.why import Why
 from timely_spark.runtime.storage.blobs import size_of
@@ -49,6 +50,8 @@ class Status:
     late: Mapping[str, int]
     #: by step the warning of the last hot key, with its micro-batch
     hot_keys: Mapping[str, str]
+    #: steps that were new at a restart and started without the past, and the first epoch of each
+    lacking: Mapping[str, int]
     state_bytes: Mapping[str, int]
     #: what keeps the oldest epoch open; None: no epoch is in flight
     why: Why | None
@@ -87,6 +90,7 @@ class Status:
             left=snapshot["left"],
             late=manifest.late,
             hot_keys=snapshot.get("hot_keys", {}),
+            lacking=snapshot.get("lacking", {}),
             state_bytes=manifest.stats.get("state_bytes", {}),
             why=Why.of(log, manifest, rows, summary, epochs[0]) if epochs else None,
             drawing=flow.get("drawing", ""),
@@ -106,6 +110,14 @@ class Status:
         """Whether the flow is running, in words."""
         return {True: "running", False: "not running", None: "perhaps running"}[self.running]
 
+    @property
+    def without_past(self) -> list[str]:
+        """The steps that started without the past, as a line; none if there are none."""
+        text = (
+            f"without the past  {in_words(self.lacking)}: results there and behind are of later records only"
+        )
+        return [text] if self.lacking else []
+
     def _lines(self) -> Iterator[str]:
         owner = f"process {self.owner.get('pid')} on {self.owner.get('host')}"
         yield f"flow {self.flow!r}, {counted(self.workers, 'worker')}, {self.checkpoint}"
@@ -118,6 +130,7 @@ class Status:
         if self.late:
             yield f"late rows  {_listed(f'{name}: {n}' for name, n in self.late.items())}"
         yield from self.hot_keys.values()
+        yield from self.without_past
         yield f"epochs in flight  {_listed(map(str, self.epochs))}"
         left = f", work left over on workers {self.left}" if self.left else ""
         messages = f"{counted(self.messages, 'message')} ({counted(self.message_bytes, 'byte')})"

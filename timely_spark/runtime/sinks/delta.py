@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _OWNER = "timely_spark.checkpoint"
+#: the steps that started without the past, so that the table has later records only
+_LACKS = "timely_spark.lacks"
 _TXN = "spark.databricks.delta.write.txn"
 #: Delta refuses column names with these characters, unless it maps names, which older readers do not support.
 _ODD = re.compile(r"[ ,;{}()\n\t=]")
@@ -100,6 +102,8 @@ class DeltaSink(Sink):
             self._check_columns(table, schema, output, made=owner is not None)
             if owner is None:  # a table that the user made for this output
                 self._set(session, self._own)
+        if output.lacks and detail["properties"].get(_LACKS) != output.lacks:
+            self._set(session, {_LACKS: output.lacks})
         self._history = DeltaHistory(detail["location"], self._app)
         self._history.begin(own=owner == identity, delivered=output.resumed)
         self._check_whole(session)

@@ -62,6 +62,8 @@ class Output:
     release: Literal["epoch", "arrival"] = "epoch"
     #: Whether it has delivered epochs before this start: a new table or folder would lack them.
     resumed: bool = False
+    #: The steps before it that started without the past, in words.
+    lacks: str = ""
 
     @property
     def schema(self) -> pa.Schema:

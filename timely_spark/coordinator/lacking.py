@@ -1,0 +1,104 @@
+"""What a changed flow lacks: new steps whose results depend on records that have passed before the restart.
+
+A step that remembers nothing between times, a stateless one for example, is right from its first complete
+epoch on, and so is a log of a stream. All others would be wrong: a count that begins with zero, a collection
+of later changes only, a table by key without the keys that do not change again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from timely_spark.compiler.plan import Plan
+from timely_spark.graph import Kind, Stage
+from timely_spark.graph.stage import edges_into
+from timely_spark.state.history import DIFF
+
+#: So many steps of each kind are named.
+SHOWN = 3
+
+
+def behind(plan: Plan, stages: Iterable[Stage]) -> set[Stage]:
+    """The stages that some stages' records reach, and these stages themselves."""
+    out: dict[Stage, list[Stage]] = defaultdict(list)
+    for edge in plan.edges:
+        out[edge.source].append(edge.target)
+    todo = list(stages)
+    seen = set(todo)
+    while todo:
+        new = [target for target in out[todo.pop()] if target not in seen]
+        seen.update(new)
+        todo += new
+    return seen
+
+
+def new_steps(plan: Plan, continuing: Collection[str], old_inputs: Collection[str]) -> list[Stage]:
+    """The steps with a vertex that do not continue, and that old inputs reach: first those of the user."""
+    fed = behind(plan, (source.stage for source in plan.inputs if source.name in old_inputs))
+    new = [
+        stage
+        for stage in plan.stages
+        if stage in fed and stage.name in plan.by_name and stage.name not in continuing
+    ]
+    return sorted(new, key=lambda stage: stage.name.endswith(".settled"))  # which the compiler inserts
+
+
+def lacks_past(plan: Plan, stage: Stage) -> bool:
+    """Whether results of a step are wrong if it starts empty, but its inputs have had records."""
+    if stage.kind is Kind.OUTPUT:
+        return is_accumulated(plan, stage)
+    return not stage.kind.is_end and not plan.by_name[stage.name].template.per_time
+
+
+def is_accumulated(plan: Plan, output: Stage) -> bool:
+    """Whether an output is read as a whole: a collection's changes, a log with `diff`, or a table by key."""
+    if output.parameters.get("keys") or output.parameters.get("diff"):
+        return True
+    into = edges_into(plan.edges)
+    todo, seen = [output], {output}
+    while todo:
+        for edge in into[todo.pop()]:
+            if DIFF in edge.schema.names:
+                return True
+            vertex = edge.source.vertex
+            if edge.source not in seen and (vertex is None or vertex.per_time):
+                seen.add(edge.source)
+                todo.append(edge.source)
+    return False
+
+
+def told(plan: Plan, lacking: Mapping[str, int]) -> dict[str, str]:
+    """By output what its results lack: the steps before it that started empty, with their first epochs."""
+    before: dict[str, dict[str, int]] = defaultdict(dict)
+    for name, epoch in lacking.items():
+        for stage in behind(plan, [plan.by_name[name].stage]) if name in plan.by_name else ():
+            if stage.kind is Kind.OUTPUT:
+                before[stage.name][name] = epoch
+    return {name: in_words(steps) for name, steps in before.items()}
+
+
+def refusal(lacking: Sequence[Stage], removed: Sequence[str]) -> tuple[str, ...]:
+    """Why new steps are refused, one for each line of the user's program, and hints.
+
+    Args:
+        removed: old steps with a state, which perhaps have new names.
+    """
+    lines: dict[Any, Stage] = {}
+    for stage in sorted(lacking, key=lambda stage: (stage.name.endswith(".settled"), len(stage.name))):
+        lines.setdefault((stage.where.file, stage.where.line), stage)
+    shown = ", ".join(f"step {stage.name!r} ({stage.where})" for stage in list(lines.values())[:SHOWN])
+    more = f" and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
+    return (
+        f"new: {shown}{more}; results there depend on records that have passed before this start",
+        *(f"if one is step {name!r}, which is gone, give it that name" for name in removed[:1]),
+        'with new_steps="empty" such steps start without them; status and the tables\' properties say so',
+    )
+
+
+def in_words(lacking: Mapping[str, int]) -> str:
+    """The steps that started without the past, with their first epochs; of many the first."""
+    steps = [f"{name} from epoch {epoch} on" for name, epoch in lacking.items()]
+    more = [f"and {len(steps) - SHOWN} more"] if steps[SHOWN:] else []
+    return ", ".join([*steps[:SHOWN], *more])
