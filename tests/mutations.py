@@ -931,7 +931,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
     ),
     (
         "runtime/sources/journal.py",
-        ["tests/runtime/sources/test_reader.py"],
+        ["tests/runtime/sources/test_reader.py", "tests/runtime/sources/test_account.py"],
         [
             ("if self._merged and first == self._merged[-1].first:", "if False:"),
             ("if first == self._first:", "if True:"),
@@ -939,12 +939,34 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             ("if batches:\n            self._sync()", "if False:\n            self._sync()"),
             ("for name in set(names) - kept:", "for name in ():"),
             ("table, new=True)", "table)"),
-            ("self.last += 1\n        self._sync()", "self.last += 1"),
+            ("counts\n        self._sync()", "counts"),
             ("self._durable.result()", "pass"),
             ("while self._merged and", "while False and"),
             ("[*gone, before.name]", "gone"),
-            ("self._merged[place] = merged._replace(paths=len(paths))", "pass"),
-            ('pa.table({"path": paths}), durable=True)', 'pa.table({"path": paths}))'),
+            ("self._merged[place] = merged._replace(paths=table.num_rows)", "pass"),
+            ("self._name(merged.name), table, durable=True)", "self._name(merged.name), table)"),
+            ("FileCounts.of(self._files, self._source, self.last)", "FileCounts()"),
+        ],
+    ),
+    (
+        "runtime/sources/listing.py",
+        ["tests/runtime/sources/test_listing.py"],
+        [
+            ("if first == name else []", ""),
+            ("elif self.files.setdefault(found.path, found) is not found:", "elif False:"),
+            ("path = self.top + path[len(self.real) :]", "pass"),
+            ("if found.folders:", "if found.folders and not found.links:"),
+            ("if is_visible(entry.name):", "if True:"),
+        ],
+    ),
+    (
+        "runtime/sources/arrivals.py",
+        ["tests/runtime/sources/test_listing.py", "tests/runtime/sources/test_arrivals.py"],
+        [
+            ("and file.modified % 10**9:", ":"),
+            ("elif identity is not None and file.id in links:", "elif False:"),
+            ("elif identity is not None and identity in self._identities", "elif False"),
+            ("not in {None, identity}:", "not in {None, identity} and False:"),
         ],
     ),
     (

@@ -195,10 +195,10 @@ class Inputs:
         Parquet that its first `where` excludes by their statistics, are not read.
 
         The files of one micro-batch are an epoch. Files are read in the order of their modification times,
-        and a late file with an older time is read, too. A file is known by its path: a changed one is not
-        read again. As in Spark's file source, names that begin with "." or "_" do not count, folders below
-        are read, and folders called ``day=1`` are columns. Files must appear whole: write them under
-        another name, and rename them.
+        and a late file with an older time is read, too. A changed file is not read again, nor is another link
+        to a file that was read: a local file is known by its inode, others by their path. As in Spark's file
+        source, names that begin with "." or "_" do not count, folders below are read, and folders called
+        ``day=1`` are columns. Files must appear whole: write them under another name, and rename them.
 
         Args:
             path: the folder, which driver and executors see: a path, or a URI (s3, gs, abfss, hdfs).

@@ -47,7 +47,7 @@ class Accumulated(Item):
         """The sum of the reports and outputs among the rows."""
         reports = wire.read(rows, Report)
         for _, report in reports:
-            read = report.ticks, report.advanced, report.seen, report.refused
+            read = report.ticks, report.advanced, report.seen, report.refused, report.read
             assert not any(read), "the further rounds of a batch have no input"
         return cls._of_all(
             [report for _, report in reports],

@@ -77,6 +77,8 @@ class Coordinator:
         self.late_epochs: dict[str, int] = {}
         #: per source the late rows, and among them those without an epoch or beyond `max_jump`
         self.late_rows: Counter[str] = Counter()
+        #: per input the records read, late ones included
+        self.read_rows: Counter[str] = Counter()
         self.refused_rows: Counter[str] = Counter()
         self.loops = Loops.of(plan)
         #: by step the warning of the last hot key, with its micro-batch
@@ -161,6 +163,7 @@ class Coordinator:
             ticks.update(report.ticks)
             advanced |= report.advanced
             seen |= report.seen
+            self.read_rows.update(report.read)
             for name, counts in report.refused.items():
                 refused[name].add(counts)
         for counted in chain((report.late for _, report in reports), (other.late for other in others)):
@@ -306,6 +309,7 @@ class Coordinator:
             },
             complete=not awake and all(at is None for at in self.inputs.values()) and not self.pending_count,
             late=dict(self.late_rows),
+            read=dict(self.read_rows),
             cut_off=dict(self.loops.dropped),
             notices=notices,
             stats=dict(stats),
@@ -449,6 +453,7 @@ class Coordinator:
             "unseen": sorted(self.no_epoch_yet),
             "after": self.late_epochs,
             "late": dict(self.late_rows),
+            "read": dict(self.read_rows),
             "loops": self.loops.encode(),
             "refused": dict(self.refused_rows),
             "hot_keys": dict(self.hot_keys),
@@ -475,6 +480,7 @@ class Coordinator:
         self.first_epoch, self.last_epoch = snapshot["opened"], snapshot["begun"]
         self.no_epoch_yet, self.late_epochs = set(snapshot["unseen"]), dict(snapshot["after"])
         self.late_rows, self.refused_rows = Counter(snapshot["late"]), Counter(snapshot["refused"])
+        self.read_rows = Counter(snapshot.get("read", {}))
         self.loops = Loops.of(plan)
         self.loops.restore(snapshot["loops"])
         self.hot_keys = dict(snapshot.get("hot_keys", {}))

@@ -551,6 +551,7 @@ class _Migrator:
             "refused": {name: count for name, count in snapshot["refused"].items() if name in inputs},
             "late": {name: count for name, count in snapshot["late"].items() if name in inputs},
             "lacking": lacking,
+            "read": {name: count for name, count in snapshot.get("read", {}).items() if name in inputs},
         }
         result = Coordinator.decode(self.plan, encoded).first()
         if result.released:  # removed steps held them back: run a round, which releases them

@@ -52,6 +52,8 @@ class RoundResult:
     complete: bool
     #: late rows of each input since the flow began, including rows without an epoch or beyond `max_jump`
     late: dict[str, int]
+    #: records of each input that were read since the flow began, late ones included
+    read: dict[str, int]
     #: records that the limits of loops have dropped, per loop, since the flow began
     cut_off: dict[str, int]
     notices: list[Notice]
@@ -80,7 +82,7 @@ class RoundResult:
 
     def encode(self) -> dict[str, Any]:
         """The result as plain JSON, without rows, outputs, and refused rows."""
-        plain = ("awake", "released", "frontier", "complete", "late", "cut_off", "stats")
+        plain = ("awake", "released", "frontier", "complete", "late", "read", "cut_off", "stats")
         return {name: getattr(self, name) for name in plain} | {
             "header": self.header.encode(),
             "notices": [asdict(notice) for notice in self.notices],

@@ -46,7 +46,7 @@ def pack(
     entry = plan.source(source)
     schema = pa.schema([entry.stage.outputs[0].field(name) for name in table.schema.names])
     table = table.cast(schema) if table.schema != schema else table
-    first, tick = shard % plan.workers, Tick(source=source, epoch=epoch)
+    first, tick = shard % plan.workers, Tick(source=source, epoch=epoch, read=table.num_rows)
     if not by_column(entry.epochs):
         return wire.table([(first, tick), *_pack(plan, entry, _Batch(table), shard, seq, epoch=epoch)])
     if not table.num_rows:
@@ -54,7 +54,7 @@ def pack(
     batch = _by_epoch(table, entry.epochs)
     counts, batches = batch.counts, _pack(plan, entry, batch, shard, seq)
     tick = replace(tick, spans=spans(counts, entry.stage.max_jump))
-    others = [(worker, tick) for worker in range(plan.workers) if worker != first]
+    others = [(worker, replace(tick, read=0)) for worker in range(plan.workers) if worker != first]
     # one worker counts the rows of each epoch
     return wire.table([(first, replace(tick, rows=counts)), *batches, *others])
 
@@ -70,7 +70,7 @@ def pack_input(
     for seq, kind, epoch, table in entries:
         if kind == "send" and table is not None:
             at = epoch if entry.epochs == "manual" else None
-            items.append((0, Tick(source=source, epoch=at)))
+            items.append((0, Tick(source=source, epoch=at, read=table.num_rows)))
             for piece, part in enumerate(_pieces(table)):
                 items += _pack(plan, entry, _Batch(part), -1, seq, piece=piece, epoch=at)
         else:

@@ -46,6 +46,7 @@ class Received:
         self.seen: dict[str, int] = {}
         self.late: Counter[str] = Counter()
         self.refused: dict[str, Refused] = defaultdict(Refused)
+        self.read: Counter[str] = Counter()
         #: the pointstamps of the messages, and the number of records of inputs, which `batches` counts
         self.pointstamps: Counter[tuple[int, Any]] = Counter()
         self.records = 0
@@ -74,6 +75,8 @@ class Received:
         self.in_time: dict[str, InTime] = {}
         parts: dict[str, list[Tick]] = defaultdict(list)
         for tick in ticks:
+            if tick.read:
+                self.read[tick.source] += tick.read
             epochs = self.plan.source(tick.source).epochs
             if tick.spans is not None:
                 parts[tick.source].append(tick)

@@ -312,6 +312,7 @@ class Worker:
             advanced=received.advanced,
             seen=received.seen,
             late=received.late,
+            read=received.read,
             refused=received.refused,
             loops=self.iterations.counts(),
             loads=self.loads.take(),

@@ -129,6 +129,8 @@ class Tick(Item):
     #: with an epoch column the spans of the part's epochs, and on one worker (epoch, rows) of each epoch
     spans: list[Span] | None = None
     rows: list[tuple[int, int]] | None = None
+    #: the records of the part, before any step
+    read: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +213,8 @@ class Report(Item):
     #: late rows, by source, and by step that keeps windows; by source, those of no valid epoch
     late: dict[str, int]
     refused: dict[str, Refused]
+    #: by input the records that the round read, late ones included
+    read: dict[str, int] = field(default_factory=dict)
     loops: LoopCounts
     loads: list[Load]
     #: counts of calls, records, bytes, ...

@@ -11,7 +11,9 @@ from timely_spark.runtime.sources.arrivals import MOST, OPENING, File, Unread, s
 
 sizes = st.integers(1, 3 * MOST)
 listed = st.lists(
-    st.builds(File, st.integers(0, 9), st.text("abc", min_size=1, max_size=3), st.integers(0, 9))
+    st.tuples(st.integers(0, 9), st.text("abc", min_size=1, max_size=3), st.integers(0, 9)).map(
+        lambda fields: File(*fields)
+    )
 )
 
 
@@ -19,7 +21,7 @@ listed = st.lists(
 def test_each_path_is_read_once_and_in_order_within_a_listing(
     listings: list[list[File]], files: int | None, size: int | None
 ) -> None:
-    unread, read = Unread([]), []
+    unread, read = Unread({}), []
     for listing in listings:
         unread.enter(listing)
         waiting = []
@@ -34,7 +36,7 @@ def test_each_path_is_read_once_and_in_order_within_a_listing(
 
 
 def test_an_older_file_that_arrives_later_is_read_and_one_that_was_read_is_not() -> None:
-    unread = Unread(["read before"])
+    unread = Unread({"read before": None})
     unread.enter([File(5, "new", 1), File(9, "read before", 1)])
     assert [file.path for file in unread.next()] == ["new"]
     unread.enter([File(1, "late", 1), File(7, "new", 2)])

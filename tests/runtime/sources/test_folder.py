@@ -188,9 +188,11 @@ def test_a_file_system_of_pyarrow(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_watched_if_it_is_local(tmp_path: Path) -> None:
-    remote = folder_of("x", filesystem=fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()))
+    tree = folder_of("x", filesystem=fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()))
+    remote = folder_of("x", filesystem=fs.S3FileSystem(anonymous=True, region="eu-west-1"))
 
     assert FileSource(folder_of(tmp_path)).watched == str(tmp_path)
+    assert FileSource(tree).watched == f"{tmp_path}/x"
     assert FileSource(remote).watched is None
     assert DeltaSource(folder_of(tmp_path)).watched == f"{tmp_path}/_delta_log"
     assert DeltaSource(remote).watched is None

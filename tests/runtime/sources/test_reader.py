@@ -47,7 +47,7 @@ class World:
         context: Any = SimpleNamespace(log=log, reporting=nullcontext, keep=2)
         here = Where("job.py", 1)
         folder: Any = SimpleNamespace(
-            source="in", where=here, divisible=False, files=lambda: list(self.arrived)
+            source="in", where=here, divisible=False, listing=lambda: (list(self.arrived), {})
         )
         self.reader = FilesReader(context, FileSource(folder, files_per_epoch=self.limit))
 
@@ -281,15 +281,15 @@ def test_a_process_that_lost_the_checkpoint_writes_no_batch() -> None:
 def test_a_source_is_looked_at_for_a_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
 
-    def listed() -> list[File]:
+    def listed() -> tuple[list[File], dict[str, str]]:
         now[0] += 2.0
         looks.append(now[0])
-        return []
+        return [], {}
 
     looks: list[float] = []
     monkeypatch.setattr(reader, "time", SimpleNamespace(monotonic=lambda: now[0]))
     world = World(None)
-    monkeypatch.setattr(world.reader.source.folder, "files", listed)
+    monkeypatch.setattr(world.reader.source.folder, "listing", listed)
     for _ in range(50):
         world.reader.latestOffset({"files": -1}, ReadAllAvailable())
         now[0] += 1.0

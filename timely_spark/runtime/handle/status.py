@@ -11,6 +11,7 @@ from timely_spark.compiler.summary import PlanSummary
 from timely_spark.coordinator.lacking import in_words
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.handle.why import Why
+from timely_spark.runtime.sources.account import Account
 from timely_spark.runtime.storage.blobs import size_of
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import RoundLog
@@ -18,6 +19,9 @@ from timely_spark.show.table import counted
 from timely_spark.times.refined import time_text
 from timely_spark.worker import wire
 from timely_spark.worker.wire import Message
+
+#: So many names that are not read are shown of each input.
+_NAMES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,8 @@ class Status:
     #: workers whose last round ended with its budget
     left: list[int]
     late: Mapping[str, int]
+    #: per input what became of all that it was given
+    read: Mapping[str, Account]
     #: by step the warning of the last hot key, with its micro-batch
     hot_keys: Mapping[str, str]
     #: steps that were new at a restart and started without the past, and the first epoch of each
@@ -89,6 +95,7 @@ class Status:
             notifications=manifest.notifications,
             left=snapshot["left"],
             late=manifest.late,
+            read=Account.of(log, manifest, flow["described"]["inputs"]),
             hot_keys=snapshot.get("hot_keys", {}),
             lacking=snapshot.get("lacking", {}),
             state_bytes=manifest.stats.get("state_bytes", {}),
@@ -127,6 +134,10 @@ class Status:
             + ", complete" * self.complete
         )
         yield f"inputs  {_listed(f'{n}: {_at(at)} ({where})' for n, (at, where) in self.inputs.items())}"
+        yield f"read  {_listed(f'{name}: {account}' for name, account in self.read.items())}"
+        for account in self.read.values():
+            for name, reason in list(account.names.items())[:_NAMES]:
+                yield f"  not read: {name} {reason}"
         if self.late:
             yield f"late rows  {_listed(f'{name}: {n}' for name, n in self.late.items())}"
         yield from self.hot_keys.values()

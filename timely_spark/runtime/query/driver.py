@@ -197,6 +197,7 @@ def progress_of(coordinator: Coordinator, result: RoundResult) -> dict[str, Any]
         "frontier": result.frontier,
         "complete": result.complete,
         "late": result.late,
+        "read": result.read,
         "cut_off": result.cut_off,
     }
 

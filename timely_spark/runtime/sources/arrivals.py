@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 #: As Spark's file source: opening a file counts as so many bytes, and a task reads at most so many.
@@ -22,6 +22,15 @@ class File(NamedTuple):
     size: int
     #: None: those in the names of the folders above
     values: Values | None = None
+    #: device and inode of a local file; None: the store has only paths
+    id: str | None = None
+    #: why the file is quarantined; None: it is read
+    bad: str | None = None
+
+    @property
+    def identity(self) -> str | None:
+        """The file whatever its path, until it is changed; None: it is known by its path only."""
+        return None if self.id is None else f"{self.id}:{self.modified}:{self.size}"
 
 
 class Part(NamedTuple):
@@ -48,27 +57,54 @@ def is_visible(path: str) -> bool:
 
 
 class Unread:
-    """The files that were listed and not read yet. A file is known by its path: it is read once.
+    """The files that were listed and not read yet; each is read once.
 
     A file that arrives late is read although its modification time is older than that of others.
+
+    Args:
+        seen: by path the files that were read, and their `File.identity`.
     """
 
-    def __init__(self, seen: Iterable[str]) -> None:
-        self._seen = set(seen)
+    def __init__(self, seen: Mapping[str, str | None]) -> None:
+        self._seen = dict(seen)
+        self._identities = {*seen.values()} - {None}
         self._waiting: list[File] = []
 
-    def enter(self, files: Iterable[File]) -> None:
-        """Enter the files of a listing. Empty files wait until they have content."""
-        for file in files:
-            if file.size and file.path not in self._seen:
-                self._seen.add(file.path)
+    def enter(self, files: Iterable[File]) -> dict[str, str]:
+        """Enter the files of a complete listing; returns by path those that are never read, and why.
+
+        Empty files wait until they have content. A path that was read is not read again. A new path is not
+        read if it is another link to a file that is listed by a path that was read, or if the file was read
+        by a path that is gone. That is told by inode, size and time of modification: an inode is used again
+        for another file, whose time is another one if it has fractions of a second.
+        """
+        found = sorted(files, key=lambda file: file[:2])
+        links = {file.id: file.path for file in reversed(found) if file.path in self._seen}
+        ignored: dict[str, str] = {}
+        for file in found:
+            identity = file.identity
+            if file.path in self._seen:
+                if identity is not None and self._seen[file.path] not in {None, identity}:
+                    ignored[file.path] = "has changed since it was listed; a file is read once"
+            elif not file.size:
+                continue
+            elif identity is not None and file.id in links:
+                ignored[file.path] = f"is a link to {links[file.id]}, which is read once"
+            elif identity is not None and identity in self._identities and file.modified % 10**9:
+                ignored[file.path] = "was read under another name"
+            else:
+                self._seen[file.path] = identity
+                self._identities.add(identity)
+                links[file.id] = file.path
                 heapq.heappush(self._waiting, file)
+        return ignored
 
     def next(self, files: int | None = None, size: int | None = None) -> list[File]:
         """The files of the next batch: the oldest ones, at most so many and of so many bytes, at least one.
 
-        >>> unread = Unread(["a"])
+        >>> unread = Unread({"a": None})
         >>> unread.enter([File(2, "c", 5), File(1, "b", 5), File(0, "a", 5), File(3, "d", 0)])
+        {}
         >>> [file.path for file in unread.next(size=9)], [file.path for file in unread.next()]
         (['b'], ['c'])
         """

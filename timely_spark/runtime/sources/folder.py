@@ -23,6 +23,7 @@ from timely_spark.errors import Where
 from timely_spark.graph import as_schema, describe, path_text, refuse
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sources.arrivals import File, Part, Values, is_visible
+from timely_spark.runtime.sources.listing import walk
 from timely_spark.runtime.storage.files import location
 from timely_spark.runtime.storage.stores import filesystem_of
 
@@ -110,7 +111,12 @@ class Folder:
     @cached_property
     def place(self) -> tuple[fs.FileSystem, str]:
         """The file system, and the path in it."""
-        return filesystem_of(self.path) if self.filesystem is None else (self.filesystem, self.path)
+        if self.filesystem is None:
+            return filesystem_of(self.path)
+        system, path = self.filesystem, self.path
+        while isinstance(system, fs.SubTreeFileSystem):
+            system, path = system.base_fs, f"{system.base_path.rstrip('/')}/{path.lstrip('/')}".rstrip("/")
+        return system, path
 
     def __getstate__(self) -> dict[str, object]:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
@@ -124,17 +130,32 @@ class Folder:
             raise self.error(msg, hint)
 
     def files(self) -> list[File]:
-        """All visible files below the folder, or the one file that the path names."""
+        """All visible files below the folder, each once; or the one file that the path names."""
+        return self.listing()[0]
+
+    def listing(self) -> tuple[list[File], dict[str, str]]:
+        """The files of `files`; and by name what is there and is not read, and why.
+
+        Raises:
+            BadFile: a folder cannot be listed.
+        """
         system, top = self.place
         info = system.get_file_info(top)
         if info.type == fs.FileType.File:
-            return [File(info.mtime_ns or 0, info.path, info.size)]
+            return [File(info.mtime_ns or 0, info.path, info.size)], {}
+        if isinstance(system, fs.LocalFileSystem):
+            with self.reading(top):
+                found, ignored = walk(top)
+            return [
+                each.file()._replace(values=None if each.name == each.path else self._keys(each.name))
+                for each in found
+            ], ignored
         below = system.get_file_info(fs.FileSelector(top, recursive=True, allow_not_found=True))
         return [
             File(info.mtime_ns or 0, info.path, info.size)
             for info in below
             if info.type == fs.FileType.File and is_visible(self._relative(info.path))
-        ]
+        ], {}
 
     def error(self, what: str, hint: str) -> BadFile:
         """An error of the source, with the user's line."""
@@ -164,10 +185,10 @@ class Folder:
         if given is None:
             self.check_exists()
         newest = max((file for file in self.files() if file.size), default=None)
+        keys: Values = () if newest is None else self._values(newest.path, newest.values)
         if given is not None:
             schema = as_schema(given)
             if newest is not None:
-                keys = self._keys(newest.path)
                 with self.reading(newest.path):
                     fragment = self._fragment(newest.path, schema, keys)
                     own = fragment.physical_schema.names
@@ -185,12 +206,16 @@ class Folder:
                 hint = f'give one: files(..., schema="{empty[0]} string, ...").'
                 msg = f"{newest.path} has no value in {empty}, so they have no type"
                 raise self.error(msg, hint)
-        for key, text in self._keys(newest.path):
+        for key, text in keys:
             columns[key] = pa.int64() if text is not None and text.isdecimal() else pa.string()
         for name, value in self.defaults.items():
             if name not in columns and (scalar := _scalar(value)) is not None:
                 columns[name] = scalar.type
         return as_schema(pa.schema(list(columns.items())))
+
+    def _values(self, path: str, known: Values | None) -> Values:
+        """The columns that have one value in a file."""
+        return self._keys(path) if known is None else known
 
     def _keys(self, path: str) -> Values:
         """The columns in the names of the folders above a file: ``day=1/a.parquet``."""
@@ -276,7 +301,7 @@ class Folder:
             BadFile: a file is missing, damaged, or has other columns.
         """
         for path, start, end, known in parts:
-            values = self._keys(path) if known is None else known
+            values = self._values(path, known)
             with self.reading(path):
                 fragment = self._fragment(path, schema, values)
                 own = fragment.physical_schema

@@ -1,26 +1,75 @@
 """The journal of a file source: which files each batch reads, written before Spark's log names the batch.
 
 Batch k of the source is `<k>.arrow`. Batches that nobody will read again are merged into
-`<first>-<last>.arrow`, which has the paths of their files only. A merged file whose predecessor is at most
-twice as large is merged with that one. So each path is written O(log n) times for n files, and a start reads
-O(log n) merged files.
+`<first>-<last>.arrow`, which has the paths and identities of their files only. A merged file whose
+predecessor is at most twice as large is merged with that one. So each path is written O(log n) times for n
+files, and a start reads O(log n) merged files.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from timely_spark.errors import LogDamaged
-from timely_spark.runtime.sources.arrivals import File
-from timely_spark.runtime.storage.files import Files, quoted
+from timely_spark.runtime.sources.arrivals import File, Values
+from timely_spark.runtime.storage.files import HEAD, Files, quoted
 
-_SCHEMA = pa.schema([("modified", pa.int64()), ("path", pa.string()), ("size", pa.int64())])
+_NUMBER, _TEXT = pa.int64(), pa.string()
+#: The values of columns are JSON; null: those in the names of the folders above.
+_SCHEMA = pa.schema(
+    {"modified": _NUMBER, "path": _TEXT, "size": _NUMBER, "values": _TEXT, "id": _TEXT, "bad": _TEXT}
+)
+_MERGED = pa.schema({"path": _TEXT, "identity": _TEXT})
 #: Batches are merged when there are so many.
 EVERY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class FileCounts:
+    """The files of a source of files, by what became of them: `listed` is the sum of the others.
+
+    A file is in one of the counts once, by its identity. The counts stand in the head of each batch of the
+    journal, as sums over all batches so far. So `FileCounts.of(log.files, name, k)` reads one small file,
+    from any process; k is the source's offset `{"files": k}` in Spark's log. With the k of the newest
+    manifest's batch, all `entered` files are in `Manifest.read` and in the states; with None, files count
+    that are planned but not yet in a manifest.
+    """
+
+    listed: int = 0
+    #: their records are input of the flow
+    entered: int = 0
+    #: they could not be read, and `on_bad_file="quarantine"`
+    quarantined: int = 0
+
+    @classmethod
+    def of(cls, files: Files, source: str, until: int | None = None) -> FileCounts:
+        """The counts of the batches up to `until`; None: of all in the journal.
+
+        Args:
+            files: `RoundLog.files` of the checkpoint.
+            source: the name of the input.
+
+        Raises:
+            LogDamaged: the batch is missing, or so old that it was merged.
+        """
+        folder = f"files/{quoted(source)}"
+        if until is None:
+            until = max((number for number in files.numbers(folder)), default=-1)
+        if until < 0:
+            return cls()
+        name = f"{folder}/{until}.arrow"
+        return cls(**files.head(name, files.found(name, files.schema(name))))
+
+    def after(self, batch: Sequence[File]) -> FileCounts:
+        """The counts after one more batch."""
+        bad = sum(file.bad is not None for file in batch)
+        return FileCounts(self.listed + len(batch), self.entered + len(batch) - bad, self.quarantined + bad)
 
 
 class MergedBatches(NamedTuple):
@@ -44,7 +93,8 @@ class FileJournal:
     """
 
     def __init__(self, files: Files, source: str) -> None:
-        self._files, self._folder = files, f"files/{quoted(source)}"
+        self._files, self._folder, self._source = files, f"files/{quoted(source)}", source
+        self._counts: FileCounts | None = None
         self._thread = ThreadPoolExecutor(1, "timely-journal")
         self._durable: Future[None] | None = None
         names = [name.rpartition("/")[2].partition(".")[0] for name in files.names(self._folder)]
@@ -72,33 +122,35 @@ class FileJournal:
         """The first batch that is not merged."""
         return self._merged[-1].last + 1 if self._merged else 0
 
-    def paths(self) -> list[str]:
-        """The paths of all files that were ever read."""
-        found: list[str] = []
+    def seen(self) -> dict[str, str | None]:
+        """By path all files that were ever in a batch, and their identities."""
+        found: dict[str, str | None] = {}
         for place, merged in enumerate(self._merged):
-            paths = self._table(merged.name).column("path").to_pylist()
-            self._merged[place] = merged._replace(paths=len(paths))
-            found += paths
-        return found + [
-            file.path for batch in range(self._first, self.last + 1) for file in self.batch(batch)
-        ]
+            table = self._table(merged.name)
+            self._merged[place] = merged._replace(paths=table.num_rows)
+            found |= _pairs(table)
+        for batch in range(self._first, self.last + 1):
+            found |= {file.path: file.identity for file in self.batch(batch)}
+        return found
 
     def batch(self, number: int) -> list[File]:
         """The files of a batch, in order."""
-        rows = self._table(number).select(_SCHEMA.names).to_pylist()
-        return [File(**row) for row in rows]
+        rows: list[dict[str, Any]] = self._table(number).select(_SCHEMA.names).to_pylist()
+        return [File(**row | {"values": _decoded(row["values"])}) for row in rows]
 
     def append(self, files: Sequence[File]) -> None:
         """Write the next batch; it is durable after `wait`.
 
         The disk takes 10 ms and more, in which Spark writes its own log and plans the micro-batch.
         """
-        columns = list(zip(*((file.modified, file.path, file.size) for file in files), strict=True))
-        table = pa.table(
-            [pa.array(*pair) for pair in zip(columns, _SCHEMA.types, strict=True)], schema=_SCHEMA
-        )
+        if self._counts is None:
+            self._counts = FileCounts.of(self._files, self._source, self.last)
+        counts = self._counts.after(files)
+        rows = [file._asdict() | {"values": _encoded(file.values)} for file in files]
+        head = {HEAD: json.dumps(asdict(counts)).encode()}
+        table = pa.Table.from_pylist(rows, schema=_SCHEMA.with_metadata(head))
         self._files.write_table(self._name(self.last + 1), table, new=True)
-        self.last += 1
+        self.last, self._counts = self.last + 1, counts
         self._sync()
 
     def _sync(self) -> None:
@@ -118,14 +170,15 @@ class FileJournal:
         first = self._first
         if until - first + 1 < EVERY:
             return
-        paths = [file.path for batch in range(first, until + 1) for file in self.batch(batch)]
+        seen = {file.path: file.identity for batch in range(first, until + 1) for file in self.batch(batch)}
         gone: list[str | int] = list(range(first, until + 1))
-        while self._merged and self._merged[-1].paths <= 2 * len(paths):
+        while self._merged and self._merged[-1].paths <= 2 * len(seen):
             before = self._merged.pop()
-            paths = self._table(before.name).column("path").to_pylist() + paths
+            seen = _pairs(self._table(before.name)) | seen
             first, gone = before.first, [*gone, before.name]
-        merged = MergedBatches(first, until, len(paths))
-        self._files.write_table(self._name(merged.name), pa.table({"path": paths}), durable=True)
+        merged = MergedBatches(first, until, len(seen))
+        table = pa.table([list(seen), list(seen.values())], schema=_MERGED)
+        self._files.write_table(self._name(merged.name), table, durable=True)
         self._merged.append(merged)
         for name in gone:
             self._files.remove(self._name(name))
@@ -135,3 +188,16 @@ class FileJournal:
 
     def _name(self, name: str | int) -> str:
         return f"{self._folder}/{name}.arrow"
+
+
+def _pairs(merged: pa.Table) -> dict[str, str | None]:
+    """The paths in a merged file, and the identities."""
+    return dict(zip(*(merged.column(name).to_pylist() for name in _MERGED.names), strict=True))
+
+
+def _encoded(values: Values | None) -> str | None:
+    return None if values is None else json.dumps(values)
+
+
+def _decoded(text: str | None) -> Values | None:
+    return None if text is None else tuple((name, value) for name, value in json.loads(text))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import logging
 import pickle
 import time
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,7 @@ from pyspark.sql.streaming.datasource import (
 
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.query.run_context import RunContext
+from timely_spark.runtime.sources.account import write_ignored
 from timely_spark.runtime.sources.arrivals import File, Part, Unread, split
 from timely_spark.runtime.sources.delta_log import DeltaSource
 from timely_spark.runtime.sources.journal import FileJournal
@@ -40,6 +42,8 @@ Offset = dict[str, Any]
 
 #: Looking for new files takes at most one part in so many of the time.
 _IDLE = 10
+#: The log has so many names of one listing.
+_TOLD = 10
 #: One batch replays at most so many bytes of files, but one epoch at least.
 _REPLAYED = 64 << 20
 
@@ -121,6 +125,27 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from self.context.pack(self._name, rows, partition.value)
 
 
+class Ignored:
+    """What a source's folder has and is not read: said once in the log, and kept for `Account`."""
+
+    def __init__(self, context: RunContext, source: str) -> None:
+        self._context, self._source = context, source
+        self._last: dict[str, str] = {}
+
+    def report(self, found: dict[str, str]) -> None:
+        """Report the names of a listing, and why they are not read."""
+        if found == self._last:
+            return
+        new = sorted(found.keys() - self._last.keys())
+        for name in new[:_TOLD]:
+            self._context.log_message(logging.WARNING, "source %r: %s %s", self._source, name, found[name])
+        if len(new) > _TOLD:
+            text = "source %r: %d more names are not read; python -m timely_spark status has some"
+            self._context.log_message(logging.WARNING, text, self._source, len(new) - _TOLD)
+        write_ignored(self._context.log.files, self._source, found)
+        self._last = found
+
+
 class FilesReader(Reader):
     """Answers Spark's polls by listing a folder."""
 
@@ -133,7 +158,11 @@ class FilesReader(Reader):
 
     @cached_property
     def _unread(self) -> Unread:
-        return Unread(self._journal.paths())
+        return Unread(self._journal.seen())
+
+    @cached_property
+    def _ignored(self) -> Ignored:
+        return Ignored(self.context, self._name)
 
     def _end_here(self) -> None:
         self._list()
@@ -175,7 +204,8 @@ class FilesReader(Reader):
 
     def _list(self) -> None:
         with self._looking():
-            self._unread.enter(self.source.folder.files())
+            files, ignored = self.source.folder.listing()
+            self._ignored.report(ignored | self._unread.enter(files))
 
     def _files(self, start: Offset, end: Offset) -> list[File]:
         numbers = range(start["files"] + 1, end["files"] + 1)

@@ -11,6 +11,7 @@ Under `<checkpoint>/timely/`, in Arrow and JSON; nothing here is ever unpickled:
     blobs/<t>-...            large states, messages and outputs
     inputs/<name>/<k>.arrow  entries of input handles, in order
     files/<name>/<k>.arrow   files of the batches of a file source; <j>-<k>.arrow: of several old batches
+    ignored/<name>.json      names in the folder of a file source that are not read, and why
     captured/<name>/<v>.arrow deliveries of `capture` and `to_memory`
     cancels/<k>.json         canceled epochs, and the batch in which each takes effect
     peers/<t>-<N>-...json    addresses of the tasks of a parallel stage, while it runs
@@ -29,7 +30,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -49,7 +50,7 @@ from timely_spark.worker.wire import Header, Message
 #: The manifest that exists before any batch has run.
 FIRST = -1
 _NESTED = ("captured", "files", "inputs", "rounds")
-_FOLDERS = ("blobs", "cancels", "failures", "flows", "live", "outputs", "peers", "terms", *_NESTED)
+_FOLDERS = ("blobs", "cancels", "failures", "flows", "ignored", "live", "outputs", "peers", "terms", *_NESTED)
 
 
 class RoundLog:
@@ -312,6 +313,15 @@ class RoundLog:
     def _read_by(self, batch: int) -> list[bytes]:
         """The end offset of each source in a batch, as lines of Spark's offset log."""
         return (self._spark.read(f"offsets/{batch}") or b"").splitlines()[2:]
+
+    def source_offsets(self, batch: int, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """The end offset of each source in a batch, by Spark's own log; empty if the log has no such batch.
+
+        Args:
+            names: the sources that are no handles, in the flow's order, which is that of Spark's log.
+        """
+        lines = self._read_by(batch)[1:]  # the first one is the feedback's
+        return {name: json.loads(line) for name, line in zip(names, lines, strict=False) if line[:1] == b"{"}
 
     def used_by_spark(self) -> bool:
         """Whether some streaming query has already run on this checkpoint."""

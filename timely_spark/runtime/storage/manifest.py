@@ -51,6 +51,8 @@ class Manifest:
     #: The limits (`coordinator.Bound`) of batch + 1; written before, so that a replay takes the same path.
     bound: dict[str, int]
     late: dict[str, int] = field(default_factory=dict)
+    #: Records of each input that have entered since the flow began, late ones included, before any step.
+    read: dict[str, int] = field(default_factory=dict)
     #: Records that the limits of loops have dropped, by loop, since the flow began.
     cut_off: dict[str, int] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,103 @@
+"""`Account`: what became of all that a flow's inputs were given, read from a checkpoint by any process.
+
+Law: `listed == entered + quarantined`, in files, entries, versions or epochs, each once by its identity;
+and the records of what has entered are `rows`, of which `late` were late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from timely_spark.runtime.sources.journal import FileCounts
+from timely_spark.runtime.storage.files import Files, quoted
+from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.show.table import counted
+
+#: So many names are kept for people to look at.
+_NAMES = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What became of all that one input was given, up to the micro-batch of a manifest.
+
+    `Account.of(log, manifest, inputs)` reads the accounts of all inputs: a small file for each source of
+    files, and one of Spark's log. Compare `listed` with what was there (files by their identity, the entries
+    that a handle has sent, epochs of a capture), `entered` with what the flow must have, and `rows` with
+    their records. `rows` counts what the tasks read: not the row groups of Parquet that the flow's first
+    `where` excludes.
+    """
+
+    #: what is counted; None: rows only, of a Spark DataFrame or a Delta table
+    unit: Literal["file", "entry", "epoch"] | None = None
+    listed: int = 0
+    entered: int = 0
+    quarantined: int = 0
+    #: records that have entered, and of these the late ones
+    rows: int = 0
+    late: int = 0
+    #: how many names in a folder are not read, as links to files that are; with the reasons of some
+    ignored: int = 0
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, log: RoundLog, manifest: Manifest, inputs: Sequence[Sequence[str]]) -> dict[str, Account]:
+        """The accounts by input.
+
+        Args:
+            inputs: `log.flow(manifest)["described"]["inputs"]`, or `plan.described()["inputs"]`.
+        """
+        sources = [name for name, _, kind in inputs if kind == "source"]
+        offsets = log.source_offsets(manifest.batch, sources)
+        entries = (log.spark_offset(manifest.batch) or (0, {}))[1]
+        return {
+            name: cls(
+                **_counted(log.files, name, offsets[name] if name in offsets else entries.get(name)),
+                rows=manifest.read.get(name, 0),
+                late=manifest.late.get(name, 0),
+            )
+            for name, _, _ in inputs
+        }
+
+    def __str__(self) -> str:
+        parts = [f"{self.entered:,} {_plural(self.unit, self.entered)}"] if self.unit is not None else []
+        parts += [counted(self.rows, "record")]
+        counts = {"late": self.late, "quarantined": self.quarantined, "names ignored": self.ignored}
+        return ", ".join([*parts, *(f"{count:,} {what}" for what, count in counts.items() if count)])
+
+
+def _plural(unit: str, number: int) -> str:
+    return unit if number == 1 else f"{unit.removesuffix('y')}ies" if unit == "entry" else f"{unit}s"
+
+
+def _counted(files: Files, name: str, offset: Any) -> dict[str, Any]:
+    """The counts of an input at its offset, or at the number of a handle's last entry."""
+    match offset:
+        case int():
+            return {"unit": "entry", "listed": offset + 1, "entered": offset + 1}
+        case {"epochs": int(epochs)}:
+            return {"unit": "epoch", "listed": epochs, "entered": epochs}
+        case {"files": int(until)}:
+            counts = FileCounts.of(files, name, until)
+            found = files.json(_file(name)) or {"count": 0, "names": {}}
+            return {
+                "unit": "file",
+                "listed": counts.listed,
+                "entered": counts.entered,
+                "quarantined": counts.quarantined,
+                "ignored": found["count"],
+                "names": found["names"],
+            }
+    return {}
+
+
+def write_ignored(files: Files, source: str, names: Mapping[str, str]) -> None:
+    """Write which names in the folder of a source are not read, and why."""
+    files.write_json(_file(source), {"count": len(names), "names": dict(sorted(names.items())[:_NAMES])})
+
+
+def _file(source: str) -> str:
+    return f"ignored/{quoted(source)}.json"
