@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from timely_spark.differential import Collection
 from timely_spark.errors import SchemaError
 from timely_spark.graph import composed, locate_errors
-from timely_spark.graphs.edges import edges_of, ends_of, nodes_of, reversed_of
+from timely_spark.graphs.edges import edges_of, ends_of, nodes_of, reversed_of, with_nodes
 from timely_spark.state.codes import adjacent
 from timely_spark.state.keys import Groups, Indices, numbers, replaced, same
 
@@ -31,6 +31,7 @@ def betweenness(
     directed: bool,  # noqa: FBT001 - there is no default: a wrong one would be wrong by a factor, silently
     *,
     samples: Collection | None = None,
+    nodes: Collection | None = None,
     src: str = "src",
     dst: str = "dst",
     node: str = "node",
@@ -55,8 +56,9 @@ def betweenness(
     Args:
         edges: the edges; if undirected, in either direction or both.
         directed: whether the edges are directed.
-        samples: the sources, of which only those with edges count; None: all nodes, and the result is exact.
-            Of k random ones of n nodes the result times n / k is an estimate.
+        samples: the sources, of which only those with edges or in `nodes` count; None: all nodes, and the
+            result is exact. Of k random ones of n nodes the result times n / k is an estimate.
+        nodes: further nodes; one without edges has betweenness 0.
 
     **Columns:** in: `src`, `dst`, of any key type; `node`. Nulls are ignored. Out: ``node``, of their type;
     ``betweenness`` double.
@@ -70,13 +72,13 @@ def betweenness(
         {0: [(1, 0.0, 1), (2, 1.0, 1), (3, 0.0, 1)], 1: [(2, 0.0, 1), (2, 1.0, -1)]}
 
     Raises:
-        GraphError: `edges` or `samples` is no collection.
-        SchemaError: a column is missing, or ends and samples are not of one flat type.
+        GraphError: `edges`, `samples` or `nodes` is no collection.
+        SchemaError: a column is missing, or ends, samples and nodes are not of one flat type.
         VertexError: when it runs: there are 2^62 or more shortest paths between two nodes.
 
     Source: Brandes, A faster algorithm for betweenness centrality, Journal of Mathematical Sociology 2001.
     """
-    graph = edges_of("betweenness", edges, src, dst)
+    graph = with_nodes("betweenness", edges_of("betweenness", edges, src, dst), nodes, node)
     every = ends_of(graph)
     sources = every
     if samples is not None:

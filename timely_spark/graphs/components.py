@@ -7,18 +7,24 @@ import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
 from timely_spark.graph import composed, locate_errors
-from timely_spark.graphs.edges import edges_of, ends_of, magnitude, reversed_of
+from timely_spark.graphs.edges import edges_of, ends_of, magnitude, reversed_of, with_nodes
 from timely_spark.graphs.forest import components, spanning_forest
 
 
 @locate_errors
 @composed
 def connected_components(
-    edges: Collection, *, src: str = "src", dst: str = "dst", name: str | None = None
+    edges: Collection,
+    *,
+    nodes: Collection | None = None,
+    src: str = "src",
+    dst: str = "dst",
+    node: str = "node",
+    name: str | None = None,
 ) -> Collection:
     """For each node of an undirected graph the least node of its component.
 
-    A node is present while it has an edge, or a self-loop; parallel edges count as one.
+    A node is present while it has an edge, or a self-loop, or is in `nodes`; parallel edges count as one.
 
     Outside loops, each worker maintains a spanning forest of its edges and sends the forest's changes to one
     worker: two exchanges, however long the paths are, and an epoch costs the affected nodes. That worker has
@@ -27,8 +33,9 @@ def connected_components(
 
     Args:
         edges: the edges, in either direction or both.
+        nodes: further nodes; one without edges is a component of its own.
 
-    **Columns:** in: `src`, `dst`, of any key type; edges with a null end are ignored. Out: ``node``,
+    **Columns:** in: `src`, `dst`, of any key type; `node`, of theirs. Nulls are ignored. Out: ``node``,
     ``component``, of their type.
 
     Example:
@@ -40,12 +47,13 @@ def connected_components(
         {0: [(1, 1, 1), (2, 1, 1), (3, 1, 1)], 1: [(1, 1, -1), (2, 1, -1), (2, 2, 1), (3, 1, -1), (3, 2, 1)]}
 
     Raises:
-        GraphError: `edges` is no collection.
-        SchemaError: a column is missing, or the ends are not of one flat type.
+        GraphError: `edges` or `nodes` is no collection.
+        SchemaError: a column is missing, or ends and nodes are not of one flat type.
 
     Source: Borůvka, O jistém problému minimálním, 1926, for the forest of each worker.
     """
     graph = edges_of("connected_components", edges, src, dst)
+    graph = with_nodes("connected_components", graph, nodes, node)
     if graph.scope.graph_scope.parent is None:
         return graph.like(components(spanning_forest(graph.stream), name=name), once=True)
     links = graph.concat(reversed_of(graph)).distinct()
@@ -55,11 +63,17 @@ def connected_components(
 @locate_errors
 @composed
 def strongly_connected_components(
-    edges: Collection, *, src: str = "src", dst: str = "dst", name: str | None = None
+    edges: Collection,
+    *,
+    nodes: Collection | None = None,
+    src: str = "src",
+    dst: str = "dst",
+    node: str = "node",
+    name: str | None = None,
 ) -> Collection:
     """For each node of a directed graph the least node that it reaches and is reached from.
 
-    Each node with an edge has a row; a node on no cycle is a component of its own.
+    Each node with an edge, or in `nodes`, has a row; a node on no cycle is a component of its own.
 
     The outer loop keeps the edges whose ends are reached from the same least node and reach the same least
     node, until nothing changes: then all edges left are on cycles, and the label of an end is its component.
@@ -71,8 +85,9 @@ def strongly_connected_components(
 
     Args:
         edges: the edges.
+        nodes: further nodes; one without edges is a component of its own.
 
-    **Columns:** in: `src`, `dst`, of any key type; edges with a null end are ignored. Out: ``node``,
+    **Columns:** in: `src`, `dst`, of any key type; `node`, of theirs. Nulls are ignored. Out: ``node``,
     ``component``, of their type.
 
     Example:
@@ -85,12 +100,13 @@ def strongly_connected_components(
         {0: [('a', 'a', 1), ('b', 'b', 1), ('c', 'c', 1)], 1: [('c', 'b', 1), ('c', 'c', -1)]}
 
     Raises:
-        GraphError: `edges` is no collection.
-        SchemaError: a column is missing, or the ends are not of one flat type.
+        GraphError: `edges` or `nodes` is no collection.
+        SchemaError: a column is missing, or ends and nodes are not of one flat type.
 
     Source: `scc` of differential dataflow.
     """
-    graph = edges_of("strongly_connected_components", edges, src, dst).distinct()
+    graph = edges_of("strongly_connected_components", edges, src, dst)
+    graph = with_nodes("strongly_connected_components", graph, nodes, node).distinct()
     loop = graph.scope.inner()
     nodes, cyclic = ends_of(graph).enter(loop), graph.variable(loop)
     first = least_reaching(nodes, cyclic)

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from timely_spark.differential import Collection
 from timely_spark.errors import GraphError
 from timely_spark.graph import composed, integer, locate_errors
-from timely_spark.graphs.edges import edges_of, links_of
+from timely_spark.graphs.edges import edges_of, links_of, nodes_of
 from timely_spark.state.codes import adjacent
 from timely_spark.state.keys import numbers
 
@@ -63,12 +63,18 @@ def k_core(
 @locate_errors
 @composed
 def core_numbers(
-    edges: Collection, *, src: str = "src", dst: str = "dst", name: str | None = None
+    edges: Collection,
+    *,
+    nodes: Collection | None = None,
+    src: str = "src",
+    dst: str = "dst",
+    node: str = "node",
+    name: str | None = None,
 ) -> Collection:
     """For each node its core number (coreness): the greatest k for which it is in the k-core.
 
     The graph is undirected; parallel edges count as one, self-loops are ignored, and a node with no other
-    edge has no row.
+    edge has no row unless it is in `nodes`.
 
     Each node starts with its number of neighbours, n. In each iteration all nodes take the greatest h such
     that h of their neighbours have at least h (the h-index); the limit is the core number. An iteration has
@@ -77,9 +83,10 @@ def core_numbers(
 
     Args:
         edges: the edges, in either direction or both.
+        nodes: further nodes; one without edges has core number 0.
 
-    **Columns:** in: `src`, `dst`, of any key type; edges with a null end are ignored. Out: ``node``, of their
-    type, ``core`` long.
+    **Columns:** in: `src`, `dst`, of any key type; `node`, of theirs. Nulls are ignored. Out: ``node``, of
+    their type, ``core`` long.
 
     Example:
         >>> import timely_spark as ts
@@ -91,19 +98,24 @@ def core_numbers(
         {0: [(1, 2, 1), (2, 2, 1), (3, 2, 1), (4, 1, 1)], 1: [(4, 1, -1)]}
 
     Raises:
-        GraphError: `edges` is no collection.
-        SchemaError: a column is missing, or the ends are not of one flat type.
+        GraphError: `edges` or `nodes` is no collection.
+        SchemaError: a column is missing, or ends and nodes are not of one flat type.
 
     Source: Lü et al., The H-index of a network node, Nature Communications 2016.
     """
-    links = links_of(edges_of("core_numbers", edges, src, dst)).arrange("src")
+    graph = edges_of("core_numbers", edges, src, dst)
+    links = links_of(graph).arrange("src")
 
     def lower(cores: Collection) -> Collection:
         near = cores.join(links, left="node", right="src").select(node="dst", core="core")
         return near.reduce_batches(_h_index, "core long", keys="node")
 
     degrees = links.count("core", keys="src").select("core", node="src").select("node", "core")
-    return degrees.iterate(lower, name=name)
+    if nodes is None:
+        return degrees.iterate(lower, name=name)
+    degrees, more = degrees.together("core_numbers", nodes_of("core_numbers", nodes, node, graph).distinct())
+    alone = more.antijoin(degrees, on="node", unique=True).select("node", core=pc.scalar(0))
+    return degrees.iterate(lower).concat(alone, name=name)
 
 
 def _h_index(near: pa.Table) -> pa.Table:

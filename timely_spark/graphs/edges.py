@@ -56,6 +56,14 @@ def all_nodes(algorithm: str, edges: Collection, nodes: Any, node: str) -> Colle
     return ends.concat(more).distinct()
 
 
+def with_nodes(algorithm: str, edges: Collection, nodes: Any, node: str) -> Collection:
+    """The edges, and a self-loop at each further node, which to an algorithm only says that it exists."""
+    if nodes is None:
+        return edges
+    edges, more = edges.together(algorithm, nodes_of(algorithm, nodes, node, edges).distinct())
+    return edges.concat(more.select(src="node", dst="node"))
+
+
 def ends_of(edges: Collection) -> Collection:
     """The distinct nodes of the edges."""
     return edges.select(node="src").concat(edges.select(node="dst")).distinct()

@@ -19,7 +19,7 @@ from timely_spark.differential.reductions import reduced
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import caller, composed, integer, locate_errors
-from timely_spark.graphs.edges import all_nodes, edges_of
+from timely_spark.graphs.edges import all_nodes, edges_of, nodes_of
 from timely_spark.graphs.frontier import by_frontier
 from timely_spark.operators.rows import computed
 from timely_spark.state.keys import numbers
@@ -41,6 +41,7 @@ def pagerank(
     iterations: int | None = 20,
     *,
     nodes: Collection | None = None,
+    sources: Collection | None = None,
     dangling: Literal["drop", "spread"] = "drop",
     start: Literal["unit", "uniform"] = "unit",
     src: str = "src",
@@ -94,6 +95,9 @@ def pagerank(
         edges: the directed edges.
         iterations: the number of iterations; None: until nothing changes.
         nodes: further nodes, with or without edges.
+        sources: the ranks are personalised: walks begin at these nodes only, each of which takes the place of
+            all nodes above (it starts with `unit`, or 1 / n of n sources, and gets what others would). Nodes
+            that no source reaches have no row. Neither with `nodes` nor with a `tolerance`.
         dangling: what becomes of the rank of nodes without outgoing edges: "drop" or "spread".
         start: "unit", for whole numbers, or "uniform", for doubles.
         damping: the part of a rank that moves on, below 1; rounded to the nearest fraction with a denominator
@@ -115,7 +119,8 @@ def pagerank(
          (2, 1408346, 1), (3, 150000, 1)]}
 
     Raises:
-        GraphError: `edges` or `nodes` is no collection; `iterations`, `damping`, `unit` or `tolerance` is out
+        GraphError: `edges`, `nodes` or `sources` is no collection, or does not go with another argument;
+            `iterations`, `damping`, `unit` or `tolerance` is out
             of range; `dangling` or `start` is another word, or needs a number of iterations.
         SchemaError: a column is missing, or ends and nodes are not of one flat type.
         VertexError: when it runs: a rank is too large, or there are too many nodes; with a `tolerance`, an
@@ -131,24 +136,27 @@ def pagerank(
     share = _fraction(damping)
     shares = _shares(iterations, dangling, start)
     tolerance = _check_tolerance(tolerance, unit, iterations)
-    every = all_nodes("pagerank", graph, nodes, node)
+    every = begins = all_nodes("pagerank", graph, nodes if sources is None else sources, node)
+    if sources is not None:
+        _check_sources(nodes, tolerance)
+        graph, begins = graph.together("pagerank", nodes_of("pagerank", sources, node, graph).distinct())
     if tolerance is not None:
         return by_frontier(graph, every, unit, share.as_integer_ratio(), tolerance, name=name)
     by_source = graph.arrange("src")
     if shares and iterations is not None:
-        powers = _powers(every, by_source, iterations, float(damping))
+        powers = _powers(begins, by_source, iterations, float(damping))
         spread = powers.semijoin(every.antijoin(graph, left="node", right="src"), on="node", unique=True)
         held = powers.where(pc.scalar(False)) if dangling == "drop" else spread  # noqa: FBT003 - none
         scale = None if start == "uniform" else unit
-        ranks = _weighed(powers, held, every, partial(_weights, iterations, float(damping), scale))
+        ranks = _weighed(powers, held, begins, partial(_weights, iterations, float(damping), scale))
         rank = pc.field("rank")
         as_share = rank.cast(pa.float64(), safe=False) / pc.scalar(_SHARE)
         rounded = as_share if start == "uniform" else pc.shift_right(rank, pc.scalar(_BITS))
         return ranks.select("node", rank=rounded, name=name)
     # a rank is the multiplicity of its node, so that a change of it is one record, and sums need no reduction
     least = unit - unit * share.numerator // share.denominator
-    base = _multiplied(every, least)
-    first = base if iterations is None else _multiplied(every, unit)
+    base = _multiplied(begins, least)
+    first = base if iterations is None else _multiplied(begins, unit)
     degrees = graph.select(node="src", degree=pc.scalar(1))
     logic = _Shares(("node",), share)
 
@@ -268,6 +276,14 @@ def _shares(iterations: int | None, dangling: Any, start: Any) -> bool:
         msg = f"pagerank: iterations=None, dangling={dangling!r}, start={start!r}"
         raise GraphError(msg, where=caller(), hint="give a number of iterations.")
     return shares
+
+
+def _check_sources(nodes: Any, tolerance: int | None) -> None:
+    for argument, value in (("nodes", nodes), ("tolerance", tolerance)):
+        if value is not None:
+            msg = f"pagerank: sources= with {argument}="
+            hint = f"leave out {argument}: the nodes that sources reach have ranks, without a tolerance."
+            raise GraphError(msg, where=caller(), hint=hint)
 
 
 def _check_tolerance(tolerance: Any, unit: int, iterations: int | None) -> int | None:
