@@ -1050,6 +1050,27 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             ("return max(self._listed(), default=None)", "return None"),
         ],
     ),
+    (
+        "runtime/storage/spark_log.py",
+        ["tests/chaos/test_spark_log.py", "tests/spark/test_log.py"],
+        [
+            ("is not None and text != expected:", "is not None and False:"),
+            ("if self.text(batch) == self.text(batch - 1):", "if False:"),
+            ("if len(self.ends(batch)) != len(self.ends(batch - 1)):", "if False:"),
+            ("if any(new < end for new, end in", "if any(new > end + 9 for new, end in"),
+            ('[(now["round"], old["round"]), *entries]', '[(now["round"], old["round"])]'),
+            ("if not commits and last > 0:", "if False:"),
+            ("[-1, *written, *commits])) > last", "[-1])) > last"),
+            ("for batch in range(max(0, last - 1), last + 1):", "for batch in range(last, last + 1):"),
+            ("or not rest:", "and not rest:"),
+            ("            self._check_listed(source, end)", "            pass"),
+        ],
+    ),
+    (
+        "runtime/storage/stores.py",
+        ["tests/chaos/test_spark_log.py"],
+        [("if not stat.S_ISREG(", "if stat.S_ISDIR(")],
+    ),
     # -- for users' tests ------------------------------------------------------------------------------------
     (
         "testing.py",

@@ -126,6 +126,11 @@ class World:
         text = self.files.read(f"offsets/{batch}")
         return None if text is None else json.loads(text.splitlines()[-1])
 
+    def plan_batch(self, batch: int, end: Any) -> None:
+        """Write the offset of a batch, as Spark does before it runs the batch; it tells the time."""
+        self.files.write("metadata", b'{"id": "00000000-0000-4000-8000-000000000000"}')
+        self.add(f"offsets/{batch}", f'v1\n{{"batchTimestampMs": {time.time_ns()}}}\n{json.dumps(end)}')
+
     def add(self, name: str, text: str) -> None:
         """An entry of one of Spark's logs, which must be new."""
         with alone():
@@ -160,7 +165,7 @@ class World:
             return
         oldest = self.furthest - self.keep  # what is before it is gone
         if self.draw.random() < 0.5:
-            if commits[-1] - 1 < oldest:
+            if commits[-1] - 1 < oldest or len(commits) == 1:
                 return
             self.files.remove(f"commits/{commits[-1]}")
             self.count["commits deleted"] += 1
@@ -291,7 +296,7 @@ class Process:
             if end == start_:
                 return more
             self.point(f"batch {n} is planned")
-            world.add(f"offsets/{n}", f"v1\n{{}}\n{json.dumps(end)}")
+            world.plan_batch(n, end)
             if n:
                 self.reader.commit(start_)
         world.taken[n], world.furthest = end["inputs"], max(n, world.furthest)
@@ -306,7 +311,7 @@ class Process:
         world.committed(n)
         for log in ("offsets", "commits"):
             for old in world.files.numbers(log):
-                if old < n - world.keep:
+                if old < n - world.keep - (log == "offsets"):  # Spark reads the offset before
                     world.files.remove(f"{log}/{old}")
         for version in [v for v in world.versions if v < n - world.keep]:
             world.versions.pop(version, None)

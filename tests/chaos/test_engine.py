@@ -77,7 +77,7 @@ def bounded(world: World) -> None:
 
 @pytest.mark.slow
 def test_files_and_bytes_stay_bounded(tmp_path: Path) -> None:
-    world = endless(tmp_path, 100)
+    world = endless(tmp_path, 130)
     bounded(world)
     assert world.count["batches"] > 100
 

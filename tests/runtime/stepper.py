@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +20,7 @@ class Stepper(engine.Process):
         _, end = self.reader.read(start)
         if end == start:
             return None
-        self.world.add(f"offsets/{self.next}", f"v1\n{{}}\n{json.dumps(end)}")
+        self.world.plan_batch(self.next, end)
         return end
 
     def run(self) -> engine.Frame:

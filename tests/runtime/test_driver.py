@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pickle
 from typing import Any
 from unittest import mock
@@ -209,8 +208,7 @@ def test_ids_that_spark_uses_up_by_itself_are_no_gap(begin: Begin) -> None:
     process = begin(loop())
     process.handles["x"].send([0])
     process.batch()
-    read_up_to = process.world.offset(0)
-    process.world.add("offsets/1", f"v1\n{{}}\n{json.dumps(read_up_to)}")
+    process.world.plan_batch(1, process.world.offset(0))
     process.world.add("commits/1", "v1\n{}")
     process.world.versions[2] = process.world.versions[1]
     after = begin(loop())

@@ -85,9 +85,10 @@ def test_the_manifest_is_read_without_the_rows(log: RoundLog, monkeypatch: pytes
 
 def spark_ran(log: RoundLog, *, offsets: list[int], commits: list[int]) -> None:
     spark = Files(log.checkpoint)
+    spark.write("metadata", b'{"id": "00000000-0000-4000-8000-000000000000"}')
     for folder, numbers in (("offsets", offsets), ("commits", commits)):
         for number in numbers:
-            spark.write(f"{folder}/{number}", b"v1\n{}\n")
+            spark.write(f"{folder}/{number}", b'v1\n{"batchTimestampMs": %d}\n' % number)
 
 
 def test_align_forgets_what_spark_has_forgotten(log: RoundLog) -> None:
@@ -150,7 +151,7 @@ def test_align_fills_ids_that_spark_used_without_us(log: RoundLog) -> None:
     after = restarted(log)
 
     assert after.newest() == 4
-    assert after.read_whole(4) == (replace(manifest(2), batch=4), ROWS)
+    assert after.read_whole(4) == (replace(manifest(2), batch=4, offsets=after.spark.text(4)), ROWS)
 
 
 def test_old_manifests_and_outputs_go(log: RoundLog) -> None:
@@ -249,7 +250,9 @@ def test_a_manifest_that_was_lost_is_not_taken_for_an_id_that_spark_used_up(log:
     for batch in range(-1, 2):
         log.write(manifest(batch), ROWS)
     spark_ran(log, offsets=[0, 1, 2], commits=[0, 1, 2])
-    Files(log.checkpoint).write("offsets/2", b'v1\n{}\n{"round":1,"inputs":{"x":7}}')
+    for batch in (1, 2):
+        line = b'{"round":%d,"inputs":{"x":7}}' % (batch - 1)
+        Files(log.checkpoint).write(f"offsets/{batch}", b"v1\n{}\n" + line)
 
     with pytest.raises(LogDamaged, match="manifest of batch 2"):
         restarted(log)
@@ -267,7 +270,7 @@ def test_a_manifest_that_is_not_whole_is_named(log: RoundLog) -> None:
 def test_rolled_back_further_than_anything_is_kept_nothing_is_touched(log: RoundLog) -> None:
     for batch in range(100, 110):
         log.write(manifest(batch), ROWS)
-    spark_ran(log, offsets=[50], commits=[50])
+    spark_ran(log, offsets=[49, 50], commits=[50])
 
     with pytest.raises(LogDamaged, match="manifest of batch 50"):
         restarted(log)

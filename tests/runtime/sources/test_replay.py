@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 from collections.abc import Callable
@@ -286,7 +285,7 @@ class Replays:
             if end == start:
                 return False
             planned = before
-            world.add(f"offsets/{process.next}", f"v1\n{{}}\n{json.dumps(before)}")
+            world.plan_batch(process.next, before)
         world.taken[process.next] = {"edges": end}  # type: ignore[dict-item]
         rows = list(process.reader.readBetweenOffsets(before, planned))
         if end != start:

@@ -87,7 +87,8 @@ class Driver:
         sent = files_of(result.rows)
         manifest = manifest_of(self._rounds, coordinator, result, states)
         gone = [*manifest.gone, *sorted(read - sent)]
-        manifest = pending.into(replace(manifest, gone=gone, captured=captured))
+        offsets = log.spark.text(batch_id)
+        manifest = pending.into(replace(manifest, gone=gone, captured=captured, offsets=offsets))
         manifest = log.prune(manifest, keep=self.context.keep, seconds=self.context.keep_seconds)
         log.write(manifest, pa.concat_tables([result.rows, states.rows()]))
         if self.system_log is not None:

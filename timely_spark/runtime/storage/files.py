@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from timely_spark.runtime.storage.stores import SCHEMES, Local, connect, shown
 _LONGEST = 150
 #: The key of the JSON head in the metadata of an Arrow file's schema.
 HEAD = b"timely"
+_NUMBERED = re.compile(r"(-?\d+)(?:\.(?:arrow|json))?", re.ASCII)
 _intact = Intact()
 
 T = TypeVar("T")
@@ -317,13 +319,13 @@ class Files:
         """A text in a file as JSON."""
         try:
             return dict(json.loads(text))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise LogDamaged.unreadable(self.root, name, error) from error
 
     def numbers(self, folder: str) -> list[int]:
         """The numbers among the names in a folder (`7`, `7.arrow`), ascending; lists the folder once."""
-        stems = (name.partition(".")[0] for name in self._store.names(self._folder(folder)))
-        return sorted(int(stem) for stem in stems if stem.removeprefix("-").isdecimal())
+        found = map(_NUMBERED.fullmatch, self._store.names(self._folder(folder)))
+        return sorted(int(match[1]) for match in found if match)
 
     def names(self, folder: str) -> list[str]:
         """The names of the complete files in a folder (`.` is the root); lists the folder once."""

@@ -43,6 +43,7 @@ from timely_spark.runtime.errors import LostOwnership, OtherFlow
 from timely_spark.runtime.storage.blobs import files_of
 from timely_spark.runtime.storage.files import HEAD, Files, quoted
 from timely_spark.runtime.storage.manifest import FORMAT, Manifest
+from timely_spark.runtime.storage.spark_log import SparkLog
 from timely_spark.runtime.storage.states import State, States
 from timely_spark.worker import wire
 from timely_spark.worker.wire import Header, Message
@@ -50,6 +51,8 @@ from timely_spark.worker.wire import Header, Message
 #: The manifest that exists before any batch has run.
 FIRST = -1
 _NESTED = ("captured", "files", "inputs", "rounds")
+#: Folders in which files are written after `flow.json` only.
+_IDENTIFIED = ("blobs", "failures", "flows", "inputs", "rounds", "terms")
 _FOLDERS = ("blobs", "cancels", "failures", "flows", "ignored", "live", "outputs", "peers", "terms", *_NESTED)
 
 
@@ -61,9 +64,11 @@ class RoundLog:
         self.term = term
         #: The first batch whose manifest the run writes.
         self.first = first
-        self._spark = Files(checkpoint)
-        self.checkpoint = self._spark.location
-        self.files = self._spark.below("timely")
+        files = Files(checkpoint)
+        #: What Spark itself has written.
+        self.spark = SparkLog(files)
+        self.checkpoint = files.location
+        self.files = files.below("timely")
 
     # -- the identity of the checkpoint ----------------------------------------------------------------------
     def identity(self) -> dict[str, Any] | None:
@@ -75,7 +80,7 @@ class RoundLog:
             self._check_unsealed(self.files.read(name))
             raise
         if content is None:
-            if self.files.numbers("terms") or self.files.numbers("rounds"):
+            if any(map(self.files.names, _IDENTIFIED)) or self.spark.is_of_a_flow():
                 raise LogDamaged.no_file(root, name)
             return None
         if content.get("format") != FORMAT:
@@ -146,7 +151,7 @@ class RoundLog:
         if self.term is not None and batch >= self.first:
             yield f"rounds/{self.term}/{batch}.arrow"
         if batch in self._earlier and (
-            self.term is None or batch < self.first or self._spark.exists(f"commits/{batch}")
+            self.term is None or batch < self.first or self.spark.files.exists(f"commits/{batch}")
         ):  # Spark may have committed the batch of a killed driver a moment later
             yield f"rounds/{self._earlier[batch]}/{batch}.arrow"
 
@@ -217,7 +222,9 @@ class RoundLog:
 
         None: a new checkpoint.
         """
-        offsets, commits = self._spark.numbers("offsets"), self._spark.numbers("commits")
+        offsets, commits = self.spark.offsets, self.spark.commits
+        given = {batch: self._given(batch) for batch in offsets[-2:]}
+        self.spark.check([batch for batch in self._earlier if batch > FIRST], given)
         last = offsets[-1] if offsets else FIRST
         needed = last if not offsets or (commits and commits[-1] >= last) else last - 1
         newest = max((batch for batch in self._earlier if batch <= needed), default=None)
@@ -225,7 +232,7 @@ class RoundLog:
             return None
         # batches that Spark ran without this package (an offline repartition) must have read no input
         no_input = newest is not None and all(
-            self._read_by(batch) == self._read_by(batch - 1) for batch in range(newest + 1, needed + 1)
+            self.spark.ends(batch) == self.spark.ends(batch - 1) for batch in range(newest + 1, needed + 1)
         )
         if newest is None or not no_input:
             raise LogDamaged.no_manifest(self.files.root, needed)
@@ -239,6 +246,13 @@ class RoundLog:
         if newest < needed:
             manifest = replace(manifest, batch=needed, gone=[])
         return manifest, table.replace_schema_metadata(None)
+
+    def _given(self, batch: int) -> str | None:
+        """The offsets that Spark gave to a batch, by the batch's manifest."""
+        if batch not in self._earlier:
+            return None
+        name = f"rounds/{self._earlier[batch]}/{batch}.arrow"
+        return Manifest.of(self.files, name, self.files.found(name, self.files.schema(name))).offsets
 
     def _check_gaps(self, first: int, last: int) -> None:
         """Check that no manifest is missing between others: manifests are removed in order."""
@@ -257,7 +271,7 @@ class RoundLog:
             self.first = FIRST
             return None
         manifest, rows = chosen
-        last = max(self._spark.numbers("offsets"), default=FIRST)
+        last = max(self.spark.offsets, default=FIRST)
         for term, batches in self._by_term().items():
             if not batches:
                 self.files.drop(f"rounds/{term}")
@@ -269,24 +283,21 @@ class RoundLog:
         if manifest.batch not in self._earlier:
             self.first = max(self._earlier) + 1
             for batch in range(self.first, manifest.batch + 1):
-                self.write(replace(manifest, batch=batch), rows)
+                self.write(replace(manifest, batch=batch, offsets=self.spark.text(batch)), rows)
         return manifest.batch
 
     def spark_batch(self) -> int:
         """The batch that Spark is running: Spark writes offset N before it runs batch N."""
-        return max(self._spark.numbers("offsets"), default=0)
+        return max(self.spark.offsets, default=0)
 
     def spark_offset(self, batch: int) -> tuple[int, dict[str, int]] | None:
         """(batch, last entry of each input that was read up to that batch), by Spark's own log; or None."""
-        for line in self._read_by(batch):
-            offset = json.loads(line) if line.startswith(b'{"') else {}
-            if "round" in offset and "inputs" in offset:
-                return batch, offset["inputs"]
-        return None
+        offset = self.spark.feedback(batch)
+        return None if offset is None else (batch, offset["inputs"])
 
     def taken(self, name: str) -> int:
         """The last entry of an input that the flow has read, by Spark's own log; -1: none."""
-        offsets = self._spark.numbers("offsets")
+        offsets = self.spark.offsets
         offset = self.spark_offset(offsets[-1]) if offsets else None
         return -1 if offset is None else offset[1].get(name, -1)
 
@@ -301,18 +312,14 @@ class RoundLog:
 
     def at_the_end(self, batch: int) -> bool:
         """Whether the feedback source's question began this batch, and no other source has new rows in it."""
-        now, before = self._read_by(batch), self._read_by(batch - 1)
+        now, before = self.spark.ends(batch), self.spark.ends(batch - 1)
         if len(now) != len(before):
             return False
         changed = [(a, b) for a, b in zip(before, now, strict=True) if a != b]
-        if len(changed) != 1 or not all(line.startswith(b'{"') for line in changed[0]):
+        new, old = self.spark.feedback(batch), self.spark.feedback(batch - 1)
+        if len(changed) != 1 or now[0] == before[0] or new is None or old is None:
             return False
-        old, new = map(json.loads, changed[0])
         return "asked" in new and old.get("asked") != new["asked"]
-
-    def _read_by(self, batch: int) -> list[bytes]:
-        """The end offset of each source in a batch, as lines of Spark's offset log."""
-        return (self._spark.read(f"offsets/{batch}") or b"").splitlines()[2:]
 
     def source_offsets(self, batch: int, names: Sequence[str]) -> dict[str, dict[str, Any]]:
         """The end offset of each source in a batch, by Spark's own log; empty if the log has no such batch.
@@ -320,12 +327,14 @@ class RoundLog:
         Args:
             names: the sources that are no handles, in the flow's order, which is that of Spark's log.
         """
-        lines = self._read_by(batch)[1:]  # the first one is the feedback's
-        return {name: json.loads(line) for name, line in zip(names, lines, strict=False) if line[:1] == b"{"}
+        lines = self.spark.ends(batch)[1:]  # the first one is the feedback's
+        return {
+            name: json.loads(line) for name, line in zip(names, lines, strict=False) if line.startswith("{")
+        }
 
     def used_by_spark(self) -> bool:
         """Whether some streaming query has already run on this checkpoint."""
-        return bool(self._spark.numbers("offsets"))
+        return bool(self.spark.offsets)
 
     # -- outputs of open epochs ------------------------------------------------------------------------------
     def write_outputs(self, batch: int, table: pa.Table) -> str:
@@ -363,7 +372,7 @@ class RoundLog:
         for folder in (".", *_FOLDERS, *nested):
             self.files.tidy(folder)
         for folder in ("offsets", "commits"):  # Spark refuses to start with an unfinished offsets/0
-            self._spark.tidy(folder)
+            self.spark.files.tidy(folder)
         needed = self._needed()
         for name in (
             name for folder in ("outputs", "blobs", "live", "peers") for name in self.files.names(folder)

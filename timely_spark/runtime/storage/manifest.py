@@ -50,6 +50,8 @@ class Manifest:
     rounds: int
     #: The limits (`coordinator.Bound`) of batch + 1; written before, so that a replay takes the same path.
     bound: dict[str, int]
+    #: The text of Spark's offsets of the batch; None if no batch of Spark wrote the manifest.
+    offsets: str | None = None
     late: dict[str, int] = field(default_factory=dict)
     #: Records of each input that have entered since the flow began, late ones included, before any step.
     read: dict[str, int] = field(default_factory=dict)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import uuid
 from functools import lru_cache
 from typing import Any
@@ -57,6 +58,7 @@ class Local:
 
     def opened(self, path: str) -> pa.NativeFile:
         """The file, memory-mapped."""
+        _check_regular(path)
         try:
             return pa.memory_map(path)
         except FileNotFoundError:
@@ -66,6 +68,7 @@ class Local:
 
     def read(self, path: str) -> pa.Buffer:
         """The content, copied, because truncation of a mapped file would kill the process."""
+        _check_regular(path)
         with pa.OSFile(path) as file:
             return file.read_buffer()
 
@@ -105,6 +108,12 @@ class Local:
         finally:
             os.unlink(first)
         return True
+
+
+def _check_regular(path: str) -> None:
+    """Refuse pipes and devices, whose content has no end, also behind a link."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", path)
 
 
 def _beside(path: str) -> str:

@@ -1,0 +1,152 @@
+"""`SparkLog`: what Spark itself writes into a checkpoint, validated before it is used.
+
+Spark writes `metadata`, `offsets/<N>` (the end of each source's input in batch N, before the batch runs) and
+`commits/<N>`, without checksums. So each manifest has the text of its batch's offsets, and a start compares.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from timely_spark.errors import LogDamaged
+from timely_spark.runtime.storage.files import Files
+
+#: The first line of offsets and commits.
+_VERSION = re.compile(r"v\d+")
+#: The offset of Spark's source of files.
+_LISTED = re.compile(r'{"logOffset":(-?\d+)}')
+
+
+class SparkLog:
+    """Spark's own files of a checkpoint."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    @property
+    def offsets(self) -> list[int]:
+        """The batches that Spark has planned, ascending."""
+        return self.files.numbers("offsets")
+
+    @property
+    def commits(self) -> list[int]:
+        """The batches that Spark has committed, ascending."""
+        return self.files.numbers("commits")
+
+    def text(self, batch: int) -> str | None:
+        """The offsets of a batch as Spark wrote them; None if there are none."""
+        return self._text(f"offsets/{batch}")
+
+    def ends(self, batch: int) -> list[str]:
+        """The end offset of each source in a batch."""
+        return _lines(self.text(batch) or "")[2:]
+
+    def feedback(self, batch: int) -> dict[str, Any] | None:
+        """The end offset of the feedback source in a batch; None if the batch lacks it, or is missing."""
+        ends, name = self.ends(batch), f"offsets/{batch}"
+        found = self._json(name, ends[0]) if ends and ends[0].startswith("{") else {}
+        if "round" not in found or "inputs" not in found:
+            return None
+        inputs = found["inputs"]
+        if not (isinstance(inputs, dict) and all(type(n) is int for n in (found["round"], *inputs.values()))):
+            raise self._unreadable(name, f"its first source has the offset {ends[0]}")
+        return found
+
+    def is_of_a_flow(self) -> bool:
+        """Whether a flow started the query that wrote the newest offsets."""
+        try:
+            return bool(self.offsets) and self.feedback(self.offsets[-1]) is not None
+        except LogDamaged:
+            return False
+
+    def check(self, written: list[int], given: dict[int, str | None]) -> None:
+        """Before a start: check all files that Spark, or this package, reads when it restarts.
+
+        Args:
+            written: the batches that have a manifest.
+            given: the offsets that batches were given, by their manifests; None if the manifest has none.
+        """
+        offsets, commits = self.offsets, self.commits
+        last = offsets[-1] if offsets else -1
+        # Spark writes offsets N, then manifest N is written, then Spark writes commit N
+        if (behind := max([-1, *commits] if offsets else [-1, *written, *commits])) > last:
+            raise LogDamaged.no_file(self.files.root, f"offsets/{behind}")
+        if not offsets:
+            return
+        self._json("metadata", self.files.found("metadata", self._content("metadata")))
+        if not commits and last > 0:
+            raise LogDamaged.no_file(self.files.root, f"commits/{last - 1}")
+        if commits:
+            name = f"commits/{commits[-1]}"
+            self.files.found(name, self._text(name))
+        for batch in range(max(0, last - 1), last + 1):
+            name = f"offsets/{batch}"
+            text = self.files.found(name, self.text(batch))
+            if (expected := given.get(batch)) is not None and text != expected:
+                reason = f"it is not what Spark gave to batch {batch}, which manifest {batch} has"
+                raise self._unreadable(name, reason)
+        if last > 0:
+            self._check_order(last)
+        for source, end in enumerate(self.ends(last)):
+            self._check_listed(source, end)
+
+    def _check_order(self, batch: int) -> None:
+        """Check that a batch, which may have no manifest yet, begins where the batch before it has ended."""
+        name, before = f"offsets/{batch}", f"offsets/{batch - 1}"
+        if self.text(batch) == self.text(batch - 1):  # texts have the time at which Spark wrote them
+            raise self._unreadable(name, f"it is a copy of {before}")
+        if len(self.ends(batch)) != len(self.ends(batch - 1)):
+            reason = f"it has {len(self.ends(batch))} sources, and {before} has {len(self.ends(batch - 1))}"
+            raise self._unreadable(name, reason)
+        now, old = self.feedback(batch), self.feedback(batch - 1)
+        if (now is None) != (old is None):
+            raise self._unreadable(name, f"{'it' if now is None else before} has no offset of the feedback")
+        if now is None or old is None:
+            return
+        entries = [(now["inputs"].get(key, -1), end) for key, end in old["inputs"].items()]
+        if any(new < end for new, end in [(now["round"], old["round"]), *entries]):
+            raise self._unreadable(name, f"it is older than {before}")
+
+    def _check_listed(self, source: int, end: str) -> None:
+        """Check the files in which Spark lists what its own source of files has read, to the offset `end`."""
+        found = _LISTED.fullmatch(end)
+        if found is None or (last := int(found[1])) < 0:
+            return
+        folder = f"sources/{source}"
+        names = {name.rpartition("/")[2] for name in self.files.names(folder)}
+        merged = [batch for batch in range(last + 1) if f"{batch}.compact" in names]
+        for batch in range(max(merged, default=0), last + 1):
+            name = f"{folder}/{batch}" + ".compact" * (batch in merged)
+            version, *entries = _lines(self.files.found(name, self._content(name)))
+            if not _VERSION.fullmatch(version):
+                raise self._unreadable(name, f"it begins with {version[:20]!r}")
+            for entry in entries:
+                self._json(name, entry)
+
+    def _text(self, name: str) -> str | None:
+        """The content of a file of offsets or commits; None if there is no such file."""
+        if (text := self._content(name)) is None:
+            return None
+        version, *rest = _lines(text)
+        if not _VERSION.fullmatch(version) or not rest:
+            raise self._unreadable(name, f"it begins with {version[:20]!r}")
+        self._json(name, rest[0] or "{}")
+        return text
+
+    def _content(self, name: str) -> str | None:
+        content = self.files.read(name)
+        try:
+            return None if content is None else content.decode()
+        except UnicodeDecodeError as error:
+            raise self._unreadable(name, error) from error
+
+    def _json(self, name: str, text: str) -> dict[str, Any]:
+        return self.files.parsed(name, text.encode())
+
+    def _unreadable(self, name: str, reason: object) -> LogDamaged:
+        return LogDamaged.unreadable(self.files.root, name, reason)
+
+
+def _lines(text: str) -> list[str]:
+    return text.removesuffix("\n").split("\n")
