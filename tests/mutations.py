@@ -34,6 +34,25 @@ _PIPE = [
 ]
 
 GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
+    # -- simulation ------------------------------------------------------------------------------------------
+    (
+        "schedules.py",
+        ["tests/laws/test_default_schedules.py"],
+        [
+            ("[1, 1, 2, 5, 100] if self.rare else [1, 100]", "[1, 1, 2, 5, 100] if self.rare else [1]"),
+            ("if not self._pairs_inputs or len(inputs) < 2 or", "if len(inputs) >= 0 or"),
+        ],
+    ),
+    (
+        "compiler/plan.py",
+        ["tests/laws/test_default_schedules.py"],
+        [("for source in self.inputs if self.clocked else ():", "for source in self.inputs:")],
+    ),
+    (
+        "testing.py",
+        ["tests/laws/test_default_schedules.py"],
+        [("if last:  # closing", "if False:  # closing")],
+    ),
     # -- times -----------------------------------------------------------------------------------------------
     (
         "times/refined.py",
@@ -737,8 +756,9 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
     ),
     (
         "differential/reduce.py",
-        ["tests/differential/test_reduce.py"],
+        ["tests/differential/test_reduce.py", "tests/laws/test_default_schedules.py"],
         [
+            ("if self.shared or self._work is None or", "if self._work is None or"),
             ("[changes.filter(pa.array(~irrelevant))]", "[changes]"),
             ("many = self._records.at_most(each, keys) > _MANY", "many = groups.sizes < 0"),
         ],

@@ -33,6 +33,7 @@ LAYERS = (
     ("provenance",),
     ("runtime",),
     ("crashes",),
+    ("schedules",),
     ("testing",),
     ("__init__",),
     ("demo",),

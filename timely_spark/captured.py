@@ -153,10 +153,22 @@ def _order(value: Any) -> tuple[Any, ...]:
     return (2,) if value != value else (1, value)  # noqa: PLR0124 - NaN
 
 
-def renumbered(epochs: dict[int, pa.Table], batches: Sequence[int]) -> dict[int, pa.Table]:
-    """Number epochs by the inputs given: by the clock they are batch ids, of which loops use some too."""
+def renumbered(epochs: dict[int, pa.Table], batches: Sequence[tuple[int, int]]) -> dict[int, pa.Table]:
+    """Number epochs by the inputs given: by the clock they are batch ids, of which loops use some too.
+
+    Args:
+        batches: the batches that read input, each with the epoch of this input.
+
+    Example:
+        >>> tables = {batch: pa.table({"n": [batch]}) for batch in (0, 1, 5)}
+        >>> found = renumbered(tables, [(0, 0), (1, 0), (5, 1)])
+        >>> {epoch: table["n"].to_pylist() for epoch, table in found.items()}
+        {0: [0, 1], 1: [5]}
+    """
+    numbers, (last, last_epoch) = [batch for batch, _ in batches], batches[-1]
     tables: dict[int, list[pa.Table]] = defaultdict(list)
     for epoch, table in epochs.items():
-        beyond = epoch - batches[-1]
-        tables[bisect_left(batches, epoch) if beyond <= 0 else len(batches) + beyond - 1].append(table)
+        known = epoch <= last
+        number = batches[bisect_left(numbers, epoch)][1] if known else last_epoch + epoch - last
+        tables[number].append(table)
     return {epoch: pa.concat_tables(parts) for epoch, parts in tables.items()}

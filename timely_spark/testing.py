@@ -1,7 +1,8 @@
 """A simulator for tests: runs a flow on simulated workers in this process, without a JVM, in milliseconds.
 
-The simulator uses the plan, the `step` and the coordinator that run on Spark. A seed adds schedules that are
-rare on Spark: late messages, rounds that end early, batches without input, and repeated batches.
+The simulator uses the plan, the `step` and the coordinator that run on Spark. Its schedule is one of those of
+Spark: further rounds follow in a batch, or wait for the next one. A seed adds schedules that are rare on
+Spark: late messages, rounds that end early, batches without input, and repeated batches.
 
 Example:
     The result does not depend on the schedule or the number of workers:
@@ -37,6 +38,7 @@ Example:
 from __future__ import annotations
 
 import json
+import logging
 import random
 import warnings
 from collections import Counter, defaultdict, deque
@@ -46,7 +48,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timely_spark.captured import Captured, Result, renumbered, sorted_rows
 from timely_spark.compiler import Node, Plan
@@ -60,6 +61,7 @@ from timely_spark.graph import Kind, as_table, caller, integer, refuse
 from timely_spark.graph.arguments import check_schedule, most_epochs
 from timely_spark.provenance import Explanation, explain_row
 from timely_spark.runtime.sources.simulated import SimulatedFolders
+from timely_spark.schedules import SEED, Schedule, shuffled
 from timely_spark.state.codec import Blobs
 from timely_spark.state.keys import from_bytes
 from timely_spark.times import as_epoch
@@ -115,9 +117,12 @@ class Simulation:
     Args:
         flow: the flow, or its plan.
         workers: the number of workers.
-        seed: the seed of a random schedule; None: each batch delivers all messages, as on Spark.
+        seed: the seed of a schedule with what is rare on Spark; None: each batch delivers all messages, in an
+            order that is drawn, as are its rounds. The environment variable `TIMELY_SPARK_SEED` has the seed
+            of these draws; by default it depends on the flow's name and on `workers`.
         budget: the budget of each worker's round; with a seed, random by default.
-        rounds_per_batch: the most rounds of a batch; with a seed, random by default.
+        rounds_per_batch: the most rounds of each batch; 1: each round is a batch, and begins with the states
+            that the workers wrote. None: drawn for each batch, without a seed from 1 and Spark's 100.
         blobs: the store for large parts of states; by default states contain them. A part that is stored
             again under the same name must have the same reference.
         crashes: the probability that an attempt at a batch crashes. The seed also decides where it crashes
@@ -157,7 +162,7 @@ class Simulation:
         workers: int = 1,
         seed: int | None = None,
         budget: Budget | None = None,
-        rounds_per_batch: int = 1,
+        rounds_per_batch: int | None = None,
         blobs: Blobs | None = None,
         crashes: float = 0.0,
         warn_after: int | None = 10_000,
@@ -168,8 +173,8 @@ class Simulation:
         plan = plan.counting_given_epochs() if given_epochs else plan
         self.plan = replace(with_warn_after(plan, warn_after), checks_laws=True)
         self.coordinator = Coordinator(self.plan)
-        self.random = random.Random(seed) if seed is not None else None
-        self.budget, self.rounds_per_batch, self.blobs = budget, rounds_per_batch, blobs
+        self.schedule = Schedule(self.plan, seed, rounds=rounds_per_batch, budget=budget)
+        self.blobs = blobs
         self.states: list[bytes | None] = [None] * self.plan.workers
         #: the number of rounds so far, and of the next batch
         self.rounds = 0
@@ -210,7 +215,7 @@ class Simulation:
             self._call(name, "send", at, table)
             return
         self._seq += 1
-        for shard in range(shards := 1 if self.random is None else self.random.randint(1, 3)):
+        for shard in range(shards := self.schedule.shards()):
             size = -(-table.num_rows // shards)
             self._input.append(pack(self.plan, name, table.slice(shard * size, size), shard, self._seq))
 
@@ -258,8 +263,13 @@ class Simulation:
             return False
         self._begun.append(self._begin())
         last = at = len(self._begun) - 1
-        while at <= last:
-            at = self._tried(at)
+        try:
+            while at <= last:
+                at = self._tried(at)
+        except Exception:
+            if not self.schedule.rare:
+                _log.warning(_AGAIN, self.plan.name, SEED, self.schedule.seed)
+            raise
         return True
 
     def run(self, limit: int = 10_000) -> None:
@@ -280,7 +290,8 @@ class Simulation:
 
     def _begin(self) -> Batch:
         """The next batch, with the state before it."""
-        arriving, later = self._arriving()
+        busy = {worker for table in self._input for worker in table.column("worker").to_pylist()}
+        arriving, later = self.schedule.arriving(self.waiting, busy)
         rows, self._input = pa.concat_tables([ROWS.empty_table(), *arriving, *self._input]), []
         cancel, self._cancel = self._cancel, []
         return Batch(
@@ -292,7 +303,7 @@ class Simulation:
             states=list(self.states),
             coordinator=json.dumps(self.coordinator.encode()) if self._crashes.likely else "",
             parts={key: list(parts) for key, parts in self._parts.items()},
-            draws=self.random.getstate() if self.random is not None else None,
+            draws=self.schedule.random.getstate(),
             rounds=self.rounds,
             logged=len(self.log),
         )
@@ -320,16 +331,15 @@ class Simulation:
         """Run a batch to its commit, or to a crash."""
         point, rows = self._crashes.attempt(), batch.rows
         self.batch = batch.number
-        if self.random is not None:
-            self.random.setstate(batch.draws)
+        self.schedule.random.setstate(batch.draws)
         if self.crashed:
-            rows = _shuffled(rows, self._crashes.random)
+            rows = shuffled(rows, self._crashes.random)
 
         def run_worker(worker: int, own: pa.Table) -> pa.Table:
             next(point)
             before, header = self.states[worker], batch.result.header
             self.states[worker], sent = step(
-                self.plan, before, self.batch, worker, own, header, self._budget(), self.blobs
+                self.plan, before, self.batch, worker, own, header, self.schedule.budget(), self.blobs
             )
             self._check(f"the round of worker {worker}", self.states[worker], sent)
             if self.on_step is not None:
@@ -352,45 +362,21 @@ class Simulation:
             warnings.warn(str(notice), LoopWarning, stacklevel=2)
 
     def _local_rounds(self, point: Iterator[None]) -> None:
-        rounds = self.rounds_per_batch
-        if self.random is not None and rounds == 1:
-            rounds = self.random.choice([1, 1, 2, 5, 100])
+        bound = Bound(rounds=self.schedule.rounds())
         states = {worker: state for worker, state in enumerate(self.states) if state is not None}
 
         def budget() -> Budget | None:  # called before each local round
             next(point)
-            return self._budget()
+            return self.schedule.budget()
 
         self.result, changed = run_local_rounds(
-            self.coordinator, self.result, states, Bound(rounds=rounds), blobs=self.blobs, budget=budget
+            self.coordinator, self.result, states, bound, blobs=self.blobs, budget=budget
         )
         for index, worker in changed.items():
             next(point)
             self.states[index] = worker.checkpoint(f"{index}-{self.batch}")
             self._check(f"the local rounds of worker {index}", self.states[index], ROWS.empty_table())
         self._check("the messages left", None, wire.only(self.result.rows, Message))
-
-    def _budget(self) -> Budget | None:
-        if self.random is not None and self.budget is None and self.random.random() < 0.3:
-            return Budget(steps=self.random.randint(1, 6))
-        return self.budget
-
-    def _arriving(self) -> tuple[list[pa.Table], list[pa.Table]]:
-        """The messages for the next batch, and those for later ones: with a seed, workers may be skipped.
-
-        A worker gets all of its waiting messages, or none.
-        """
-        if self.random is None:
-            return self.waiting, []
-        busy = {worker for table in self._input for worker in table.column("worker").to_pylist()}
-        late = {w for w in range(self.plan.workers) if w not in busy and self.random.random() < 0.3}
-        arriving, later = [], []
-        for table in self.waiting:
-            sent = table if table is self.waiting[-1] else wire.only(table, Message)  # the newest headers
-            waits = pa.array([worker in late for worker in sent.column("worker").to_pylist()], pa.bool_())
-            arriving.append(sent.filter(pc.invert(waits)))
-            later.append(wire.only(sent.filter(waits), Message))
-        return [_shuffled(pa.concat_tables(arriving), self.random)], [t for t in later if t.num_rows]
 
     def _collect(self, point: Iterator[None]) -> None:
         for sink, epoch, payload in zip(
@@ -448,19 +434,14 @@ class Simulation:
         raise Diverged(msg, hint=_HINT)
 
 
+_log = logging.getLogger(__name__)
+_AGAIN = "the simulation of flow %r has failed; its schedule is that of %s=%s in the environment"
 #: the number of last batches that may be repeated
 _KEPT = 3
 _HINT = (
     "keep all that a vertex remembers in its fields; globals, closures, clocks and random numbers must not "
     "change its results; a checkpoint() of your own must return all that restore() needs"
 )
-
-
-def _shuffled(rows: pa.Table, draw: random.Random) -> pa.Table:
-    """The rows in random order; rows of equal meta stay in order."""
-    metas = rows.column("meta").to_pylist()
-    ranks = {meta: draw.random() for meta in dict.fromkeys(metas)}
-    return rows.take(pa.array(sorted(range(len(metas)), key=lambda i: ranks[metas[i]]), pa.int64()))
 
 
 def run(
@@ -476,6 +457,11 @@ def run(
     """Run a flow on the records of each input, epoch by epoch, to the end.
 
     Where state expires by epochs, these are the epochs of `inputs`, whatever the workers and the schedule.
+
+    Without a seed the schedule is one of those of Spark, and the same in every run: see `Simulation`. The
+    inputs of an epoch arrive together, with one exception. If a step matches the records of one epoch of two
+    inputs by the clock, as ``join(per="time")`` does, these inputs arrive in two micro-batches in half of the
+    epochs, by the seed, as they may on Spark. Inputs with ``epochs="manual"`` have the epochs that are given.
 
     Args:
         flow: the flow.
@@ -506,27 +492,36 @@ def run(
     )
     plan = simulation.plan
     epochs = most_epochs(inputs)
-    names: list[int] = []
+    batches: list[tuple[int, int]] = []
     for epoch in range(epochs):
-        names.append(simulation.batch)
-        for name, of in inputs.items():
-            if epoch < len(of):
-                simulation.send(name, of[epoch], epoch=epoch)
-            if plan.source(name).epochs == "manual":
-                simulation.advance_to(name, epoch + 1)
-        if together:
-            simulation.step()
-        else:
-            simulation.run()
+        for names in simulation.schedule.together([*inputs]):
+            batches.append((simulation.batch, epoch))
+            for name in names:
+                _send_epoch(simulation, name, inputs[name], epoch, last=epoch == epochs - 1)
+            if together:
+                simulation.step()
+            else:
+                simulation.run()
     simulation.folders.replay(simulation)
     for source in plan.inputs:
         if source.stage.epochs != "clock":
             simulation.close(source.name)
     simulation.run()
-    if plan.clocked and names:
+    if plan.clocked and batches:
         for captured in simulation.captured.values():
-            captured.epochs = renumbered(captured.epochs, names)
+            captured.epochs = renumbered(captured.epochs, batches)
     return Result(simulation.captured, simulation.result.cut_off, flow=plan.name)
+
+
+def _send_epoch(simulation: Simulation, name: str, given: Sequence[Any], epoch: int, *, last: bool) -> None:
+    """Send an input its records of an epoch, and end the epoch if the input says where epochs end."""
+    if epoch < len(given):
+        simulation.send(name, given[epoch], epoch=epoch)
+    if simulation.plan.source(name).epochs == "manual":
+        if last:  # closing it ends its last epoch, and begins no other
+            simulation.close(name)
+        else:
+            simulation.advance_to(name, epoch + 1)
 
 
 class BrokenLaw(TimelyError, AssertionError):

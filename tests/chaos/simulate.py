@@ -264,7 +264,7 @@ class Case:
         options = {
             "seed": draw.choice([None, seed]),
             "budget": draw.choice([None, None, Budget(steps=draw.randint(1, 20))]),
-            "rounds_per_batch": draw.choice([1, 1, 2, 100]),
+            "rounds_per_batch": draw.choice([None, 1, 2, 100]),
         }
         return cls(
             plan, list(_script(plan, draw)), options, draw.random() < 0.5, draw.choice([0.1, 0.3, 0.6])

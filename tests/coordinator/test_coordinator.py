@@ -30,7 +30,7 @@ class Clock(ts.Vertex):
 def test_a_vertex_that_always_asks_for_the_next_epoch_keeps_no_idle_query_running() -> None:
     flow = ts.Dataflow("clock")
     flow.vertex(Clock(), flow.input("x", "n long"), "epoch long", name="clock").capture("out")
-    simulation = Simulation(flow, workers=2)
+    simulation = Simulation(flow, workers=2, rounds_per_batch=1)
     simulation.run()
     assert simulation.rounds == 0
     for _ in range(3):
@@ -45,7 +45,7 @@ def test_a_vertex_that_always_asks_for_the_next_epoch_keeps_no_idle_query_runnin
 def test_batches_without_input_begin_no_epoch() -> None:
     flow = ts.Dataflow("gaps")
     flow.input("x", "n long").group_by("n").count().capture("out")
-    simulation = Simulation(flow, workers=2)
+    simulation = Simulation(flow, workers=2, rounds_per_batch=1)
     for batch in (0, 3, 17):
         simulation.batch = batch
         simulation.send("x", [1, 2])
@@ -68,7 +68,7 @@ def test_inputs_without_rows_hold_back_no_clock_epoch() -> None:
     flow = ts.Dataflow("silent")
     heard, _ = flow.input("heard", "n long"), flow.input("silent", "n long")
     heard.concat(_).group_by("n").count().capture("out")
-    simulation = Simulation(flow, workers=2)
+    simulation = Simulation(flow, workers=2, rounds_per_batch=1)
     simulation.send("heard", [1])
     simulation.run()
 
@@ -80,7 +80,7 @@ def test_with_manual_epochs_both_inputs_must_be_advanced_and_the_one_that_holds_
     left = flow.input("left", "k long, a long", epochs="manual")
     right = flow.input("right", "k long, b long", epochs="manual")
     left.join(right, on=["k"]).group_by("k").count().capture("out")
-    simulation = Simulation(flow, workers=2)
+    simulation = Simulation(flow, workers=2, rounds_per_batch=1)
     simulation.send("left", [(1, 2)])
     simulation.send("right", [(1, 3)])
     simulation.advance_to("left", 1)
@@ -105,7 +105,7 @@ def test_manual_epochs_may_be_sent_ahead_in_pieces_and_in_any_order() -> None:
     x = flow.input("x", "k long, v long", epochs="manual")
     x.min("v", keys=["k"]).group_by("k").count().capture("counts")
     x.min("v", keys=["k"], name="best").capture("least")
-    simulation = Simulation(flow, workers=3)
+    simulation = Simulation(flow, workers=3, rounds_per_batch=1)
     for epoch, value in ((2, 1), (0, 9), (1, 5), (0, 8), (2, 0)):
         simulation.send("x", [(7, value)], epoch=epoch)
         simulation.step()
@@ -119,7 +119,7 @@ def test_manual_epochs_may_be_sent_ahead_in_pieces_and_in_any_order() -> None:
 def test_what_is_sent_to_a_closed_epoch_or_input_is_an_error() -> None:
     flow = ts.Dataflow("closed")
     flow.input("x", "n long", epochs="manual").capture("out")
-    simulation = Simulation(flow)
+    simulation = Simulation(flow, rounds_per_batch=1)
     simulation.advance_to("x", 2)
     for wrong in (lambda: simulation.send("x", [1], epoch=1), lambda: simulation.advance_to("x", 1)):
         with pytest.raises(ts.TimelyError, match=r"stands at epoch 2.*\nHint: "):
@@ -140,7 +140,7 @@ def column_flow() -> ts.Dataflow:
 
 
 def test_a_column_epoch_completes_one_round_after_a_higher_one_and_late_rows_are_counted() -> None:
-    simulation = Simulation(column_flow(), workers=2)
+    simulation = Simulation(column_flow(), workers=2, rounds_per_batch=1)
     simulation.send("s", [(0, 1), (1, 1), (1, 2)])
     simulation.run()
     assert simulation.captured["out"].rows() == {0: [(1, 1)]}
@@ -168,7 +168,7 @@ def test_a_snapshot_is_plain_json_and_goes_on_like_the_original() -> None:
 
     roots.loop(hop).group_by("node").count().capture("out")
     plan = flow.compile(3)
-    straight, resumed = Simulation(plan), Simulation(plan)
+    straight, resumed = (Simulation(plan, rounds_per_batch=1) for _ in range(2))
     for simulation in (straight, resumed):
         for epoch in range(2):
             simulation.send("edges", [(i, i + 1) for i in range(epoch * 6, epoch * 6 + 6)])
@@ -194,7 +194,7 @@ def test_initial_notifications_are_counted_for_every_worker_and_inside_loops_too
     x.loop(lambda v: flow.vertex(Starts(), v, "epoch long", name="inner"), max_iterations=2).capture(
         "loop_out"
     )
-    simulation = Simulation(flow, workers=3)
+    simulation = Simulation(flow, workers=3, rounds_per_batch=1)
     assert len(simulation.coordinator.tracker.active) == 2
     assert set(simulation.coordinator.tracker.active.values()) == {3}
     simulation.send("x", [])
@@ -207,7 +207,7 @@ def test_initial_notifications_are_counted_for_every_worker_and_inside_loops_too
 def test_probes_have_the_frontier() -> None:
     flow = ts.Dataflow("probe")
     flow.input("x", "n long", epochs="manual").exchange("n").probe("p")
-    simulation = Simulation(flow, workers=2)
+    simulation = Simulation(flow, workers=2, rounds_per_batch=1)
     for epoch in range(10):
         assert simulation.result.frontier == {"p": [[epoch]]}
         simulation.send("x", [epoch])
@@ -225,7 +225,7 @@ def test_a_flow_that_is_closed_leaves_nothing_behind() -> None:
     x.loop(lambda v: v.map(lambda row: row.n - 1, "n long").where(lambda row: row.n > 0)).distinct().capture(
         "out"
     )
-    simulation = Simulation(flow, workers=2)
+    simulation = Simulation(flow, workers=2, rounds_per_batch=1)
     for _ in range(50):
         simulation.send("x", [5])
         simulation.run()

@@ -40,7 +40,7 @@ def go_on(
     old: Simulation, flow: ts.Dataflow, workers: int = 2, *, empty: bool = False
 ) -> tuple[Simulation, Migration]:
     made = moved(old, flow, workers, empty=empty)
-    new = Simulation(flow, workers=workers)
+    new = Simulation(flow, workers=workers, rounds_per_batch=1)
     new.coordinator, new.result, new.batch = made.coordinator, made.result, old.batch
     new.states = [worker.checkpoint("moved") for worker in made.workers]
     new.waiting, new._input_epochs = [made.result.rows], dict(made.coordinator.inputs)
@@ -96,7 +96,7 @@ def send(simulation: Simulation, rows: Sequence[Any], *, epoch: int, run: bool =
 
 
 def started(*build: Callable[[ts.Stream], Any], run: bool = True) -> Simulation:
-    simulation = Simulation(built(*build), workers=2)
+    simulation = Simulation(built(*build), workers=2, rounds_per_batch=1)
     send(simulation, [(1, 5), (2, 5), (1, 7)], epoch=0, run=run)
     return simulation
 
@@ -278,10 +278,10 @@ def test_epochs_held_back_by_a_removed_step_are_released_in_the_next_round() -> 
     def waiting(x: ts.Stream) -> None:
         x.concat(x.unary_notify(lambda time, batch: batch, "k long, v long", name="waits")).capture("out")
 
-    old = Simulation(built(waiting))
+    old = Simulation(built(waiting), rounds_per_batch=1)
     old.send("x", [(1, 1)], epoch=0)
     old.step()
-    old.budget = Budget(steps=0)
+    old.schedule.given_budget = Budget(steps=0)
     old.advance_to("x", 1)
     old.step()
     assert old.coordinator.unreleased["out"] == {0}, "all but the notification was done"
@@ -320,7 +320,7 @@ def test_other_inner_times_are_refused_and_a_scope_may_be_added_or_go() -> None:
         flow.input("x", "k long, v long", epochs="manual").distinct(name="once").capture("all")
         return flow
 
-    old = Simulation(scoped(Descending), workers=2)
+    old = Simulation(scoped(Descending), workers=2, rounds_per_batch=1)
     old.send("x", [(1, 5)])
     old.run()
     text = refused(old, scoped(int))
@@ -349,7 +349,7 @@ def two(*names: str, frames: bool = True) -> ts.Dataflow:
 
 
 def test_dataframe_sources_keep_their_names_and_order() -> None:
-    old = Simulation(two("a", "b"), workers=2)
+    old = Simulation(two("a", "b"), workers=2, rounds_per_batch=1)
     for names in (("b", "a"), ("a",), ("a", "b", "c")):
         text = refused(old, two(*names))
         assert "DataFrame sources" in text
@@ -359,7 +359,7 @@ def test_dataframe_sources_keep_their_names_and_order() -> None:
 
 
 def test_handles_are_added_and_removed_and_a_new_one_begins_at_the_oldest_epoch() -> None:
-    old = Simulation(two("a", "b", frames=False), workers=2)
+    old = Simulation(two("a", "b", frames=False), workers=2, rounds_per_batch=1)
     for name, epoch in (("a", 3), ("b", 5)):
         old.advance_to(name, epoch)
         old.run()
@@ -373,7 +373,7 @@ def test_handles_are_added_and_removed_and_a_new_one_begins_at_the_oldest_epoch(
 
 
 def test_a_new_input_with_clock_epochs_begins_at_the_next_batch() -> None:
-    old = Simulation(built(counts, epochs="clock"))
+    old = Simulation(built(counts, epochs="clock"), rounds_per_batch=1)
     for _ in range(4):
         old.send("x", [(1, 1)])
         old.run()
@@ -419,7 +419,7 @@ def test_a_new_channel_with_records_of_a_complete_epoch_is_refused() -> None:
         a.probe("a-seen")
         return made
 
-    old = Simulation(flow(joined=False), workers=2)
+    old = Simulation(flow(joined=False), workers=2, rounds_per_batch=1)
     old.advance_to("a", 1)
     old.advance_to("b", 4)
     old.run()
@@ -442,7 +442,7 @@ def test_a_changed_step_without_contents_remembers_no_complete_epochs() -> None:
         a.probe("a-seen")
         return made
 
-    old = Simulation(flow(changed=False), workers=2)
+    old = Simulation(flow(changed=False), workers=2, rounds_per_batch=1)
     old.advance_to("a", 1)
     old.advance_to("b", 4)
     old.run()
@@ -483,7 +483,7 @@ def test_a_new_vertex_gets_initial_notifications_of_open_epochs() -> None:
 
 
 def test_a_worker_that_never_ran_keeps_its_initial_notifications() -> None:
-    old = Simulation(built(starts), workers=2)
+    old = Simulation(built(starts), workers=2, rounds_per_batch=1)
     assert old.states == [None, None]
     new, _ = go_on(old, built(starts), workers=3)
     send(new, [], epoch=0)
@@ -534,7 +534,7 @@ def test_state_of_unknown_partitioning_is_refused_by_name() -> None:
 
 
 def test_a_vertex_without_state_needs_no_repartition_method() -> None:
-    old = Simulation(built(seen(Seen)), workers=2)
+    old = Simulation(built(seen(Seen)), workers=2, rounds_per_batch=1)
     send(old, [], epoch=0)
     new, _ = go_on(old, built(seen(Seen)), workers=3)
     send(new, [(1, 1), (1, 2)], epoch=1)
@@ -569,7 +569,7 @@ def test_without_a_repartition_method_all_workers_must_have_the_same_notificatio
             self.send_by(0, time, pa.table({"n": [1]}))
 
     waits = lambda x: x.flow.vertex(Waits(), x, "n long", by="k", name="waits").capture("out")  # noqa: E731
-    old = Simulation(built(waits), workers=2)
+    old = Simulation(built(waits), workers=2, rounds_per_batch=1)
     send(old, [(1, 1)], epoch=0)
 
     assert "step 'waits'" in (text := refused(old, built(waits), workers=3))
@@ -593,7 +593,7 @@ def test_batches_of_unknown_partitioning_are_refused() -> None:
         made = x.exchange("v").map(lambda r: (r.k,), "k long")
         made.unary_notify(lambda time, batch: [batch.num_rows], "n long", name="sizes").capture("out")
 
-    old = Simulation(built(far), workers=2)
+    old = Simulation(built(far), workers=2, rounds_per_batch=1)
     old.send("x", [(1, 5), (2, 6)])
     old.run()
     text = refused(old, built(far), workers=3)
@@ -612,7 +612,7 @@ def test_batches_left_by_a_budget_continue_on_other_workers() -> None:
         kept.group_by("k").count(name="counts").capture("out")
 
     flow = built(far)
-    old = Simulation(flow, workers=2, budget=Budget(steps=1))
+    old = Simulation(flow, workers=2, budget=Budget(steps=1), rounds_per_batch=1)
     for epoch in range(3):
         old.send("x", [(k, epoch) for k in range(6)], epoch=epoch)
         old.advance_to("x", epoch + 1)

@@ -55,7 +55,7 @@ def labels(fail_at: int | None = None) -> ts.Dataflow:
 def first_round(
     edges: Edges, workers: int, fail_at: int | None = None
 ) -> tuple[Coordinator, RoundResult, dict[int, bytes]]:
-    simulation = Simulation(labels(fail_at), workers=workers)
+    simulation = Simulation(labels(fail_at), workers=workers, rounds_per_batch=1)
     simulation.send("edges", edges)
     simulation.step()
     states = {worker: state for worker, state in enumerate(simulation.states) if state is not None}
@@ -67,7 +67,7 @@ def late_clicks() -> tuple[Coordinator, RoundResult, dict[int, bytes]]:
     flow = ts.Dataflow("windows")
     clicks = flow.input("clicks", "at long, page long", epochs="manual")
     clicks.window("at", ts.every(10)).closed.capture("closed")
-    simulation = Simulation(flow, workers=2)
+    simulation = Simulation(flow, workers=2, rounds_per_batch=1)
     for epoch, first in enumerate((100, 0)):
         simulation.send("clicks", [(first + i, i) for i in range(20)], epoch=epoch)
         simulation.advance_to("clicks", epoch + 1)

@@ -203,7 +203,7 @@ class Resident:
         _, rows, header, after, out = parts
         plan, blobs = self.simulation.plan, self.simulation.blobs
         here = self.workers.setdefault(index, Worker(plan, None, index, blobs))
-        assert did(here.step(batch, rows, header, self.simulation.budget)) == did(out)
+        assert did(here.step(batch, rows, header, self.simulation.schedule.given_budget)) == did(out)
         assert here.checkpoint(f"{index}-{batch}") == after
         again = Worker(plan, after, index, blobs)
         assert again.references == here.references
@@ -237,7 +237,7 @@ def test_a_worker_restored_after_any_round_equals_one_that_never_stopped(flow: s
         (3, 1, Budget(), memory()),
     ):
         simulation = Simulation(
-            flow_of(flow), workers=workers, seed=seed, budget=budget, blobs=blobs, rounds_per_batch=0
+            flow_of(flow), workers=workers, seed=seed, budget=budget, blobs=blobs, rounds_per_batch=1
         )
         resident = Resident(simulation)
         for epoch, edges in enumerate(SOME):

@@ -245,7 +245,7 @@ def test_other_hot_keys_are_refused_where_steps_store_something_else(case: str) 
 
 
 def test_other_hot_keys_are_refused_while_records_are_in_flight() -> None:
-    simulation = Simulation(named(MOVED["left"])(None), workers=2, budget=Budget(steps=1))
+    simulation = Simulation(named(MOVED["left"])(None), workers=2, budget=Budget(steps=1), rounds_per_batch=1)
     simulation.send("x", [(n, 1, 1) for n in range(5)])
     simulation.step()
 

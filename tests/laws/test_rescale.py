@@ -91,7 +91,13 @@ class Moving:
         blobs: Any = None,
     ) -> None:
         self.flow, self.workers, self.stops = flow, itertools.cycle(workers), stops
-        self.simulation = Simulation(flow, workers=next(self.workers), seed=seed, blobs=blobs)
+        self.simulation = Simulation(
+            flow,
+            workers=next(self.workers),
+            seed=seed,
+            blobs=blobs,
+            rounds_per_batch=1 if seed is None else None,  # a stop after any round
+        )
         self.batches = 0
 
     def stop(self) -> None:

@@ -173,9 +173,15 @@ class Checked(Simulation):
     last: Budget | None = None
     again: random.Random | None = None
 
-    def _budget(self) -> Budget | None:
-        self.last = super()._budget()
-        return self.last
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        draw = self.schedule.budget
+
+        def budget() -> Budget | None:
+            self.last = draw()
+            return self.last
+
+        self.schedule.budget = budget  # type: ignore[method-assign]
 
     def step(self) -> bool:
         nodes = self.plan.nodes
@@ -233,7 +239,11 @@ class Checked(Simulation):
 
 
 def run(  # noqa: C901 - one schedule, from input to close
-    salt: int, workers: int, seed: int | None = None, budget: Budget | None = None, rounds_per_batch: int = 1
+    salt: int,
+    workers: int,
+    seed: int | None = None,
+    budget: Budget | None = None,
+    rounds_per_batch: int | None = None,
 ) -> Counter[Any]:
     """One schedule of a case; what happened."""
     global WORLD  # noqa: PLW0603
@@ -285,6 +295,7 @@ def check(salt: int) -> int:
         {"seed": salt},
         {"seed": -salt},
         {"budget": Budget(steps=3)},
+        {"rounds_per_batch": 1},
         {"rounds_per_batch": 100},
     ]
     for schedule in schedules:

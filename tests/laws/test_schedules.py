@@ -208,9 +208,8 @@ def test_a_join_pairs_all_that_ever_came_each_once(left: Epochs, right: Epochs, 
 @given(PAIRS, PAIRS, schedules())
 def test_a_join_per_time_pairs_what_came_in_one_epoch(left: Epochs, right: Epochs, schedule: Any) -> None:
     flow = ts.Dataflow("join")
-    flow.input("l", "k long, a long").join(flow.input("r", "k long, b long"), on=["k"], per="time").capture(
-        "out"
-    )
+    a, b = (flow.input(name, f"k long, {column} long", epochs="manual") for name, column in ("la", "rb"))
+    a.join(b, on=["k"], per="time").capture("out")
     expected = {
         epoch: sorted(
             (k, a, b)

@@ -62,7 +62,7 @@ def test_several_keys_of_which_one_is_null() -> None:
 def test_a_key_column_may_be_named_twice(how: Any) -> None:
     left, right = [1, 2, 3], [(1, 1), (2, 1), (9, 9)]
     flow = ts.Dataflow("twice")
-    x, y = flow.input("x", "a long"), flow.input("y", "b long, c long")
+    x, y = (flow.input(n, c, epochs="manual") for n, c in (("x", "a long"), ("y", "b long, c long")))
     x.join(y, left=["a", "a"], right=["b", "c"], how=how, per="time").capture("left twice")
     x.collection().join(y.collection(), left=["a", "a"], right=["b", "c"], how=how).capture("changes")
     y.join(x, left=["b", "c"], right=["a", "a"], how=how, per="time").select("b").capture("right twice")
@@ -318,7 +318,7 @@ def test_unmatched_records_need_a_time_that_ends(how: Any) -> None:
 
 def test_semi_and_anti_may_share_columns_with_the_other_side() -> None:
     flow = ts.Dataflow("same")
-    left, right = flow.input("l", "k long, a long"), flow.input("r", "k long, a long")
+    left, right = (flow.input(name, "k long, a long", epochs="manual") for name in "lr")
     left.join(right, on="k", how="anti", per="time").capture("anti")
     left.collection().join(right.collection(), on="k", how="semi").changes().capture("semi")
 

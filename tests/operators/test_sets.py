@@ -61,7 +61,7 @@ def test_each_time_has_what_the_definition_says(*, x: Any, y: Any, crashes: floa
 
 def test_null_equals_null_and_nan_equals_nan() -> None:
     flow = ts.Dataflow("equal")
-    x, y = flow.input("x", "v double"), flow.input("y", "v double")
+    x, y = (flow.input(name, "v double", epochs="manual") for name in "xy")
     x.intersect(y).select(null="v").capture("both")
     x.subtract(y).capture("left")
     nan = float("nan")
@@ -75,7 +75,7 @@ def test_null_equals_null_and_nan_equals_nan() -> None:
 def test_in_a_loop_a_time_is_an_iteration() -> None:
     """Each number goes round as often as it is large, and what is removed once comes back in no iteration."""
     flow = ts.Dataflow("rounds")
-    start, stop = flow.input("x", "n long"), flow.input("y", "n long")
+    start, stop = (flow.input(name, "n long", epochs="manual") for name in "xy")
 
     def step(n: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
         left = n.subtract(n.scope.enter(stop).concat(n.where(lambda row: row.n <= 0)))

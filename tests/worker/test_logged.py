@@ -50,7 +50,7 @@ def flow_of(vertex: ts.Vertex) -> ts.Dataflow:
 
 
 def simulate(vertex: ts.Vertex, **options: Any) -> Simulation:
-    return Simulation(flow_of(vertex), **options)
+    return Simulation(flow_of(vertex), rounds_per_batch=1, **options)
 
 
 def send(simulation: Simulation, records: Any) -> None:
@@ -340,7 +340,7 @@ def test_queued_batches_are_written_once(memory: Any) -> None:
     streams = [flow.input(f"x{i}", "n long") for i in range(20)]
     for i, stream in enumerate(streams):
         flow.vertex(Full(), stream, SCHEMA, by="n", name=f"v{i}").capture(f"out{i}")
-    simulation = Simulation(flow, blobs=blobs, budget=ts.worker.Budget(steps=1))
+    simulation = Simulation(flow, blobs=blobs, budget=ts.worker.Budget(steps=1), rounds_per_batch=1)
     table = pa.table({"n": np.zeros(100_000, np.int64)})
     for i in range(20):
         simulation.send(f"x{i}", table)

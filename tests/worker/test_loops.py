@@ -45,7 +45,7 @@ def moved(flow: ts.Dataflow, **options: Any) -> ts.Dataflow:
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_long_loop_warns_whenever_its_iterations_have_doubled(notices: list[Any], workers: int) -> None:
-    simulation = Simulation(growing(), workers=workers, warn_after=50)
+    simulation = Simulation(growing(), workers=workers, warn_after=50, rounds_per_batch=1)
     simulation.send("x", [3])
     for _ in range(12):
         simulation.step()
@@ -75,7 +75,7 @@ def test_a_long_loop_with_a_limit_ends_in_tests(notices: list[Any]) -> None:
 
 
 def test_a_round_ends_at_a_multiple_of_warn_after(notices: list[Any]) -> None:
-    simulation = Simulation(growing(), warn_after=50)
+    simulation = Simulation(growing(), warn_after=50, rounds_per_batch=1)
     simulation.send("x", [0])
     steps = []
     for _ in range(4):
@@ -193,7 +193,7 @@ def test_after_cancel_the_results_are_those_of_a_bounded_loop(
     bound = simulation.coordinator.loops.bounds["up"]
     assert simulation.result.cut_off["up"] > 0
     assert any("ended by cancel after" in str(warning.message) for warning in notices)
-    other = Simulation(build(max_iterations=bound + 1), workers=workers)
+    other = Simulation(build(max_iterations=bound + 1), workers=workers, rounds_per_batch=1)
     for records in (first, second, third):
         other.send("x", records)
         other.run()
@@ -207,7 +207,7 @@ def test_cancel_bounds_only_loops_in_which_the_epoch_is_active(notices: list[Any
     x.where(pc.field("n") < 0).loop(lambda n: n.select(**UP), name="endless").capture("bad")
     good = x.loop(lambda n: n.select(**UP).where(pc.field("n") < 30), name="good")
     good.capture("seen")
-    simulation = Simulation(flow, warn_after=20)
+    simulation = Simulation(flow, warn_after=20, rounds_per_batch=1)
     simulation.send("x", [-1])
     for _ in range(8):
         simulation.step()
@@ -221,7 +221,7 @@ def test_cancel_bounds_only_loops_in_which_the_epoch_is_active(notices: list[Any
 
 
 def test_the_bound_of_cancel_survives_a_restart(notices: list[Any]) -> None:
-    simulation = Simulation(growing(), warn_after=10)
+    simulation = Simulation(growing(), warn_after=10, rounds_per_batch=1)
     simulation.send("x", [1])
     for _ in range(4):
         simulation.step()
@@ -233,7 +233,7 @@ def test_the_bound_of_cancel_survives_a_restart(notices: list[Any]) -> None:
 
 
 def test_cancel_of_an_epoch_that_is_over_or_unknown_does_nothing() -> None:
-    simulation = Simulation(growing(max_iterations=4))
+    simulation = Simulation(growing(max_iterations=4), rounds_per_batch=1)
     simulation.send("x", [1])
     simulation.run()
     simulation.cancel(0)
@@ -251,7 +251,7 @@ def test_inner_loops_end_too(notices: list[Any]) -> None:
         return n.loop(lambda m: m.select(**UP), name="inner").where(pc.field("n") < 10)
 
     flow.input("x", "n long").loop(outer, name="outer").distinct().capture("out")
-    simulation = Simulation(flow, warn_after=10, workers=2)
+    simulation = Simulation(flow, warn_after=10, workers=2, rounds_per_batch=1)
     simulation.send("x", [1])
     for _ in range(5):
         simulation.step()

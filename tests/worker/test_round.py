@@ -160,7 +160,7 @@ def test_an_error_in_a_fused_stage_names_that_stage() -> None:
 
 def test_a_failed_round_leaves_the_state_as_it_was() -> None:
     flow = flow_of(Acts(lambda v, t: 1 // (1 - t.epoch)))
-    simulation = Simulation(flow)
+    simulation = Simulation(flow, rounds_per_batch=1)
     simulation.send("x", [1])
     simulation.run()
     before = list(simulation.states)
@@ -191,7 +191,7 @@ class Log(ts.Vertex):
 def recorded(
     flow: ts.Dataflow, inputs: list[Any], workers: int, **options: Any
 ) -> tuple[Simulation, list[Any]]:
-    simulation, steps = Simulation(flow, workers=workers, **options), []
+    simulation, steps = Simulation(flow, workers=workers, rounds_per_batch=1, **options), []
     simulation.on_step = lambda *parts: steps.append(parts)
     for records in inputs:
         simulation.send("x", records)
@@ -252,7 +252,7 @@ def test_work_left_by_a_budget_gives_the_same_result_in_later_rounds(workers: in
 
 
 def test_budget_counts_what_is_left() -> None:
-    simulation = Simulation(flow_of(Log()), budget=Budget(steps=1))
+    simulation = Simulation(flow_of(Log()), budget=Budget(steps=1), rounds_per_batch=1)
     simulation.send("x", [1])
     simulation.step()
     assert simulation.result.released == []
@@ -275,7 +275,7 @@ def test_records_of_one_time_are_one_batch_and_messages_precede_notifications() 
     flow = ts.Dataflow("order")
     x = flow.input("x", "n long")
     flow.vertex(Tell(), [x.concat(x.select(n="n")), x], "n long", by=[["n"], ["n"]]).capture()
-    simulation = Simulation(flow)
+    simulation = Simulation(flow, rounds_per_batch=1)
     simulation.send("x", [1])
     simulation.send("x", [2, 3])
     simulation.run()
@@ -287,7 +287,7 @@ def test_combining_before_the_exchange_sends_one_record_per_key() -> None:
     flow = ts.Dataflow("combine")
     spread = flow.input("x", "n long").exchange("n").flat_map(lambda row: [(7, row.n)] * 50, "k long, v long")
     spread.min("v", keys=["k"]).capture("out")
-    simulation = Simulation(flow, workers=4)
+    simulation = Simulation(flow, workers=4, rounds_per_batch=1)
     simulation.send("x", range(20))
     simulation.run()
 
@@ -298,7 +298,7 @@ def test_combining_before_the_exchange_sends_one_record_per_key() -> None:
 def test_a_step_without_header_rows_reads_the_one_it_is_given() -> None:
     flow = flow_of(Log())
     plan = flow.compile(1)
-    simulation = Simulation(plan)
+    simulation = Simulation(plan, rounds_per_batch=1)
     simulation.send("x", [4])
     rows = simulation._input[0]
 

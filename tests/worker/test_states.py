@@ -249,7 +249,7 @@ class Resident:
         _, rows, header, after, out = parts
         blobs: Any = self.simulation.blobs
         here = self.workers.setdefault(index, Worker(self.plan, None, index, blobs))
-        assert here.step(batch, rows, header, self.simulation.budget).equals(out)
+        assert here.step(batch, rows, header, self.simulation.schedule.given_budget).equals(out)
         assert here.checkpoint(f"{index}-{batch}") == after
         again = Worker(self.plan, after, index, blobs)
         assert (again.references, again.sizes, list(again.pending)) == (
@@ -321,7 +321,7 @@ def test_a_worker_restored_after_any_round_equals_one_that_never_stopped(
         (3, 1, Budget(), memory()),
     ):
         simulation = Simulation(
-            flow_of(name), workers=workers, seed=seed, budget=budget, blobs=blobs, rounds_per_batch=0
+            flow_of(name), workers=workers, seed=seed, budget=budget, blobs=blobs, rounds_per_batch=1
         )
         resident = Resident(simulation)
         answers.append(list(drive(simulation).values()))
@@ -375,7 +375,7 @@ def test_restored_workers_are_equal_with_manual_inputs_and_several_open_epochs(
     answers, seen = [], set()
     for workers, budget in ((1, Budget()), (3, Budget(steps=1))):
         simulation = Simulation(
-            flow_of(name), workers=workers, budget=budget, blobs=memory(), rounds_per_batch=0
+            flow_of(name), workers=workers, budget=budget, blobs=memory(), rounds_per_batch=1
         )
         resident = Resident(simulation)
         answers.append(drive(simulation))

@@ -229,6 +229,30 @@ class Plan:
                     found[location].append(Entry(source, index, paths, exchanged.get(location, Antichain())))
         return dict(found)
 
+    @cached_property
+    def pairing(self) -> dict[str, tuple[str, ...]]:
+        """The steps that match records of one epoch of different inputs by the clock, with these inputs.
+
+        What these inputs are sent together may fall into different micro-batches, which are epochs.
+        """
+        reaching: dict[tuple[int, int], set[str]] = defaultdict(set)
+        for source in self.inputs if self.clocked else ():
+            todo, seen = [self.channels[index] for index in source.entries], set[int]()
+            while todo:
+                channel = todo.pop()
+                reaching[channel.target, channel.input].add(source.name)
+                if channel.target not in seen:
+                    seen.add(channel.target)
+                    ports = self.nodes[channel.target].out
+                    todo += [self.channels[index] for port in ports for index in port]
+        found = {}
+        for node in self.nodes:
+            pairs = node.waits and node.template.per_time
+            sides = [reaching[node.index, side] for side in (0, 1)] if pairs else []
+            if sides and sides[0] and sides[1] and len(names := sides[0] | sides[1]) > 1:
+                found[node.name] = tuple(name for name in self.sources if name in names)
+        return found
+
     def counting_given_epochs(self) -> Plan:
         """The plan with manual epochs in place of the clock's, if state expires by them; for simulations.
 

@@ -260,7 +260,8 @@ def asof_join(
             nearer of both, of equally near ones the earlier.
         tolerance: the greatest distance in time, as a length of `every`; by default any.
         how: "left": a record without a match goes out with nulls; or "inner".
-        per: "accumulated"; or "time" for only those records of the other side that come in the same epoch.
+        per: "accumulated"; or "time" for only those records of the other side that come in the same epoch
+            (see `join`).
         expire: outside loops, drop the records of the other side so many epochs after their own.
 
     **Columns:** out: `by`, the left side's others, then the right side's others without `on` (to have the

@@ -415,8 +415,9 @@ def join(
     """Every pair of records with equal keys, once, at the earliest time at which both have arrived.
 
     Needs no notification. By default a record joins all records of the other side, before and after it; with
-    ``per="time"`` only those of the same time, which are dropped when the time is complete. A null key joins
-    nothing.
+    ``per="time"`` only those of the same time, which are dropped when the time is complete. Give two inputs
+    that are joined so ``epochs="manual"``: by the clock their epochs are micro-batches, and what is sent to
+    both together may fall into two. A null key joins nothing.
 
     The other kinds of join need ``per="time"`` or `expire`, by which it becomes known that a record matches
     nothing: a stream retracts nothing (a collection does: `Collection.join`). They send a match when the
@@ -442,7 +443,8 @@ def join(
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("join")
-        >>> left, right = flow.input("l", "k long, a long"), flow.input("r", "k long, b string")
+        >>> left = flow.input("l", "k long, a long", epochs="manual")
+        >>> right = flow.input("r", "k long, b string", epochs="manual")
         >>> _ = left.join(right, on=["k"]).capture("inner")
         >>> _ = left.join(right, on=["k"], how="outer", per="time").capture("outer")
         >>> made = ts.testing.run(flow, {"l": [[(0, 0), (1, 2)], []], "r": [[(0, "a")], [(1, "B")]]})
@@ -461,7 +463,7 @@ def join(
         >>> _ = orders.join(payments, on="id", how="anti", expire=2).capture("unpaid")
         >>> made = ts.testing.run(flow, {"orders": [[1, 2], [3]], "payments": [[], [2], [1]]})
         >>> made["paid"].rows()
-        {0: [], 1: [(2,)], 2: [(1,)], 3: []}
+        {0: [], 1: [(2,)], 2: [(1,)]}
         >>> made["unpaid"].rows()
         {0: [], 1: [], 2: [], 3: [(3,)]}
 

@@ -468,7 +468,7 @@ def capture_to(
         >>> _ = ts.testing.run(first, {"x": [[1, 2], [], [2, 3]]}, workers=2)
         >>> _ = second.replay("new", shared).capture("out")
         >>> ts.testing.run(second, {}, workers=3)["out"].rows()
-        {0: [(1,), (2,)], 1: [], 2: [(3,)], 3: []}
+        {0: [(1,), (2,)], 1: [], 2: [(3,)]}
 
     Raises:
         GraphError: the stream is in a loop.

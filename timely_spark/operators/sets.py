@@ -65,14 +65,16 @@ def union(stream: Stream, other: Stream, *, all: bool = False, name: str | None 
     Each different record goes out once per time, when the time is complete. With `all` every record goes out
     as often as both sides have it, as from `concat`, which forwards at once. (PySpark's `union` is with
     `all`.) Null equals null, and NaN equals NaN. For the records of all times so far see `Collection.union`,
-    or use ``concat(other).distinct()``. Source: Union of Naiad section 4.2.
+    or use ``concat(other).distinct()``. Give two inputs ``epochs="manual"``: by the clock, what is sent to
+    both together may fall into two micro-batches, which have two times. Source: Union of Naiad section 4.2.
 
     **Columns:** out as in, the same on both sides; none may be nested.
 
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("union")
-        >>> _ = flow.input("x", "n long").union(flow.input("y", "n long")).capture("out")
+        >>> x, y = (flow.input(name, "n long", epochs="manual") for name in "xy")
+        >>> _ = x.union(y).capture("out")
         >>> ts.testing.run(flow, {"x": [[1, 1], [1]], "y": [[1, 2], []]})["out"].rows()
         {0: [(1,), (2,)], 1: [(1,)]}
 
@@ -95,7 +97,8 @@ def intersect(stream: Stream, other: Stream, *, all: bool = False, name: str | N
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("intersect")
-        >>> _ = flow.input("x", "n long").intersect(flow.input("y", "n long")).capture("out")
+        >>> x, y = (flow.input(name, "n long", epochs="manual") for name in "xy")
+        >>> _ = x.intersect(y).capture("out")
         >>> ts.testing.run(flow, {"x": [[1, 1], [3]], "y": [[1, 3], [3]]})["out"].rows()
         {0: [(1,)], 1: [(3,)]}
 
@@ -118,7 +121,7 @@ def subtract(stream: Stream, other: Stream, *, all: bool = False, name: str | No
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("subtract")
-        >>> x, y = flow.input("x", "n long"), flow.input("y", "n long")
+        >>> x, y = (flow.input(name, "n long", epochs="manual") for name in "xy")
         >>> _ = x.subtract(y).capture("set"), x.subtract(y, all=True).capture("multiset")
         >>> made = ts.testing.run(flow, {"x": [[1, 1, 2, 2]], "y": [[1]]})
         >>> made["set"].rows(), made["multiset"].rows()

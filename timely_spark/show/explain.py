@@ -193,6 +193,11 @@ def _rounds(plan: Plan) -> Iterator[str]:
         )
     yield from _iterations(plan, inside)
     yield from _epochs(plan.inputs)
+    for step, names in plan.pairing.items():
+        yield (
+            f"{step} matches records of one epoch of {', '.join(names)}: what these inputs are sent together "
+            'may be in two epochs, unless they have epochs="manual"'
+        )
 
 
 def _scope(channel: Channel) -> Scope:
