@@ -80,7 +80,7 @@ class LoopWarning(UserWarning):
     """A warning that a query on Spark would log: a loop seems endless, or ended at its limit.
 
     Example:
-        >>> import timely_spark as ts, warnings
+        >>> import pyarrow.compute as pc, timely_spark as ts, warnings
         >>> flow = ts.Dataflow("cut")
         >>> up = lambda n: n.select(n=pc.add(pc.field("n"), 1))
         >>> _ = flow.input("x", "n long").loop(up, max_iterations=3, on_limit="warn").capture("out")

@@ -19,7 +19,7 @@ WORKERS = pytest.mark.parametrize("workers", [1, 2, 3])
 @WORKERS
 def test_buffering_operators_get_a_time_once_and_whole(workers: int) -> None:
     flow = ts.Dataflow("buffered")
-    x, y = flow.input("x", "k long, n long"), flow.input("y", "k long, n long")
+    x, y = (flow.input(name, "k long, n long", epochs="manual") for name in "xy")
     moved = x.exchange("n").map(lambda row: row, "k long, n long")
 
     def sizes(time: Any, batch: pa.Table) -> list[Any]:
