@@ -38,6 +38,8 @@ class Captured:
 
     schema: pa.Schema
     epochs: dict[int, pa.Table] = field(default_factory=dict)
+    #: The last epoch that is complete, also one without records; -1: none is; None: unknown.
+    until: int | None = None
 
     def rows(self) -> dict[int, list[tuple[Any, ...]]]:
         """The records of each epoch as tuples, sorted: null first, NaN last.

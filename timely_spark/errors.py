@@ -119,6 +119,39 @@ class BadArgument(TimelyError, ValueError):
     """
 
 
+class NotComplete(TimelyError, TimeoutError):
+    """An answer needs an epoch that is not complete."""
+
+    @classmethod
+    def at(cls, names: Sequence[str], epoch: int, timeout: float | None, *, where: Where) -> NotComplete:
+        """`names` are the outputs, complete until `epoch`, after `timeout` or when the query ended."""
+        after = "when the query ended" if timeout is None else f"after {timeout} s, or when the query ended,"
+        until = f"complete until epoch {epoch}" if epoch >= 0 else "complete for no epoch"
+        msg = f"ask({', '.join(map(repr, names))}): {after} this was {until}, and not for all that was sent"
+        hint = "ask without fresh= and within=, which answers at once from that epoch; or wait longer."
+        return cls(msg, where=where, hint=hint)
+
+    @classmethod
+    def open(
+        cls, names: Sequence[str], epoch: int, inputs: Mapping[str, int], *, where: Where
+    ) -> NotComplete:
+        """Records were sent up to `epoch`; `inputs` have closed the epochs before theirs only."""
+        name, first = min(inputs.items(), key=lambda pair: pair[1])
+        msg = (
+            f"ask({', '.join(map(repr, names))}): records were sent to epoch {epoch}, and input {name!r} has "
+            f"not closed epoch {first}"
+        )
+        hint = f"advance_to({epoch + 1}) on {name!r} first; or ask without fresh= and within=."
+        return cls(msg, where=where, hint=hint)
+
+    @classmethod
+    def yet(cls, what: str, epoch: int, *, where: Where) -> NotComplete:
+        """`what` asks for a later epoch than `epoch`, the last one that is complete; -1: none is."""
+        until = f"complete until epoch {epoch}" if epoch >= 0 else "complete for no epoch"
+        hint = "ask for that epoch or one before it; or query.wait_for(epoch) first."
+        return cls(f"{what}: this is {until}", where=where, hint=hint)
+
+
 class UnknownName(TimelyError, KeyError):
     """The flow has nothing of this name."""
 

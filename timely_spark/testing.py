@@ -510,6 +510,9 @@ def run(
     if plan.clocked and batches:
         for captured in simulation.captured.values():
             captured.epochs = renumbered(captured.epochs, batches)
+    begun = -1 if plan.clocked else simulation.coordinator.last_epoch
+    for captured in simulation.captured.values():
+        captured.until = max([epochs - 1, begun, *captured.epochs])
     return Result(simulation.captured, simulation.result.cut_off, flow=plan.name)
 
 

@@ -11,8 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
-from timely_spark.errors import UnknownName
-from timely_spark.runtime.errors import NotComplete
+from timely_spark.errors import NotComplete, UnknownName
 
 
 def test_stale_answers_do_not_wait_for_a_running_batch_and_fresh_ones_do(

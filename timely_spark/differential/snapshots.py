@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from timely_spark.captured import Captured
 from timely_spark.differential.trace import DIFF, consolidate
-from timely_spark.errors import SchemaError, excerpt, with_hint
+from timely_spark.errors import NotComplete, SchemaError, excerpt, with_hint
 from timely_spark.graph import caller, identifier, locate_errors, refuse
 from timely_spark.state.keys import numbers
 from timely_spark.times import as_epoch
@@ -54,7 +54,8 @@ def snapshot(
     Args:
         changes: a DataFrame of changes, such as the table that `to_delta` wrote or the view of `to_memory`;
             or the result of `capture`.
-        at: the epoch, inclusive; None: the last one.
+        at: the epoch, inclusive; None: the last one. Of a DataFrame nobody knows which epochs are complete:
+            one after its last is as its last.
         diff: the column of differences.
         epoch: the column of epochs, in a DataFrame.
         count: a column for the multiplicity: each record is then there once, also one of negative
@@ -79,6 +80,7 @@ def snapshot(
         SchemaError: a column is missing; or records are there so often that repeating them makes more than
             100 million rows (in a DataFrame, where it is computed: a record more often than that).
         InvalidTime: `at` is no epoch.
+        NotComplete: the captured output is not complete up to `at`.
         BadArgument: `changes` is neither a DataFrame nor captured changes.
     """
     at = None if at is None else as_epoch(at, "snapshot(at=)", caller())
@@ -110,6 +112,9 @@ def snapshot(
 
 
 def _of_captured(changes: Captured, at: int | None, diff: str, count: str | None) -> pa.Table:
+    if at is not None and changes.until is not None and at > changes.until:
+        what = f"snapshot(at={at})"
+        raise NotComplete.yet(what, changes.until, where=caller())
     _check([diff], changes.schema.names)
     columns = [column for column in changes.schema.names if column != diff]
     upto = [table for epoch, table in changes.epochs.items() if at is None or epoch <= at]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from timely_spark.errors import SchemaError, TimelyError, Where
 
@@ -89,19 +89,6 @@ class QueryEnded(TimelyError, RuntimeError):
         """`verb` is the method; `why` is the reason."""
         msg = f"{name}: {verb} of a query that has ended: {why}"
         return cls(msg, where=where, hint=f"call {verb} of the query that runs now.")
-
-
-class NotComplete(TimelyError, TimeoutError):
-    """An answer needs an epoch that is not complete."""
-
-    @classmethod
-    def at(cls, names: Sequence[str], epoch: int, timeout: float | None, *, where: Where) -> NotComplete:
-        """`names` are the outputs, complete until `epoch`, after `timeout` or when the query ended."""
-        after = "when the query ended" if timeout is None else f"after {timeout} s, or when the query ended,"
-        until = f"complete until epoch {epoch}" if epoch >= 0 else "complete for no epoch"
-        msg = f"ask({', '.join(map(repr, names))}): {after} this was {until}, and not for all that was sent"
-        hint = "ask without fresh= and within=, which answers at once from that epoch; or wait longer."
-        return cls(msg, where=where, hint=hint)
 
 
 class NameTaken(TimelyError, ValueError):

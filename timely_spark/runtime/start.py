@@ -158,8 +158,8 @@ def start(
             running = _run(session, context, dataframes, driver, name=name, trigger=arguments)
         views = any(isinstance(output.sink, MemorySink) for output in outputs)
         query = Query(
-            running, context, session=session, inputs=pairs, unset=unset, lock=lock,
-            temporary=checkpoint is None, views=views,
+            running, context, session=session, inputs=pairs, unset=unset, lock=lock, sources=dataframes,
+            ends=bool(arguments.keys() & {"availableNow", "once"}), temporary=checkpoint is None, views=views,
         )  # fmt: skip
         for handle, journal in pairs:
             undo.callback(handle.unbinding())

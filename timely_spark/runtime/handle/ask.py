@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from threading import Lock
 from typing import Any
 
@@ -25,21 +26,22 @@ Released = Callable[[str, int], Iterator[tuple[int, pa.Table]]]
 """The epochs of an output after one, each with its changes."""
 
 
-def how_old(*, fresh: bool, within: float | str | None) -> float | None:
-    """How old an answer may be, in seconds; None: as old as the newest complete epoch.
+def how_old(*, fresh: bool, within: float | str | None, at: int | None = None) -> float | None:
+    """How old an answer may be, in seconds; None: as old as the epoch `at`, or the newest complete one.
 
     >>> how_old(fresh=False, within="500ms"), how_old(fresh=True, within=None)
     (0.5, 0.0)
     """
+    given = {"fresh": fresh or None, "within": within, "at": at}
+    if len(both := [name for name, value in given.items() if value is not None]) > 1:
+        return refuse(
+            given[both[-1]],
+            what=both[-1],
+            expected=f"no {both[0]}= beside it",
+            hint="leave one of them out: fresh=True is within=0, and at= is the epoch of the answer.",
+        )
     if within is None:
         return 0.0 if fresh else None
-    if fresh:
-        return refuse(
-            within,
-            what="within",
-            expected="no fresh=True beside it",
-            hint="leave one of them out: fresh=True is within=0.",
-        )
     return seconds("within", within)
 
 
@@ -123,16 +125,32 @@ class Indexes:
     _indexes: dict[tuple[str, tuple[str, ...], str], _Index] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
-    def answer(self, names: Sequence[str], question: Any, keys: Sequence[str] | None, *, diff: str) -> Answer:
-        """The natural joins of a question with collections at the newest epoch, from left to right."""
+    def answer(
+        self,
+        names: Sequence[str],
+        question: Any,
+        keys: Sequence[str] | None,
+        *,
+        at: int | None = None,
+        diff: str,
+    ) -> Answer:
+        """The natural joins of a question with collections at an epoch, from left to right; None: the newest.
+
+        No index is kept of the epoch `at`: a question about one reads the changes again.
+        """
         table = None if question is None else self._question(names[0], question, keys)
         with self._lock:  # no other question compacts an index beyond this one's epoch
-            epoch, since = self.complete(names), self.complete(list(self.schemas))
+            epoch = self.complete(names) if at is None else at
+            since = self.complete(list(self.schemas)) if at is None else at
+            indexes = self._indexes if at is None else {}
             for name in names:
                 schema = self._records(name, diff)
                 on = () if table is None else _shared(name, table.schema, schema)
-                index = self._indexes.setdefault((name, on, diff), _Index(Arrangement(on or schema.names)))
-                index.read(self.released(name, index.last), diff, since)
+                index = indexes.setdefault((name, on, diff), _Index(Arrangement(on or schema.names)))
+                released = self.released(name, index.last)
+                if at is not None:
+                    released = takewhile(lambda each: each[0] <= at, released)
+                index.read(released, diff, since)
                 if table is None:
                     table = index.everything(epoch, schema)
                 else:

@@ -9,8 +9,7 @@ import re
 import shutil
 import time
 import weakref
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Number
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,14 +20,15 @@ from timely_spark.graph import caller, find, seconds
 from timely_spark.runtime.errors import (
     EpochClosed,
     LostOwnership,
-    NotComplete,
     QueryEnded,
     QueryFailed,
     first_line,
 )
-from timely_spark.runtime.handle.ask import Answer, Indexes, how_old
+from timely_spark.runtime.handle.ask import Indexes
+from timely_spark.runtime.handle.idle import Idle
 from timely_spark.runtime.handle.inputs import InputHandle
-from timely_spark.runtime.handle.reasons import Reasons
+from timely_spark.runtime.handle.probe import Probe
+from timely_spark.runtime.handle.questions import Questions
 from timely_spark.runtime.handle.sent import Sent
 from timely_spark.runtime.handle.watch import (
     BEAT,
@@ -44,7 +44,7 @@ from timely_spark.runtime.session import has_stopped
 from timely_spark.runtime.storage.cancel import request
 from timely_spark.runtime.storage.entries import Journal, close_source
 from timely_spark.runtime.storage.lock import Lock
-from timely_spark.times import Antichain, as_epoch
+from timely_spark.times import as_epoch
 from timely_spark.worker.columns import by_column
 
 if TYPE_CHECKING:
@@ -57,6 +57,9 @@ _log = logging.getLogger(__name__)
 
 #: What Spark's errors say of a session that was stopped.
 _NO_CONTEXT = re.compile("INTERNAL_ERROR|SparkContext|RpcEnv")
+
+#: The package of a session whose queries a server runs.
+_CONNECT = "pyspark.sql.connect"
 
 #: The queries that this process runs, by the ids of their runs.
 _living: dict[str, Query] = {}
@@ -90,7 +93,7 @@ def keep_until_it_ends(query: Query) -> None:
 def _stop_all() -> None:
     _ending.append(True)
     for query in living():
-        if not type(query.session).__module__.startswith("pyspark.sql.connect"):  # a server runs those
+        if not type(query.session).__module__.startswith(_CONNECT):  # a server runs those
             with contextlib.suppress(Exception):  # the JVM has stopped already
                 query.stop()
     for folder in _shown:
@@ -108,31 +111,7 @@ def _delete(folder: str, views: bool) -> None:  # noqa: FBT001 - called by `fina
     _shown.add(folder)
 
 
-class Probe:
-    """The frontier at a probe or output of a running flow (Naiad section 4.1; timely's probe)."""
-
-    def __init__(self, query: Query, name: str) -> None:
-        self.query, self.name = query, name
-
-    def frontier(self) -> Antichain[Any]:
-        """The least times that may still appear; empty: complete."""
-        found: Antichain[Any] = self.query.frontier(self.name)
-        return found
-
-    def less_than(self, time: Any) -> bool:
-        """Whether a time strictly before `time` (an epoch, or a time of the flow) may still appear."""
-        return self.frontier().less_than(self.query.time(time))
-
-    def less_equal(self, time: Any) -> bool:
-        """Whether `time`, or one before it, may still appear."""
-        return self.frontier().less_equal(self.query.time(time))
-
-    def wait_for(self, epoch: int | None = None, timeout: float | None = None) -> bool:
-        """Wait until an epoch is complete here; see `Query.wait_for`."""
-        return self.query.wait_for(self, epoch=epoch, timeout=timeout)
-
-
-class Query(Reasons):
+class Query(Questions):
     """A running flow.
 
     Has the methods of Spark's `StreamingQuery`, in snake_case and in camelCase, and those of a timely
@@ -159,6 +138,8 @@ class Query(Reasons):
         *,
         session: SparkSession | None = None,
         inputs: Sequence[tuple[InputHandle, Journal]] = (),
+        sources: Mapping[str, object] | None = None,
+        ends: bool = False,
         unset: Sequence[str] = (),
         lock: Lock | None = None,
         temporary: bool = False,
@@ -166,7 +147,10 @@ class Query(Reasons):
     ) -> None:
         self._query, self._context, self._watch, self._lock = query, context, Watch(context), lock
         self._inputs = {journal.name: (handle, journal) for handle, journal in inputs}
-        self._sent = Sent(context.plan, self._watch, [journal for _, journal in inputs])
+        remote = type(session).__module__.startswith(_CONNECT)
+        idle = Idle(query, remote=remote, ends=ends)
+        journals = [journal for _, journal in inputs]
+        self._sent = Sent(context.plan, self._watch, journals, sources or {}, idle)
         self._indexes = Indexes(self._watch.schemas(), self._watch.complete, self._watch.released)
         #: The session that runs the query.
         self.session = session
@@ -249,10 +233,13 @@ class Query(Reasons):
         Raises:
             TimelyError: the query failed.
         """
+        taken = self._sent.taken()
         try:
             # The poll that ends the first wait may have begun before the last send. The poll that ends the
-            # second wait began later.
-            for _ in range(2):
+            # second wait began later, but not every poll looks at every folder.
+            wait_in_a_thread(self._query.processAllAvailable)
+            wait_in_a_thread(self._query.processAllAvailable)
+            while not taken() and self.is_active:
                 wait_in_a_thread(self._query.processAllAvailable)
         except Exception as error:
             raise self._own_error(error) from error
@@ -273,8 +260,9 @@ class Query(Reasons):
 
     def _forget(self) -> None:
         self._error = self.exception()
-        taken = (self._watch.taken() or (0, {}))[1]
         self._watch.close()
+        offsets = [offset for _, each in self._watch.read_by() for offset in each if "inputs" in offset]
+        taken = offsets[-1]["inputs"] if offsets else {}
         assert self._deletes is not None
         self._deletes()
         for _, journal in self._inputs.values():
@@ -338,82 +326,14 @@ class Query(Reasons):
             as_epoch(time, f"a time of flow {self._context.name!r}", caller())
         )
 
-    def ask(
-        self,
-        name: str | Sequence[str],
-        question: Any = None,
-        *,
-        keys: str | Sequence[str] | None = None,
-        fresh: bool = False,
-        within: float | str | None = None,
-        timeout: float | None = None,
-        diff: str = "diff",
-    ) -> Answer:
-        """Look up records of a captured collection, at one complete epoch (Naiad section 6.4).
-
-        By default the answer is *stale*: that of the newest epoch which is complete. It comes at once, also
-        while a loop runs in a micro-batch. A *fresh* answer, or one *within* some time, waits for the epoch
-        in which everything is that the input handles have sent until now, or until that time ago. (With
-        manual epochs: all epochs closed until then. Sources other than handles are read when Spark reads
-        them.) Any number of threads may ask at once.
-
-        The first question reads all captured changes into an index in this process; later ones read what
-        later epochs change, and cost as much as the answer is large. One reads a few files; none costs a
-        micro-batch.
-
-        Args:
-            name: an output of `Collection.capture`; or several, which are joined from left to right on the
-                columns that they share, all at the same epoch.
-            question: what to look up: a DataFrame, an Arrow table, a dict of columns, a list of dicts. The
-                columns that the collection has, too, are looked up. With `keys`: rows or values of those
-                columns. None: everything.
-            keys: the columns of `question`, if that is a list of values.
-            fresh: wait for everything that was sent.
-            within: how old the answer may be: seconds, or text such as "1s", "500ms", "2 minutes".
-            timeout: seconds to wait; None: without limit.
-            diff: the column of differences, as in `capture`.
-
-        **Columns:** out: the question's, then the other columns of the collections. Each row of the question
-        comes once for each of its records, or once with nulls if there is none.
-
-        Example:
-            >>> flow = ts.Dataflow("fraud")  # doctest: +SKIP
-            >>> ts.graphs.connected_components(payments).capture("ring")  # doctest: +SKIP
-            >>> query = flow.start(spark)  # doctest: +SKIP
-            >>> query.ask("ring", [17, 42], keys="node").to_pandas()  # doctest: +SKIP
-               node  component
-            0    17          3
-            1    42       <NA>
-            >>> query.ask("ring", {"node": [17]}, fresh=True).epoch  # doctest: +SKIP
-            8
-
-        Raises:
-            UnknownName: there is no captured output of a name.
-            SchemaError: the question and the collection have no column in common, or of other types; the
-                output is no collection's.
-            BadArgument: both `fresh` and `within` are given, or `within` is no time.
-            NotComplete: the epoch did not complete in time, or the query ended before.
-            TimelyError: the query failed.
-        """
-        names = [name] if isinstance(name, str) else list(name)
-        outputs = self._indexes.schemas
-        for each in names:
-            find(outputs, each, kind="captured output", flow=self._context.name)
-        age = how_old(fresh=fresh, within=within)
-        if age is not None:
-            covers, complete = self._sent.covers(age), partial(self._watch.complete, names)
-            if not self._wait(lambda: covers(complete()), timeout):
-                raise NotComplete.at(names, complete(), timeout, where=caller())
-        columns = (keys,) if isinstance(keys, str) else keys
-        return self._indexes.answer(names, question, columns, diff=diff)
-
     def wait_for(self, target: Any = None, *, epoch: int | None = None, timeout: float | None = None) -> bool:
         """Wait until an epoch is complete at a probe or output.
 
         Args:
             target: a probe, an output's or probe's name, or an epoch; None: all outputs and probes.
-            epoch: the epoch; None: the epochs of all records sent so far (with manual epochs and epoch
-                columns: all closed epochs).
+            epoch: the epoch; None: those of all that the inputs have at this moment: what handles have sent,
+                files, versions of tables, captured epochs. Of a DataFrame, what a micro-batch reads that
+                begins later. With manual epochs and columns of epochs: all epochs that are closed then.
             timeout: seconds; None: without limit.
 
         Returns:
@@ -432,13 +352,8 @@ class Query(Reasons):
             self._watch.frontier(name)  # an unknown name is an error
         if epoch is None and not self.is_active and (error := self.exception()) is not None:
             raise error  # records sent since then wait for another start
-        wanted = (lambda: epoch) if epoch is not None else self._sent.epoch()
-
-        def reached() -> bool:
-            until = wanted()
-            return until is not None and all(self._watch.is_past(name, until) for name in names)
-
-        return self._wait(reached, timeout)
+        wanted = (lambda: epoch) if epoch is not None else self._sent.epoch(names)
+        return self._wait(self._complete(names, wanted), timeout)
 
     def cancel(self, epoch: int) -> None:
         """End the loops in which an epoch is active, so that the epoch completes.

@@ -1,62 +1,157 @@
-"""`Sent`: the epochs in which records that were sent until now, or until some time ago, are complete."""
+"""`Sent`: the epochs in which everything is complete that inputs had until now, or until some time ago."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from timely_spark.compiler.plan import Plan
+from timely_spark.runtime.handle.idle import Idle
 from timely_spark.runtime.handle.watch import Watch
-from timely_spark.runtime.storage.entries import Journal, Position
+from timely_spark.runtime.sources.folder import FileSource
+from timely_spark.runtime.sources.present import Read, last_captured, own_offsets, present
+from timely_spark.runtime.sources.replay import ReplaySource
+from timely_spark.runtime.storage.entries import Journal, entry_size
+from timely_spark.worker.columns import by_column
+
+Batch = tuple[int, Sequence[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Records that no answer can have: their epoch is not closed."""
+
+    #: the last epoch that has records
+    epoch: int
+    #: by input the first epoch that it has not closed, if that keeps `epoch` open
+    inputs: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The entries that the input handles of a running flow have sent."""
+    """What the inputs of a running flow have: the entries of handles, files, versions, captured epochs.
+
+    Of what Spark reads itself only Spark knows: a micro-batch has it that began later, and so has the
+    newest one if Spark has found nothing more.
+    """
 
     plan: Plan
     watch: Watch
     inputs: Sequence[Journal]
+    #: by input what it reads, if no handle sends to it
+    sources: Mapping[str, object] = field(default_factory=dict)
+    idle: Idle | None = None
 
-    def epoch(self) -> Callable[[], int | None]:
-        """A function that returns the epoch of the last entry sent so far, or None: not known yet."""
-        return self._epoch_of({journal.name: journal.position for journal in self.inputs})
+    def epoch(self, names: Sequence[str], seconds: float = 0.0) -> Callable[[], int | None]:
+        """A function that returns the epoch until which outputs have everything; None: not known yet.
 
-    def covers(self, seconds: float) -> Callable[[int], bool]:
-        """A function of an epoch: whether it and earlier ones have all that was sent until so long ago."""
-        positions = {journal.name: journal.as_of(seconds) for journal in self.inputs}
-        if any(source.epochs != "clock" for source in self.plan.inputs):
-            until = self._epoch_of(positions)()
-            return lambda epoch: until is not None and epoch >= until
-
-        def covers(epoch: int) -> bool:
-            offset = self.watch.log.spark_offset(epoch)
-            return _behind(positions, {} if offset is None else offset[1])
-
-        return covers
-
-    def _epoch_of(self, positions: Mapping[str, Position]) -> Callable[[], int | None]:
-        manual = [positions[journal.name] for journal in self.inputs if journal.epochs == "manual"]
-        if manual:
-            first_open = min((position.epoch for position in manual if not position.closed), default=None)
-            last = max(position.epoch for position in manual) if first_open is None else first_open - 1
+        Args:
+            names: outputs and probes; inputs that lead to none of them do not count.
+            seconds: of handles, what they have sent until so long ago.
+        """
+        reaching = self._reaching(names)
+        if any(self._epochs(name) == "manual" for name in reaching):
+            last = self._closed(reaching, seconds)
             return lambda: last
-        if any(source.epochs != "clock" for source in self.plan.inputs):
-            now = self.watch.newest().coordinator
-            open_ = [at for at in now["inputs"].values() if at is not None]
-            closed: int = min(open_) - 1 if open_ else now["begun"]
-            return lambda: closed
+        read, found = self._read_by(reaching, seconds), list[int]()
 
         def epoch() -> int | None:
-            offset = self.watch.taken()
-            if offset is None:
-                return None if any(p.sent for p in positions.values()) else self.watch.newest().batch
-            batch, taken = offset
-            return batch if _behind(positions, taken) else None
+            if not found:
+                newest = self.watch.newest()
+                for batch in self.watch.read_by():
+                    if not found and read(batch):
+                        if self.plan.clocked:
+                            found.append(batch[0])
+                        elif newest.batch >= batch[0]:
+                            found.append(_ended(newest.coordinator, reaching))
+            return found[0] if found else None
 
         return epoch
 
+    def taken(self) -> Callable[[], bool]:
+        """A function that returns whether a micro-batch has read all that handles and files have now."""
+        read = self._read_by({*self.plan.sources}, 0.0, spark=False)
+        return lambda: any(map(read, self.watch.read_by()))
 
-def _behind(positions: Mapping[str, Position], taken: Mapping[str, int]) -> bool:
-    """Whether all entries before positions are taken, given the last one that is."""
-    return all(taken.get(name, -1) + 1 >= position.sent for name, position in positions.items())
+    def records(self, names: Sequence[str], seconds: float = 0.0) -> int:
+        """The last epoch to which handles have sent records, if they say what an epoch is; -1: none."""
+        return max((journal.as_of(seconds).last for journal in self._journals(names)), default=-1)
+
+    def open(self, names: Sequence[str], seconds: float = 0.0) -> Open | None:
+        """The records that outputs cannot have until an input closes their epoch; None: there are none."""
+        last = self.records(names, seconds)
+        now = {journal.name: journal.position for journal in self._journals(names)}
+        open_ = {name: each.epoch for name, each in now.items() if not each.closed and each.epoch <= last}
+        return Open(last, open_) if open_ else None
+
+    def _journals(self, names: Sequence[str]) -> list[Journal]:
+        reaching = self._reaching(names)
+        return [journal for journal in self.inputs if journal.name in reaching]
+
+    def _reaching(self, names: Sequence[str]) -> set[str]:
+        """The inputs that lead to outputs or probes."""
+        nodes = [self.plan.by_name[name] for name in names]
+        places = [at for node in nodes for at in (node.arrives, *(at for at, _ in node.ports))]
+        return {each.source.name for at in places for each in self.plan.entries_to.get(at, ())}
+
+    def _epochs(self, name: str) -> str:
+        return self.plan.source(name).epochs
+
+    def _closed(self, reaching: set[str], seconds: float) -> int:
+        """The last epoch that all inputs have closed, which themselves say what an epoch is."""
+        first_open, last = list[int](), -1
+        for journal in self.inputs:
+            if journal.name in reaching:
+                position = journal.as_of(seconds)
+                last = max(last, position.last, position.epoch)
+                first_open += [] if position.closed else [position.epoch]
+        for name, source in self.sources.items():
+            if name in reaching and isinstance(source, ReplaySource):
+                epoch, complete = last_captured(source)
+                last = max(last, epoch)
+                first_open += [] if complete else [epoch + 1]
+        if not first_open:
+            return last
+        return min(first_open) - 1
+
+    def _read_by(self, reaching: set[str], seconds: float, *, spark: bool = True) -> Callable[[Batch], bool]:
+        """A function of a batch and its offsets: whether everything was read up to it."""
+        log = self.watch.log
+        entries = {j.name: j.as_of(seconds).sent for j in self.inputs if j.name in reaching}
+        for name in reaching:
+            if by_column(self._epochs(name)):  # its only entry is that it is closed
+                entries[name] = int(entry_size(log, name, 0) is not None)
+        read: dict[str, Read] = {}
+        foreign = False
+        for name, source in self.sources.items():
+            if name in reaching and isinstance(source, FileSource) and self._listed_here:
+                read[name] = present(source, name, log.files)
+            elif name in reaching:
+                foreign = spark
+        begun = self.watch.newest().batch + 2  # the one before may have been planned just before now
+        idle = self.idle.since_now() if foreign and self.idle is not None else (lambda: True)
+
+        def covers(batch: Batch) -> bool:
+            number, offsets = batch
+            inputs: Mapping[str, int] = next((each["inputs"] for each in offsets if "inputs" in each), {})
+            if not all(inputs.get(name, -1) + 1 >= sent for name, sent in entries.items()):
+                return False
+            own = own_offsets(self.sources, offsets)
+            if not all(name in own and each(own[name]) for name, each in read.items()):
+                return False
+            return number >= begun or idle()
+
+        return covers
+
+    @property
+    def _listed_here(self) -> bool:
+        """Whether this process sees the files that the query's driver lists."""
+        return self.idle is None or not self.idle.remote
+
+
+def _ended(coordinator: Mapping[str, Any], reaching: set[str]) -> int:
+    """The last epoch that all inputs with a column of epochs have ended."""
+    now = coordinator["inputs"]
+    open_ = [now[name] for name in reaching if now.get(name) is not None]
+    return min(open_) - 1 if open_ else int(coordinator["begun"])

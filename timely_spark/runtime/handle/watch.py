@@ -143,7 +143,7 @@ class _Retained:
 
     manifests: Mapping[int, Manifest | None]
     captured: Mapping[str, Captured]
-    taken: tuple[int, dict[str, int]] | None
+    read_by: Sequence[tuple[int, list[dict[str, Any]]]]
 
 
 class Watch:
@@ -164,7 +164,7 @@ class Watch:
                 newest = self.newest().batch
                 manifests = {batch: self.log.read(batch) for batch in range(max(0, newest - 100), newest + 1)}
                 captured = {name: self.captured(name) for name in self._schemas("capture", "memory")}
-                self._last = _Retained(manifests, captured, self.taken())
+                self._last = _Retained(manifests, captured, self.read_by())
 
     def newest(self) -> Manifest:
         """The newest manifest."""
@@ -180,13 +180,14 @@ class Watch:
                 self._newest = before = manifest
             return before
 
-    def taken(self) -> tuple[int, dict[str, int]] | None:
-        """(batch, last entry of each input that was read up to that batch), by Spark's log; or None."""
+    def read_by(self) -> Sequence[tuple[int, list[dict[str, Any]]]]:
+        """The newest batch that is done, and the next one if it has begun: each with its sources' offsets."""
         with self._reading:
             if self._last is not None:
-                return self._last.taken
+                return self._last.read_by
             newest = self.newest().batch
-            return self.log.spark_offset(newest + 1) or self.log.spark_offset(newest)
+            running = self.log.offsets(newest + 1)
+            return [(newest, self.log.offsets(newest)), *([(newest + 1, running)] if running else [])]
 
     def _read(self, batch: int) -> Manifest | None:
         with self._reading:
@@ -279,7 +280,9 @@ class Watch:
                 for epoch in epochs:
                     part = table.filter(pc.equal(table.column(0), epoch)).remove_column(0)
                     parts.setdefault(epoch, []).append(part)
-        return Captured(schema, {epoch: pa.concat_tables(parts[epoch]) for epoch in sorted(parts)})
+            until = self.complete([name])
+        epochs = {epoch: pa.concat_tables(parts[epoch]) for epoch in sorted(parts)}
+        return Captured(schema, epochs, until)
 
     def schemas(self) -> dict[str, pa.Schema]:
         """The schemas of the outputs of `capture`."""
@@ -290,9 +293,13 @@ class Watch:
         return {node.name: node.template.schema for node in nodes if node.stage.parameters.get("to") in kinds}
 
     def complete(self, names: Sequence[str]) -> int:
-        """The newest epoch that is complete at all of some outputs; -1: none is."""
+        """The newest epoch that is complete at all of some outputs; -1: none is.
+
+        Once no epoch can follow, and with clock epochs, it is at most the last one that has begun.
+        """
         begun: int = self.newest().coordinator["begun"]
-        return min([begun, *(int(at.epoch) - 1 for name in names for at in self.frontier(name))])
+        ended = [int(at.epoch) - 1 for name in names for at in self.frontier(name)]
+        return min(ended) if ended and not self.context.plan.clocked else min([begun, *ended])
 
     def released(self, name: str, after: int) -> Iterator[tuple[int, pa.Table]]:
         """The changes of a captured output in each epoch after one, up to the newest manifest."""

@@ -88,11 +88,14 @@ class MergedBatches(NamedTuple):
 class FileJournal:
     """The journal of one source in a checkpoint. Reads the names in its folder when it is made.
 
+    Args:
+        watches: whether another process may be writing it; then nothing is changed.
+
     Raises:
         LogDamaged: a batch is missing.
     """
 
-    def __init__(self, files: Files, source: str) -> None:
+    def __init__(self, files: Files, source: str, *, watches: bool = False) -> None:
         self._files, self._folder, self._source = files, f"files/{quoted(source)}", source
         self._counts: FileCounts | None = None
         self._thread = ThreadPoolExecutor(1, "timely-journal")
@@ -111,6 +114,8 @@ class FileJournal:
         for batch in range(self._first, self.last):
             if batch not in batches:
                 raise LogDamaged.no_file(files.root, self._name(batch))
+        if watches:
+            return
         kept = {*map(str, range(self._first, self.last + 1)), *(merged.name for merged in self._merged)}
         if batches:
             self._sync()  # the process that wrote the newest one may have been killed before

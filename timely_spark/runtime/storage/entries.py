@@ -47,11 +47,14 @@ class Position:
     closed: bool = False
     #: The number of durable entries, which is the number of the next one.
     sent: int = 0
+    #: The last epoch that has records (manual epochs); -1: none has.
+    last: int = -1
 
     def after(self, entry: Entry) -> Position:
         """The position after an entry."""
         epoch = entry.epoch if entry.kind == "advance" and entry.epoch is not None else self.epoch
-        return Position(epoch, self.closed or entry.kind == "close", self.sent + 1)
+        last = -1 if entry.kind != "send" or entry.epoch is None else entry.epoch
+        return Position(epoch, self.closed or entry.kind == "close", self.sent + 1, max(self.last, last))
 
 
 class Running(Protocol):
@@ -111,8 +114,11 @@ class Journal:
         # from this log only: the handle may have been used with another checkpoint before
         self.position = Position(sent=self.first)
         if epochs == "manual":
-            head = self._head(numbers[-1]) if numbers else {"stands": 0, "closed": epoch is None}
-            self.position = Position(max(int(head["stands"]), epoch or 0), bool(head["closed"]), self.first)
+            head = {"stands": 0, "closed": epoch is None, "last": -1}
+            head |= self._head(numbers[-1]) if numbers else {}
+            self.position = Position(
+                max(int(head["stands"]), epoch or 0), bool(head["closed"]), self.first, int(head["last"])
+            )
         #: When entries were sent (seconds of the monotonic clock), and the position behind them.
         self._sends: deque[tuple[float, Position]] = deque([(-math.inf, self.position)], maxlen=_SENDS)
         self._buffer = buffer
@@ -153,6 +159,7 @@ class Journal:
         position = self.position.after(entry)
         # Every entry has the handle's position, so a restart reads the newest entry only.
         head = {"kind": entry.kind, "epoch": entry.epoch, "stands": position.epoch, "closed": position.closed}
+        head |= {"last": position.last} if self.epochs == "manual" else {}
         table = entry.table.replace_schema_metadata({HEAD: json.dumps(head | {"id": entry.id}).encode()})
         self._interrupted = entry
         # `new`: a second process that sends into the same input gets an error, and overwrites nothing

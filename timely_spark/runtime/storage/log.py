@@ -295,6 +295,10 @@ class RoundLog:
         offset = self.spark.feedback(batch)
         return None if offset is None else (batch, offset["inputs"])
 
+    def offsets(self, batch: int) -> list[dict[str, Any]]:
+        """The end offset of each source in a batch, by Spark's own log; {} of a source without JSON."""
+        return [json.loads(end) if end.startswith('{"') else {} for end in self.spark.ends(batch)]
+
     def taken(self, name: str) -> int:
         """The last entry of an input that the flow has read, by Spark's own log; -1: none."""
         offsets = self.spark.offsets

@@ -1,0 +1,246 @@
+"""What a wait waits for: everything that the inputs of the output had when it was called."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from stepper import Begin, Stepper
+
+import timely_spark as ts
+from timely_spark.errors import BadArgument, NotComplete, Where
+from timely_spark.runtime.handle.idle import Idle
+from timely_spark.runtime.handle.query import Query
+from timely_spark.runtime.sources.arrivals import File
+from timely_spark.runtime.sources.folder import FileSource
+from timely_spark.runtime.sources.journal import FileJournal
+from timely_spark.runtime.sources.present import own_offsets, present
+from timely_spark.runtime.storage.files import Files
+
+RUNNING = SimpleNamespace(isActive=True, exception=lambda: None)
+
+
+def query_of(process: Stepper, sources: dict[str, Any] | None = None) -> Query:
+    pairs: Any = [(handle, handle._target) for handle in process.handles.values()]
+    return Query(RUNNING, process.context, inputs=pairs, sources=sources)  # type: ignore[arg-type]
+
+
+def manual() -> ts.Dataflow:
+    """Each of two inputs leads to an output of its own, and both lead to a third."""
+    flow = ts.Dataflow("two")
+    edges = [flow.input(name, "n long, diff long", epochs="manual") for name in ("a", "b")]
+    one, other = (each.collection(diff="diff") for each in edges)
+    one.capture("of_a")
+    other.capture("of_b")
+    one.concat(other).capture("both")
+    return flow
+
+
+def test_a_fresh_answer_waits_for_the_inputs_that_lead_to_its_output(begin: Begin) -> None:
+    process = begin(manual())
+    a, b = process.handles["a"], process.handles["b"]
+    b.advance_to(1)
+    a.send([(1, 1)])
+    a.advance_to(1)
+    a.send([(2, 1)])
+    a.advance_to(2)
+    query = query_of(process)
+    with pytest.raises(NotComplete, match="complete for no epoch"):
+        query.ask("of_a", fresh=True, timeout=0)
+    with pytest.raises(NotComplete, match="sent to epoch 1, and input 'b' has not closed epoch 1"):
+        query.ask(["both", "of_a"], fresh=True)
+    process.batches()
+    answer = query.ask("of_a", fresh=True, timeout=0)
+    assert (answer.epoch, answer.rows()) == (1, [(1,), (2,)])
+    assert query.wait_for("of_b", timeout=0)
+    b.advance_to(2)
+    with pytest.raises(NotComplete, match="complete until epoch 0"):
+        query.ask("both", fresh=True, timeout=0)
+    process.batches()
+    assert query.ask("both", fresh=True, timeout=0).rows() == [(1,), (2,)]
+
+
+def test_a_record_of_an_open_epoch_is_no_missing_record(begin: Begin) -> None:
+    process = begin(manual())
+    a = process.handles["a"]
+    a.advance_to(3)
+    a.send([(1, 1)])
+    process.batches()
+    query = query_of(process)
+    with pytest.raises(NotComplete, match="'a' has not closed epoch 3") as error:
+        query.ask("of_a", [1], keys="n", fresh=True)
+    assert "advance_to(4) on 'a'" in str(error.value)
+    assert query.ask("of_a", [1], keys="n").epoch == 2, "a stale answer says of which epoch it is"
+    assert query.wait_for("of_a", timeout=0), "the epochs that are closed"
+    a.send([(2, 1)], epoch=7)
+    a.close()
+    assert not query.wait_for("of_a", timeout=0), "a close ends the epochs of all that was sent"
+    process.batches()
+    assert query.ask("of_a", fresh=True, timeout=0).rows() == [(1,), (2,)]
+    assert query.ask("of_a").epoch == 7
+
+
+def test_a_restarted_handle_knows_that_an_open_epoch_has_records(begin: Begin) -> None:
+    process = begin(manual())
+    process.handles["a"].send([(1, 1)], epoch=4)
+    process.handles["a"].advance_to(2)
+    process.batches()
+    query = query_of(begin(manual()))
+    with pytest.raises(NotComplete, match="sent to epoch 4, and input 'a' has not closed epoch 2"):
+        query.ask("of_a", fresh=True)
+
+
+def test_an_answer_at_an_epoch_is_that_of_the_collection_then(begin: Begin) -> None:
+    process = begin(manual())
+    a = process.handles["a"]
+    query = query_of(process)
+    for epoch in range(5):
+        a.send([(epoch, 1), (max(epoch - 2, 0), -1)])
+        a.advance_to(epoch + 1)
+        process.batches()
+        assert query.ask("of_a", at=epoch).rows() == query.ask("of_a").rows()
+    for epoch in (3, 0, 4, 2):
+        expected = ts.snapshot(query.captured("of_a"), at=epoch)
+        answer = query.ask("of_a", at=epoch)
+        assert (answer.epoch, answer.rows()) == (epoch, sorted((n,) for n in expected["n"].to_pylist()))
+        assert query.ask("of_a", [4], keys="n", at=epoch).rows() == [(4,)]
+    assert query.ask("of_a", {"n": [4]}).epoch == 4, "the index of the newest is as it was"
+    for verb in (lambda: query.ask("of_a", at=99), lambda: ts.snapshot(query.captured("of_a"), at=99)):
+        with pytest.raises(NotComplete, match=r"at=99\): this is complete until epoch 4"):
+            verb()
+    with pytest.raises(BadArgument, match="at=3"):
+        query.ask("of_a", at=3, fresh=True)
+
+
+def test_what_is_waited_for_is_fixed_at_the_call_although_the_flow_goes_on(begin: Begin) -> None:
+    flow = ts.Dataflow("on")
+    flow.input("x", "n long").capture("out")
+    process = begin(flow)
+    query, x = query_of(process), process.handles["x"]
+    until = query._sent.epoch(["out"])
+    x.send([1])
+    later = query._sent.epoch(["out"])
+    assert (until(), later()) == (-1, None)
+    process.batches()
+    assert later() == 0
+    x.send([2])
+    process.poll()
+    assert (until(), later()) == (-1, 0), "the next batch has begun, and was not asked for"
+    process.finish(process.run())
+    assert later() == 0
+
+
+def test_a_dataframe_is_read_by_a_batch_that_began_later_or_if_spark_finds_nothing(begin: Begin) -> None:
+    flow = ts.Dataflow("frames")
+    flow.source("frame", "n long").capture("out")
+    process = begin(flow)
+    query = query_of(process, {"frame": object()})
+    found = [False]
+    query._sent.idle.since_now = lambda: lambda: found[0]  # type: ignore[method-assign, union-attr]
+    until = query._sent.epoch(["out"])
+
+    def at(batch: int) -> int | None:
+        query._watch.newest = lambda: SimpleNamespace(batch=batch)  # type: ignore[method-assign, assignment, return-value]
+        return until()
+
+    process.world.add("offsets/0", 'v1\n{}\n{"round": -1, "inputs": {}}\n{"logOffset": 0}')
+    assert at(-1) is None, "batch 0 may have been planned before"
+    process.world.add("offsets/1", 'v1\n{}\n{"round": 0, "inputs": {}}\n{"logOffset": 1}')
+    assert at(0) == 1
+    until, found[0] = query._sent.epoch(["out"]), True
+    assert at(0) == 0
+
+
+class Spark:
+    """A query that finds nothing new as often as it is let."""
+
+    def __init__(self) -> None:
+        self.isActive, self.may, self.waits = True, threading.Semaphore(0), threading.Semaphore(0)
+
+    def processAllAvailable(self) -> None:  # noqa: N802
+        self.waits.release()
+        assert self.may.acquire(timeout=60)
+
+    def exception(self) -> None:
+        return None
+
+
+def eventually(true: Callable[[], bool]) -> bool:
+    waiting = threading.Event()
+    return any(true() or waiting.wait(0.002) for _ in range(5000))
+
+
+def test_spark_has_looked_after_the_call_before_it_counts_as_idle() -> None:
+    spark = Spark()
+    idle = Idle(spark, ends=False, remote=False)  # type: ignore[arg-type]
+    first = idle.since_now()
+    assert not first()
+    assert spark.waits.acquire(timeout=60)
+    second = idle.since_now()  # while a look is on its way
+    for looks in (1, 2):
+        spark.may.release()
+        assert spark.waits.acquire(timeout=60)
+        assert (first(), second()) == (looks == 2, False)
+    spark.may.release()
+    assert eventually(second)
+    spark.isActive = False
+    spark.may.release(2)
+    assert not idle.since_now()(), "it was stopped, perhaps with more to read"
+    ended = Idle(spark, ends=True, remote=False)  # type: ignore[arg-type]
+    assert ended.since_now()(), "it ended of itself, when it had read everything"
+
+
+def test_the_files_that_are_there_are_awaited_one_by_one(tmp_path: Path) -> None:
+    files, root = Files(str(tmp_path)), []
+    folder: Any = SimpleNamespace(source="in", where=Where("job.py", 1), files=lambda: list(root))
+    source, journal = FileSource(folder), FileJournal(files, "in")
+
+    def arrive(name: str) -> File:
+        root.append(File(len(root), f"/in/{name}", 1))
+        return root[-1]
+
+    nothing = present(source, "in", files)
+    a, b = arrive("a"), arrive("b")
+    both = present(source, "in", files)
+    c = arrive("c")
+    assert nothing({"files": -1})
+    assert not both({"files": -1})
+    journal.append([b])
+    assert not both({"files": 0})
+    journal.append([a])
+    assert not both({"files": 0}), "it is planned, and its batch has not begun"
+    assert both({"files": 1})
+    assert both({"files": 2})
+    three = present(source, "in", files)
+    assert not three({"files": 1})
+    root.remove(c)
+    assert not three({"files": 1}), "until the folder is looked at again"
+    journal.append([arrive("d")])
+    assert three({"files": 2}), "a file that was removed is read by nobody"
+
+
+def test_sources_of_spark_among_ours_do_not_hide_their_offsets() -> None:
+    sources: dict[str, Any] = {"frame": object(), "one": FileSource(None), "two": FileSource(None)}  # type: ignore[arg-type]
+    lines = [{"round": 3, "inputs": {}}, {"logOffset": 1}, {"logOffset": 2}, {"files": 3}, {"files": 0}]
+    assert own_offsets(sources, lines) == {"one": {"files": 3}, "two": {"files": 0}}
+    assert own_offsets(sources, [*lines, {"files": 5}]) == {}, "which is which nobody can tell"
+
+
+def test_answers_keep_the_ids_of_records_beside_a_missing_one(begin: Begin) -> None:
+    flow = ts.Dataflow("ids")
+    flow.input("x", "k long, id long, ok boolean, diff long").collection(diff="diff").capture("out")
+    process = begin(flow)
+    big = 2**53 + 1
+    process.handles["x"].send([(1, big, True, 1)])
+    process.batches()
+    frame = query_of(process).ask("out", [1, 2], keys="k").to_pandas()
+    assert json.loads(frame.to_json(orient="values")) == [[1, big, True], [2, None, None]]
+    assert frame["id"].dtype == "Int64"
+    assert pa.Table.from_pandas(frame)["id"].to_pylist() == [big, None]
+    assert "<NA>" in str(frame)

@@ -1,0 +1,34 @@
+"""`Probe`: the frontier at one place of a running flow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from timely_spark.times import Antichain
+
+if TYPE_CHECKING:
+    from timely_spark.runtime.handle.query import Query
+
+
+class Probe:
+    """The frontier at a probe or output of a running flow (Naiad section 4.1; timely's probe)."""
+
+    def __init__(self, query: Query, name: str) -> None:
+        self.query, self.name = query, name
+
+    def frontier(self) -> Antichain[Any]:
+        """The least times that may still appear; empty: complete."""
+        found: Antichain[Any] = self.query.frontier(self.name)
+        return found
+
+    def less_than(self, time: Any) -> bool:
+        """Whether a time strictly before `time` (an epoch, or a time of the flow) may still appear."""
+        return self.frontier().less_than(self.query.time(time))
+
+    def less_equal(self, time: Any) -> bool:
+        """Whether `time`, or one before it, may still appear."""
+        return self.frontier().less_equal(self.query.time(time))
+
+    def wait_for(self, epoch: int | None = None, timeout: float | None = None) -> bool:
+        """Wait until an epoch is complete here; see `Query.wait_for`."""
+        return self.query.wait_for(self, epoch=epoch, timeout=timeout)

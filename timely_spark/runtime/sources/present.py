@@ -1,0 +1,124 @@
+"""What a source has now, and whether a batch has read it: what a wait waits for.
+
+A batch's offset of a source says what was read up to that batch (see `reader`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from timely_spark.errors import LogDamaged
+from timely_spark.runtime.sources.arrivals import Unread
+from timely_spark.runtime.sources.delta_log import DeltaSource
+from timely_spark.runtime.sources.folder import FileSource
+from timely_spark.runtime.sources.journal import FileJournal
+from timely_spark.runtime.sources.replay import ReplaySource
+from timely_spark.runtime.storage.files import Files
+
+Offset = Mapping[str, Any]
+Read = Callable[[Offset], bool]
+"""Whether what was there at some moment was read up to a batch, given the batch's offset of the source."""
+
+#: Seconds between two looks at a folder of which files are awaited.
+_LOOK = 1.0
+
+
+def present(source: FileSource, name: str, log: Files) -> Read:
+    """What a source has now.
+
+    Args:
+        name: the input's name.
+        log: `RoundLog.files` of the checkpoint.
+    """
+    if isinstance(source, ReplaySource):
+        last, complete = last_captured(source)
+        return lambda offset: offset["epoch"] >= last and (not complete or bool(offset["complete"]))
+    if isinstance(source, DeltaSource):
+        return _versions(source)
+    return _files(source, name, log)
+
+
+def last_captured(source: ReplaySource) -> tuple[int, bool]:
+    """The last epoch that a captured folder has, -1 for none; and whether no later one follows."""
+    found, published = source.after(-1), source.published
+    since = -1 if published is None else published.newest()
+    return max([since, *(epoch for epoch, _ in found.epochs)]), found.complete
+
+
+def own_offsets(sources: Mapping[str, object], offsets: Sequence[Offset]) -> dict[str, Offset]:
+    """By source of files its offset among all of a batch; sources of Spark's own have others.
+
+    Spark lists offsets in the order of the sources, and a DataFrame may have any number of sources.
+    """
+    found: dict[str, Offset] = {}
+    for count in ("files", "version", "epoch"):
+        names = [name for name, each in sources.items() if _count(each) == count]
+        own = [each for each in offsets if _counts(each, count)]
+        if len(names) == len(own):
+            found |= zip(names, own, strict=True)
+    return found
+
+
+def _count(source: object) -> str | None:
+    if not isinstance(source, FileSource):
+        return None
+    return {ReplaySource: "epoch", DeltaSource: "version"}.get(type(source), "files")
+
+
+def _counts(offset: Offset, count: str) -> bool:
+    rest = {"files": set(), "version": {"commit"}, "epoch": {"epochs", "complete", "capture", "since"}}
+    return isinstance(offset.get(count), int) and {*offset} - {count} <= rest[count]
+
+
+def _versions(source: DeltaSource) -> Read:
+    log = source.log
+    newest = log.newest()
+
+    def read(offset: Offset) -> bool:
+        version = offset["version"]
+        if version >= newest:
+            return True
+        if source.from_version is None and version == -1:
+            return not log.snapshot(newest)
+        return not any(log.files(each) for each in range(version + 1, newest + 1))
+
+    known: dict[int, bool] = {}
+
+    def once(offset: Offset) -> bool:  # a log is read once for each offset
+        version = offset["version"]
+        if version not in known:
+            known[version] = read(offset)
+        return known[version]
+
+    return once
+
+
+def _files(source: FileSource, name: str, log: Files) -> Read:
+    """A file that is removed before it is read is not waited for."""
+
+    def unread() -> set[str]:
+        journal = FileJournal(log, name, watches=True)
+        waiting = Unread(journal.seen())
+        waiting.enter(source.folder.files())
+        last.append(journal.last)
+        return {file.path for file in waiting.next()}
+
+    last: list[int] = []
+    awaited: set[str] | None = None
+    looked, seen = float("-inf"), -2
+
+    def read(offset: Offset) -> bool:
+        nonlocal awaited, looked, seen
+        number, now = offset["files"], time.monotonic()
+        if (awaited is None or awaited) and (number != seen or now > looked + _LOOK):
+            looked, seen = now, number
+            with suppress(LogDamaged):  # the query merges batches of its journal at this moment
+                awaited = unread() if awaited is None else awaited & unread()
+        return awaited is not None and not awaited and number >= last[-1]
+
+    with suppress(LogDamaged):
+        awaited = unread()
+    return read
