@@ -13,6 +13,7 @@ from functools import partial
 import pyarrow as pa
 
 from timely_spark import __version__
+from timely_spark.captured import as_pandas
 from timely_spark.demo import flow as demo
 from timely_spark.errors import TimelyError, with_hint
 from timely_spark.runtime import ui
@@ -164,7 +165,7 @@ def _inspected(given: argparse.Namespace) -> str:
 
 
 def _rows(table: pa.Table, limit: int) -> str:
-    return str(table.slice(max(table.num_rows - limit, 0)).to_pandas().to_string(index=False))
+    return str(as_pandas(table.slice(max(table.num_rows - limit, 0))).to_string(index=False))
 
 
 def _status(given: argparse.Namespace) -> str:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
 
+#: The integers of which pandas has nullable types.
+_NULLABLE = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
+
 
 @dataclass(repr=False)
 class Captured:
@@ -68,6 +71,9 @@ class Captured:
     def to_pandas(self) -> pd.DataFrame:
         """All records as a pandas frame, with a first column ``epoch``.
 
+        Integers and booleans have pandas' nullable types (``Int64``, ``boolean``): an id stays as it is,
+        also in a column where one is missing.
+
         Raises:
             SchemaError: the records have a column of that name.
 
@@ -76,8 +82,7 @@ class Captured:
                epoch  n
             0      3  5
         """
-        frame: pd.DataFrame = self.table().to_pandas()
-        return frame
+        return as_pandas(self.table())
 
     def to_spark(self, session: SparkSession) -> DataFrame:
         """All records as a Spark DataFrame, with a first column ``epoch``; all of them pass the driver.
@@ -130,6 +135,23 @@ class Result(dict[str, Captured]):
             f"<div><b>{escaped(name)}</b></div>{found._repr_html_()}" for name, found in self.items()
         )
         return f"<div>{tables}</div>"
+
+
+def as_pandas(table: pa.Table) -> pd.DataFrame:
+    """A table as a pandas frame. The types of its columns depend on the schema only, and integers stay exact.
+
+    pandas' own integers have no missing value, so a long column with one would be doubles. Integers and
+    booleans therefore have pandas' nullable types; in lists, maps and structs they are Python's.
+
+    >>> as_pandas(pa.table({"id": [2**53 + 1, None]}))["id"].tolist()
+    [9007199254740993, <NA>]
+    """
+    import pandas as pd
+
+    kinds = {getattr(pa, name.lower())(): getattr(pd, f"{name}Dtype")() for name in _NULLABLE}
+    kinds[pa.bool_()] = pd.BooleanDtype()
+    frame: pd.DataFrame = table.to_pandas(types_mapper=kinds.get, integer_object_nulls=True)
+    return frame
 
 
 def sorted_rows(table: pa.Table) -> list[tuple[Any, ...]]:

@@ -298,7 +298,7 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Ta
 
     Records are Arrow, pandas, an iterable of rows (tuples, dicts, scalars), or a mapping of columns to lists
     of one length. Named columns are matched by name. A lossy conversion raises an error, which
-    names `of`, the receiver of the records.
+    names `of`, the receiver of the records; so does a time without a zone for a column of times with one.
 
     Example:
         >>> as_table([(1, "a"), {"id": 2, "name": "b"}], as_schema("id long, name string")).to_pylist()
@@ -333,6 +333,8 @@ def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
     for index, kind in enumerate(chosen.schema.types):
         if pa.types.is_dictionary(kind) and kind.value_type in _PLAIN:  # which Arrow does not decode
             chosen = chosen.set_column(index, schema.names[index], _with_plain_values(chosen.column(index)))
+    for field in schema:
+        _check_zones(chosen.schema.field(field.name).type, field.type, field.name)
     made = chosen.cast(schema)
     for before, after, field in zip(chosen.columns, made.columns, schema, strict=True):
         _check_cast(before, after, field)
@@ -356,7 +358,10 @@ def _from_frame(frame: Any, schema: pa.Schema) -> pa.Table:
             _check_column(
                 tuple(value for value, none in zip(values, missing, strict=True) if not none), field
             )
-        elif _drops((before := pa.chunked_array([pa.array(values, from_pandas=True)])).type, field.type):
+            continue
+        before = pa.chunked_array([pa.array(values, from_pandas=True)])
+        _check_zones(before.type, field.type, field.name)
+        if _drops(before.type, field.type):
             after = before.cast(field.type)  # the date of a time zone; `from_pandas` takes that of UTC
             _check_cast(before, after, field)
             made = made.set_column(index, field, after)
@@ -472,6 +477,8 @@ def _check_lossless(value: Any, kind: pa.DataType) -> None:
 
 
 def _check_instant(value: Any, kind: pa.DataType) -> None:
+    if isinstance(value, datetime | np.datetime64) and pa.types.is_timestamp(kind) and value == value:  # noqa: PLR0124
+        _check_zone(getattr(value, "tzinfo", None) is not None, kind, repr(value))
     if not isinstance(value, datetime | time | timedelta) or value != value:  # noqa: PLR0124 - pandas' NaT
         return
     if pa.types.is_date(kind) and isinstance(value, datetime) and value.time() != time.min:
@@ -480,6 +487,35 @@ def _check_instant(value: Any, kind: pa.DataType) -> None:
     if (unit := getattr(kind, "unit", None)) and _subsecond(value) % UNITS[unit]:
         msg = f"{value!r} has a part smaller than a unit of {kind}"
         raise ValueError(msg)
+
+
+def _check_zone(zoned: bool, kind: pa.TimestampType, what: str) -> None:  # noqa: FBT001
+    """Check that a time keeps its zone, or gets none: nobody can tell which one is meant."""
+    if zoned and kind.tz is None:
+        msg = f"{what} has a time zone, and a timestamp_ntz has none; declare the column as timestamp"
+        raise ValueError(msg)
+    if not zoned and kind.tz is not None:
+        msg = (
+            f"{what} has no time zone, and a timestamp has one; say which, as by tzinfo=timezone.utc, or "
+            "declare the column as timestamp_ntz"
+        )
+        raise ValueError(msg)
+
+
+def _check_zones(of: pa.DataType, to: pa.DataType, column: str) -> None:
+    """Check that no time of a type gets a time zone, or loses it, also inside of others."""
+    if pa.types.is_dictionary(of):
+        return _check_zones(of.value_type, to, column)
+    if pa.types.is_timestamp(of) and pa.types.is_timestamp(to):
+        return _check_zone(of.tz is not None, to, f"column {column!r}, of type {of},")
+    inner, others = _fields_of(of), _fields_of(to)
+    if pa.types.is_struct(of) and pa.types.is_struct(to):
+        theirs = {field.name: field for field in others}
+        inner = [field for field in inner if field.name in theirs]
+        others = [theirs[field.name] for field in inner]
+    for a, b in zip(inner, others, strict=False):
+        _check_zones(a.type, b.type, column)
+    return None
 
 
 def _subsecond(value: datetime | time | timedelta) -> int:

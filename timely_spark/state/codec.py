@@ -355,14 +355,19 @@ class Codec:
                 fields = {name: self._decode(part) for name, part in content[1].items()}
                 return restored(self._vertex, content[0], fields)
             case "frame":
-                return from_bytes(self._parts[content]).to_pandas()
+                return _frame(self._parts[content])
             case "series":
-                series = from_bytes(self._parts[content[1]]).to_pandas()["value"]
+                series = _frame(self._parts[content[1]])["value"]
                 return series.rename(self._decode(content[0]))
             case "pickle":
                 return self._unpickled(self._parts[content])
         msg = f"state holds an unknown form {tag!r}"
         raise StateError(msg, hint="start the newer version that wrote the checkpoint.")
+
+
+def _frame(data: Any) -> Any:
+    """A pandas frame of a state; integers beside missing values are objects, as they were."""
+    return from_bytes(data).to_pandas(integer_object_nulls=True)
 
 
 def _encode_moment(value: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from timely_spark.captured import sorted_rows
+from timely_spark.captured import as_pandas, sorted_rows
 from timely_spark.differential.trace import DIFF, consolidate, consolidation
 from timely_spark.errors import SchemaError, shorten
 from timely_spark.graph import caller, describe, refuse, seconds
@@ -63,9 +63,8 @@ class Answer:
         return sorted_rows(self.table)
 
     def to_pandas(self) -> pd.DataFrame:
-        """The rows as a pandas DataFrame."""
-        frame: pd.DataFrame = self.table.to_pandas()
-        return frame
+        """The rows as a pandas DataFrame; integers and booleans have pandas' nullable types."""
+        return as_pandas(self.table)
 
 
 @dataclass

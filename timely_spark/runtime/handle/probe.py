@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from timely_spark.times import Antichain
 
-if TYPE_CHECKING:
-    from timely_spark.runtime.handle.query import Query
+
+class Observed(Protocol):
+    """The part of a query that a probe reads."""
+
+    def frontier(self, name: str | None = None) -> Any: ...  # noqa: D102
+    def time(self, time: Any) -> Any: ...  # noqa: D102
+    def wait_for(  # noqa: D102
+        self, target: Any = None, *, epoch: int | None = None, timeout: float | None = None
+    ) -> bool: ...
 
 
 class Probe:
     """The frontier at a probe or output of a running flow (Naiad section 4.1; timely's probe)."""
 
-    def __init__(self, query: Query, name: str) -> None:
+    def __init__(self, query: Observed, name: str) -> None:
         self.query, self.name = query, name
 
     def frontier(self) -> Antichain[Any]:
