@@ -87,7 +87,8 @@ class Captured:
     def to_spark(self, session: SparkSession) -> DataFrame:
         """All records as a Spark DataFrame, with a first column ``epoch``; all of them pass the driver.
 
-        For large results write a table instead: `to_delta`.
+        For large results write a table instead: `to_delta`. Times with a zone are Spark's `timestamp`, others
+        its `timestamp_ntz`, whatever the session's zone.
 
         Raises:
             SchemaError: the records have a column of that name.
@@ -95,7 +96,10 @@ class Captured:
         Example:
             >>> query.captured("near").to_spark(spark).createTempView("near")  # doctest: +SKIP
         """
-        return session.createDataFrame(self.table())
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        table = self.table()
+        return session.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
 
     def __repr__(self) -> str:
         return self._table().text()
