@@ -273,6 +273,7 @@ class Watch:
         with self._reading:
             if self._last is not None:
                 return self._last.captured[name]
+            until = self.complete([name])  # before the records are read: a flow that runs has more then
             last = self.newest().captured.get(name)
             parts: dict[int, list[pa.Table]] = {}
             for version, table in Deliveries(self.context.checkpoint, name).read(last):
@@ -280,9 +281,8 @@ class Watch:
                 for epoch in epochs:
                     part = table.filter(pc.equal(table.column(0), epoch)).remove_column(0)
                     parts.setdefault(epoch, []).append(part)
-            until = self.complete([name])
-        epochs = {epoch: pa.concat_tables(parts[epoch]) for epoch in sorted(parts)}
-        return Captured(schema, epochs, until)
+        tables = {epoch: pa.concat_tables(parts[epoch]) for epoch in sorted(parts)}
+        return Captured(schema, tables, until)
 
     def schemas(self) -> dict[str, pa.Schema]:
         """The schemas of the outputs of `capture`."""
