@@ -10,6 +10,7 @@ import pytest
 
 import timely_spark as ts
 from tests.coordinator.test_migrate import built, counts, go_on, refused, started
+from timely_spark.compiler.summary import plan_summary, unnamed_in_words
 
 #: what is added to a flow of counts and of a collection's sums, and whether it needs the past
 ADDED: dict[str, tuple[Callable[[ts.Stream], Any], bool]] = {
@@ -59,3 +60,100 @@ def test_new_steps_that_need_the_past_are_refused_and_others_are_not(case: str) 
     behind_a_new_input = built(counts)
     more(behind_a_new_input.input("y", "k long, v long", epochs="manual"))
     assert not go_on(old, behind_a_new_input)[1].lacking
+
+
+# -- steps that stay, behind others --------------------------------------------------------------------------
+
+ABOVE = {bound: pc.field("v") > bound for bound in (0, 5)}
+
+
+def collected(change: Callable[[ts.Stream], ts.Stream]) -> Callable[[ts.Stream], Any]:
+    return lambda x: change(x).collection().count(keys="k", name="counts").capture("counted")
+
+
+CHANGES: dict[str, Callable[[ts.Stream], ts.Stream]] = {
+    "inserted": lambda x: x.where(ABOVE[5]).where(ABOVE[0]),
+    "gone": lambda x: x,
+    "changed": lambda x: x.where(ABOVE[5]),
+    "doubled": lambda x: x.where(ABOVE[0]).concat(x),
+    "moved": lambda x: x.select("k", v=pc.field("v") + 1).where(ABOVE[0]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_collection_made_by_other_steps_is_refused_and_a_stream_is_told(change: str) -> None:
+    before = lambda x: x.where(ABOVE[0])  # noqa: E731
+    old = started(collected(before))
+    for empty in (False, True):
+        text = refused(old, built(collected(CHANGES[change])), empty=empty)
+        assert f"step 'counts' ({__file__}:" in text
+        assert "a deletion would not remove what the old ones made" in text
+    go_on(old, built(counts_new, collected(before)), empty=True)
+
+    old = started(lambda x: counts(before(x)))
+    _, made = go_on(old, built(lambda x: counts(CHANGES[change](x))))
+    assert made.fed_otherwise == ("counts",)
+    assert go_on(old, built(lambda x: counts(before(x))))[1].fed_otherwise == ()
+
+
+def counts_new(x: ts.Stream) -> None:
+    x.group_by("v").count(name="others").capture("others-out")
+
+
+def test_what_is_before_new_steps_is_not_told_twice_of_old_ones_behind() -> None:
+    old = started(lambda x: x.collection().count(keys="k", name="counts").capture("counted"))
+
+    def distinct(x: ts.Stream) -> None:
+        x.collection().distinct(name="once").count(keys="k", name="counts").capture("counted")
+
+    text = refused(old, built(distinct))
+    assert "new: step 'once'" in text
+    assert "counts" not in text
+    _, made = go_on(old, built(distinct), empty=True)
+    assert set(made.lacking) == {"once"}
+
+
+def test_an_input_with_one_more_column_is_the_same_if_a_select_leaves_it_out() -> None:
+    def flow(schema: str) -> ts.Dataflow:
+        made = ts.Dataflow("flow")
+        x = made.source("x", schema)
+        x.select("k", "v").collection().count(keys="k", name="counts").capture("counted")
+        return made
+
+    old = ts.testing.Simulation(flow("k long, v long"), workers=2)
+    old.send("x", [(1, 5)])
+    old.run()
+    new, made = go_on(old, flow("k long, v long, w string"))
+    assert made.fed_otherwise == ()
+    new.send("x", [(1, 5, "w")])
+    new.run()
+    assert list(new.captured["counted"].rows().values())[-1] == [(1, 1, -1), (1, 2, 1)]
+
+
+@pytest.mark.parametrize("output", ["capture", "to_memory", "capture_to"])
+def test_a_stored_output_keeps_its_columns(output: str, tmp_path: Any) -> None:
+    def stored(*columns: str) -> Callable[[ts.Stream], Any]:
+        if output == "capture_to":
+            return lambda x: x.select(*columns).capture_to(str(tmp_path), name="out")
+        return lambda x: getattr(x.select(*columns), output)("out")
+
+    old = started(stored("k"))
+    assert "step 'out' " in (text := refused(old, built(stored("k", "v"))))
+    assert "inputs was ['k int64'], is ['k int64, v int64']" in text
+    if output != "capture_to":  # the simulator's folder is of the first flow
+        go_on(old, built(stored("k")))
+
+
+def test_steps_that_need_a_name_are_listed_a_few_of_them_and_by_line() -> None:
+    def flow(names: int) -> tuple[str, ...]:
+        made = ts.Dataflow("flow")
+        x = made.input("x", "k long, v long")
+        for _ in range(names):
+            x.collection().count(keys="k").distinct().capture()
+        x.distinct(name="named").group_by("k").aggregate(n="count", per="time").capture()
+        return tuple(map(str, plan_summary(made.compile(2))["unnamed"]))
+
+    assert flow(0) == ()
+    assert [name.split()[0] for name in flow(2)] == ["count"]
+    assert unnamed_in_words([]) == ""
+    assert unnamed_in_words(list("abcd")).endswith(": a, b, c and 1 more")

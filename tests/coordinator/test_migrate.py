@@ -48,9 +48,9 @@ def go_on(
     return new, made
 
 
-def refused(old: Simulation, flow: ts.Dataflow, workers: int = 2) -> str:
+def refused(old: Simulation, flow: ts.Dataflow, workers: int = 2, *, empty: bool = False) -> str:
     with pytest.raises(FlowChanged) as raised:
-        moved(old, flow, workers)
+        moved(old, flow, workers, empty=empty)
     text = str(raised.value)
     assert "\nHint: " in text
     return text
@@ -231,10 +231,17 @@ def test_a_changed_step_without_contents_is_accepted() -> None:
 
 def test_a_derived_name_is_refused_in_a_changed_flow() -> None:
     old = started(unnamed)
-    text = refused(old, built(unnamed, totals))
-    assert "step 'aggregate' " in text
-    assert "name='aggregate'" in text
-    assert "(new: 'totals', " in text, "what makes it another flow"
+    new, _ = go_on(old, built(unnamed, totals), empty=True)  # the same step, as there is no other of its kind
+    send(new, [(1, 1)], epoch=1)
+    assert new.captured["counted"].rows() == {1: [(1, 3)]}
+    others = lambda x: x.where(pc.field("v") > 9).group_by("k").count().capture("few")  # noqa: E731
+    for text in (
+        refused(old, built(others, unnamed)),
+        refused(old, built(lambda x: x.select("k", "v").group_by("k").count().capture("too"), unnamed)),
+    ):
+        assert "step 'aggregate' " in text
+        assert "name='aggregate'" in text
+    assert "(new: 'select'" in text, "what makes it another flow"
 
     named = lambda x: x.group_by("k").count(name="aggregate").capture("counted")  # noqa: E731
     new, _ = go_on(old, built(named, totals), empty=True)
@@ -258,7 +265,9 @@ def test_a_step_in_an_unnamed_loop_is_unnamed() -> None:
         return lambda x: x.loop(lambda n: n.distinct(name="seen"), name=name).capture("out")
 
     old = started(loop(None))
-    assert "step 'loop.seen'" in refused(old, built(loop(None), counts))
+    other = lambda x: loop(None)(x.where(pc.field("v") > 5))  # noqa: E731
+    assert "step 'loop.seen'" in refused(old, built(lambda x: other(x.select("k", "v")), counts))
+    go_on(old, built(loop(None), counts), empty=True)  # it is the only loop of its kind
     go_on(old, built(loop("loop"), counts), empty=True)
 
 

@@ -107,6 +107,7 @@ Rounds
   exchanges without a round: 2 at the sources, 4 elided (already partitioned)
   loop 'hops': iterations are not distinguished, the loop runs to a fixed point; a round ends when records must change workers
   epochs: each micro-batch with input is an epoch (edges, roots); no input delays the flow
+  steps with state and without name=, by which a changed flow finds it: hops.join (test_explain.py:N)
 """  # noqa: E501
 
 NESTED = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 
 import timely_spark as ts
 from timely_spark.coordinator.migrate import FlowChanged
+from timely_spark.runtime.handle.status import Status
 
 EDGES = [(1, 2), (2, 3), (3, 1), (4, 5)]
 #: what (5, 4) and (3, 4) change
@@ -78,11 +80,13 @@ def test_a_named_flow_goes_on_with_another_output(
 
 
 def test_a_new_table_by_key_is_refused_or_says_what_it_lacks(
-    spark: SparkSession, checkpoint: str, tmp_path: Path
+    spark: SparkSession, checkpoint: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def flow(*, more: bool) -> ts.Dataflow:
         made = ts.Dataflow("words")
-        counts = made.input("words", "word string").group_by("word").count(name="counts")
+        words = made.input("words", "word string")
+        words.distinct().capture("seen")
+        counts = words.group_by("word").count(name="counts")
         if more:
             counts.to_delta(str(tmp_path / "now"), keys="word", name="now")
         counts.to_files(str(tmp_path / "files"), name="files")
@@ -91,12 +95,18 @@ def test_a_new_table_by_key_is_refused_or_says_what_it_lacks(
     def properties() -> str:
         return str(spark.sql(f"SHOW TBLPROPERTIES delta.`{tmp_path / 'now'}`").collect())
 
-    answered(spark, flow(more=False), checkpoint, {"words": ["to", "be"]})
+    with caplog.at_level(logging.WARNING):
+        answered(spark, flow(more=False), checkpoint, {"words": ["to", "be"]})
+    unnamed = "without name=, by which a changed flow finds it: distinct ("
+    assert unnamed in caplog.text
+    assert unnamed in str(Status.of(checkpoint))
     with pytest.raises(FlowChanged, match=r"new: step 'now' .*test_changed.py:\d+"):
         answered(spark, flow(more=True), checkpoint, {})
-    answered(spark, flow(more=True), checkpoint, {"words": ["be"]}, new_steps="empty")
+    made = answered(spark, flow(more=True), checkpoint, {"words": ["be", "or"]}, new_steps="empty")
+    assert [("be",), ("to",)] in made["seen"].values()
+    assert [("or",)] in made["seen"].values(), "without a name it is the only step of its kind"
     now = spark.read.format("delta").load(str(tmp_path / "now")).drop("epoch")
-    assert list(map(tuple, now.collect())) == [("be", 2)]
+    assert sorted(map(tuple, now.collect())) == [("be", 2), ("or", 1)]
     assert "timely_spark.lacks" in properties()
     assert "now from epoch " in properties()
     answered(spark, flow(more=True), checkpoint, {"words": ["be"]})

@@ -263,6 +263,15 @@ class Plan:
             return self
         return replace(self, inputs=tuple(replace(source, epochs="manual") for source in self.inputs))
 
+    @property
+    def unnamed(self) -> tuple[Stage, ...]:
+        """The steps that keep state over epochs and have no name of the user's, one for each line."""
+        lines: dict[Any, Stage] = {}
+        for node in self.nodes:
+            if node.stage.kind is Kind.VERTEX and not node.template.per_time and not node.stage.named:
+                lines.setdefault(node.stage.where, node.stage)
+        return tuple(lines.values())
+
     def described(self) -> dict[str, Any]:
         """The description of this plan in a checkpoint: see `identity`."""
         return described(self)

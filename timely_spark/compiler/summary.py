@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -33,6 +33,7 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
         "times": type(plan.times.epoch(0)).__name__,
         "steps": [[n.name, n.stage.kind.value, str(n.stage.where), n.stage.scope.depth] for n in plan.nodes],
         "channels": [[plan.nodes[channel.target].name, channel.input] for channel in plan.channels],
+        "unnamed": [f"{stage.name} ({stage.where})" for stage in plan.unnamed],
         "inputs": {source.name: [source.epochs, str(source.stage.where)] for source in plan.inputs},
         "ports": [[node.index, i % 2] for node in plan.nodes for i in range(2 * len(node.ports))],
         "edges": None
@@ -41,6 +42,16 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
             [edge.source, edge.target, edge.exchange, encoded_path(edge.summary)] for edge in plan.reach.edges
         ],
     }
+
+
+#: so many steps are listed
+_LISTED = 3
+
+
+def unnamed_in_words(steps: Sequence[str]) -> str:
+    """That steps keep state and have no name, as a sentence; empty if there are none."""
+    listed = ", ".join(steps[:_LISTED]) + f" and {len(steps) - _LISTED} more" * (len(steps) > _LISTED)
+    return f"steps with state and without name=, by which a changed flow finds it: {listed}" * bool(steps)
 
 
 def encoded_path(summary: Any) -> list[list[int]]:
@@ -71,6 +82,7 @@ class PlanSummary:
         self.steps: list[tuple[str, str, str, int]] = [tuple(step) for step in found["steps"]]
         #: the step and its input to which each channel leads
         self.channels: list[tuple[str, int]] = [(step, input_) for step, input_ in found["channels"]]
+        self.unnamed: list[str] = found.get("unnamed", [])
         self.inputs: Mapping[str, tuple[str, str]] = found["inputs"]
         self.times: Times | None = _TIMES[found["times"]] if found["edges"] is not None else None
         self.reach: Reachability | None = None

@@ -8,7 +8,9 @@ because the old bound has dropped records.
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +18,8 @@ from typing import Any
 from timely_spark.compiler.plan import Plan
 from timely_spark.graph import Kind
 
+#: So many steps of each kind are named.
+SHOWN = 3
 _LIMITS = re.compile(r"limits=\([^()]*\)")
 
 
@@ -32,8 +36,22 @@ class Differences:
     changed: Mapping[str, Mapping[str, tuple[Any, Any]]]
     #: whether hot keys differ: then the records of some steps are on other workers
     hot_keys: bool
+    #: steps in both flows of which all steps before them are the same, too; whatever the names of those are
+    same: frozenset[str]
+    #: of these, the steps that are the only ones of their kind in each flow: no other step has got their name
+    certain: frozenset[str]
     #: whether there is another difference than these
     flow: bool
+
+    def in_words(self) -> str:
+        """The steps that differ, a few of each kind."""
+        kinds = {"changed": [*self.changed], "new": [*self.added], "gone": [*self.removed]}
+        shown = [
+            f"{kind}: {', '.join(map(repr, steps[:SHOWN]))}{', ...' if steps[SHOWN:] else ''}"
+            for kind, steps in kinds.items()
+            if steps
+        ]
+        return "; ".join(shown) or "other channels"
 
     def __bool__(self) -> bool:
         """Whether there is any difference."""
@@ -49,6 +67,9 @@ def compare(before: Mapping[str, Any], plan: Plan) -> Differences:
     if hot_keys:  # state is partitioned anew, in steps behind those with hot keys, too
         before, now = _without_partitioning(before), _without_partitioning(now)
     old, new = before["stages"], now["stages"]
+    kinds = _kinds(before, now)
+    counts = [Counter(of_flow.values()) for of_flow in kinds]
+    same = {step for step, kind in kinds[0].items() if kinds[1].get(step) == kind}
     return Differences(
         workers=(before["workers"], plan.workers),
         added=tuple(step for step in new if step not in old),
@@ -59,8 +80,47 @@ def compare(before: Mapping[str, Any], plan: Plan) -> Differences:
             if step in new and was != (is_now := new[step])
         },
         hot_keys=hot_keys,
+        same=frozenset(same),
+        certain=frozenset(step for step in same if all(of_flow[kinds[0][step]] == 1 for of_flow in counts)),
         flow=_logical(before) != _logical(now),
     )
+
+
+#: what a step computes depends on these parts of its description, and on the steps before it
+_COMPUTED = ("kind", "operator", "parameters", "vertex", "refines", "outputs")
+
+
+def _kinds(*flows: Mapping[str, Any]) -> list[dict[str, int]]:
+    """By flow the kind of each step: of one kind are steps that do the same, behind steps of equal kinds.
+
+    Kinds are refined until they stay the same, as cycles have no first step. Functions of the user are not
+    compared, nor are the bounds of loops.
+    """
+    into: dict[tuple[int, str], list[tuple[int, int, str]]] = defaultdict(list)
+    described: dict[tuple[int, str], Any] = {}
+    for flow, of in enumerate(flows):
+        for source, port, target, input_ in of.get("edges", ()):
+            into[flow, target].append((input_, port, source))
+        for name, stage in of["stages"].items():
+            is_source = stage["kind"] == Kind.SOURCE.value
+            parts = [name] if is_source else [stage[part] for part in _COMPUTED]
+            if stage["kind"] == Kind.FEEDBACK.value:
+                parts = [Kind.FEEDBACK.value]
+            described[flow, name] = json.dumps([len(stage["loops"]), *parts], sort_keys=True)
+    kinds, count = _numbered(described), 0
+    while count < (count := len(set(kinds.values()))):
+        refined = {
+            (flow, name): (kind, sorted((*at, kinds[flow, source]) for *at, source in into[flow, name]))
+            for (flow, name), kind in kinds.items()
+        }
+        kinds = _numbered({step: repr(kind) for step, kind in refined.items()})
+    return [{name: kind for (of, name), kind in kinds.items() if of == flow} for flow in range(len(flows))]
+
+
+def _numbered(values: Mapping[tuple[int, str], str]) -> dict[tuple[int, str], int]:
+    """Equal values as equal numbers."""
+    numbers = {value: number for number, value in enumerate(dict.fromkeys(values.values()))}
+    return {step: numbers[value] for step, value in values.items()}
 
 
 def _hot_keys(stage: Mapping[str, Any]) -> list[str]:

@@ -12,12 +12,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from timely_spark.compiler.plan import Plan
+from timely_spark.coordinator.differences import SHOWN
 from timely_spark.graph import Kind, Stage
 from timely_spark.graph.stage import edges_into
 from timely_spark.state.history import DIFF
-
-#: So many steps of each kind are named.
-SHOWN = 3
 
 
 def behind(plan: Plan, stages: Iterable[Stage]) -> set[Stage]:
@@ -67,6 +65,23 @@ def is_accumulated(plan: Plan, output: Stage) -> bool:
                 seen.add(edge.source)
                 todo.append(edge.source)
     return False
+
+
+def fed_otherwise(plan: Plan, names: Iterable[str], new: Iterable[Stage]) -> list[Stage]:
+    """Of old steps behind other steps than before, those that need the past.
+
+    Steps behind `new` ones that need it are left out: they lack what these lack.
+    """
+    excused = behind(plan, (stage for stage in new if lacks_past(plan, stage)))
+    stages = (plan.by_name[name].stage for name in names)
+    return [stage for stage in stages if stage not in excused and lacks_past(plan, stage)]
+
+
+def reads_changes(plan: Plan, stage: Stage) -> bool:
+    """Whether a step reads changes of a collection, which may be undone later."""
+    if stage.kind is Kind.OUTPUT:
+        return is_accumulated(plan, stage)
+    return any(DIFF in edge.schema.names for edge in edges_into(plan.edges)[stage])
 
 
 def told(plan: Plan, lacking: Mapping[str, int]) -> dict[str, str]:

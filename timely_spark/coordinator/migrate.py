@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -23,20 +23,27 @@ import pyarrow as pa
 
 from timely_spark.compiler.partitioning import ANYWHERE, BROADCAST
 from timely_spark.compiler.plan import Channel, Node, Plan
+from timely_spark.coordinator.contents import has_state, in_words, pointstamps
 from timely_spark.coordinator.coordinator import Coordinator
-from timely_spark.coordinator.differences import compare, lowered_bounds, with_bounds
-from timely_spark.coordinator.lacking import SHOWN, lacks_past, new_steps, refusal
+from timely_spark.coordinator.differences import SHOWN, compare, lowered_bounds, with_bounds
+from timely_spark.coordinator.lacking import (
+    fed_otherwise,
+    lacks_past,
+    new_steps,
+    reads_changes,
+    refusal,
+)
 from timely_spark.coordinator.round_result import RoundResult
 from timely_spark.errors import TimelyError
 from timely_spark.graph import Kind, Partition, Stage, Vertex
 from timely_spark.progress import Tracker
-from timely_spark.state.codec import Blobs, Codec, pack_parts, unpack_parts
+from timely_spark.state.codec import Blobs, pack_parts, unpack_parts
 from timely_spark.state.keys import from_bytes, partitioned
 from timely_spark.worker import wire
 from timely_spark.worker.context import errors_of
 from timely_spark.worker.notify import Pending
 from timely_spark.worker.round import FORMAT, Worker
-from timely_spark.worker.vertex_snapshot import changed, instance
+from timely_spark.worker.vertex_snapshot import changed
 from timely_spark.worker.wire import Message
 
 
@@ -66,6 +73,8 @@ class Migration:
     removed: Mapping[str, Sequence[str]]
     #: the old and the new number of workers
     worker_counts: tuple[int, int]
+    #: steps that keep their state, and whose records come by other steps than before
+    fed_otherwise: tuple[str, ...]
     #: whether hot keys differ
     hot_keys: bool
     #: loops with a lower bound: the old and the new `max_iterations`
@@ -130,6 +139,9 @@ class _Migrator:
         self.continuing = set(before["nodes"]) & set(plan.by_name) - set(self.differences.changed)
         #: new steps that records of before the restart would have reached
         self.new = [] if snapshot["begun"] < 0 else self._new_steps(before)
+        same = self.differences.same if "edges" in before and snapshot["begun"] >= 0 else self.continuing
+        #: steps that need the past, and got it from other steps than those before them now
+        self.fed_otherwise = fed_otherwise(plan, sorted(self.continuing - same), self.new)
         #: the reasons to refuse the new plan, and hints
         self.problems: list[str] = []
         self.hints: dict[str, None] = {}
@@ -170,6 +182,7 @@ class _Migrator:
         """The migration, or an error with all reasons against it."""
         inputs = self._inputs()
         self._check_steps()
+        self._check_stored()
         self._check_new_steps()
         if self.differences.hot_keys and any(contents["batch"] for contents in self.contents.values()):
             self._problem("records are in flight, and its hot keys have changed", _QUIESCE, self.as_before)
@@ -184,7 +197,7 @@ class _Migrator:
         }
         lacking |= {stage.name: at for stage, at in first.items() if lacks_past(self.plan, stage)}
         coordinator, result = self._result(workers, inputs, tracker, lacking)
-        removed = {step: _in_words(self.contents.get(step, {})) for step in self.differences.removed}
+        removed = {step: in_words(self.contents.get(step, {})) for step in self.differences.removed}
         return Migration(
             coordinator=coordinator,
             result=result,
@@ -197,6 +210,7 @@ class _Migrator:
                 if stage.kind is Kind.OUTPUT and stage.name not in lacking
             },
             removed=removed,
+            fed_otherwise=tuple(stage.name for stage in self.fed_otherwise),
             worker_counts=self.differences.workers,
             hot_keys=self.differences.hot_keys,
             bounded=self.bounded,
@@ -219,7 +233,7 @@ class _Migrator:
         return f"step {name!r}" + (f" ({stage.where})" if stage is not None else "")
 
     def _held(self, name: str) -> str:
-        return f"{self._shown(name)} holds {' and '.join(_in_words(self.contents[name]))}"
+        return f"{self._shown(name)} holds {' and '.join(in_words(self.contents[name]))}"
 
     def _check_steps(self) -> None:
         """Refuse steps with contents that are changed, removed, or perhaps other steps of the same name."""
@@ -235,12 +249,29 @@ class _Migrator:
                 if contents["batch"]:
                     gone = "is gone" if name not in self.stages else "is no vertex any more"
                     self._problem(f"{has}, and {gone}", _QUIESCE)
-            elif self.differences.flow and not self.stages[name].named and self._has_contents(name):
+            elif self._may_be_another(name) and self._has_contents(name):
                 short = name.removesuffix(".settled").rsplit(".", 1)[-1]
                 self._problem(
                     f"{has}, and its derived name may now be that of another step, as the flow has changed "
-                    f"({self._what_differs()})",
+                    f"({self.differences.in_words()})",
                     f"if it is the same step, write name={short!r} there, and name its loops likewise",
+                )
+
+    def _may_be_another(self, name: str) -> bool:
+        """Whether a step of the new flow may be another one than that of this name in the old flow."""
+        if not self.differences.flow or self.stages[name].named:
+            return False
+        return name not in self.differences.certain
+
+    def _check_stored(self) -> None:
+        """Refuse outputs with stored epochs of other columns; Delta tables and files check their own."""
+        for name, parts in self.differences.changed.items():
+            stage = self.stages[name]
+            stored = stage.parameters.get("to") in {"capture", "memory", "folder"}
+            if stored and "inputs" in parts and self.snapshot["done"].get(name, -1) >= 0:
+                self._problem(
+                    f"{self._shown(name)} has stored epochs, and other columns: {self._changes(name)}",
+                    "give the output another name (and, if it writes to a folder, another folder)",
                 )
 
     def _check_new_steps(self) -> None:
@@ -249,25 +280,19 @@ class _Migrator:
         if lacking and not self.empty:
             removed = [name for name in self.differences.removed if "state" in self.contents.get(name, ())]
             self._problem(*refusal(lacking, removed))
+        if rewired := [stage for stage in self.fed_otherwise if reads_changes(self.plan, stage)]:
+            self._problem(
+                f"{', '.join(self._shown(stage.name) for stage in rewired[:SHOWN])}: the collection there is "
+                f"made by other steps than before ({self.differences.in_words()}), and a deletion would not "
+                "remove what the old ones made",
+                "leave the steps before them as they were, or give them and all steps behind new names, with "
+                'new_steps="empty"',
+            )
 
     def _first_epoch(self, stage: Stage, tracker: Tracker) -> int:
         """The first epoch of which a new step gets records."""
         frontier = tracker.frontier(self.plan.by_name[stage.name].arrives)
         return min((time.epoch for time in frontier), default=self.open_epoch)
-
-    def _what_differs(self) -> str:
-        """The steps by which the flow differs from that of the checkpoint, a few of each kind."""
-        kinds = {
-            "changed": list(self.differences.changed),
-            "new": list(self.differences.added),
-            "gone": list(self.differences.removed),
-        }
-        shown = [
-            f"{kind}: {', '.join(map(repr, steps[:SHOWN]))}{', ...' if steps[SHOWN:] else ''}"
-            for kind, steps in kinds.items()
-            if steps
-        ]
-        return "; ".join(shown) or "other channels"
 
     def _changes(self, name: str) -> str:
         parts = self.differences.changed[name].items()
@@ -276,7 +301,7 @@ class _Migrator:
     def _has_contents(self, name: str) -> bool:
         """Whether an unchanged step has more than its initial state."""
         return any(kind != "state" for kind in self.contents[name]) or any(
-            _has_state(worker, self.plan.by_name[name]) for worker in self.old_workers
+            has_state(worker, self.plan.by_name[name]) for worker in self.old_workers
         )
 
     # -- inputs ----------------------------------------------------------------------------------------------
@@ -374,7 +399,7 @@ class _Migrator:
         self, node: Node, old: Sequence[Worker], new: Sequence[Worker], *, alike: bool
     ) -> None:
         """Repartition a vertex's state. `alike`: whether all workers have the same notifications pending."""
-        with_state = [worker for worker in old if _has_state(worker, node)]
+        with_state = [worker for worker in old if has_state(worker, node)]
         unable = type(node.template).repartition is Vertex.repartition
         if unable and (with_state or not alike):
             self._problem(
@@ -457,7 +482,7 @@ class _Migrator:
                     inputs_at[self.plan.lands(channel), time] += 1
 
         def counted() -> Tracker:
-            counts = Counter(chain.from_iterable(_pointstamps(worker) for worker in workers))
+            counts = Counter(chain.from_iterable(pointstamps(worker) for worker in workers))
             encoded = {"counts": _encoded(counts), "inputs": _encoded(inputs_at)}
             return Tracker.decode(self.plan.reach, self.plan.times, encoded)
 
@@ -560,41 +585,5 @@ class _Migrator:
         return Coordinator.decode(self.plan, encoded), result
 
 
-def _pointstamps(worker: Worker) -> Iterator[tuple[int, Any]]:
-    """The pointstamps of a worker: its queued batches and its capabilities."""
-    nodes = worker.plan.nodes
-    for index, input_, time in worker.queue:
-        yield nodes[index].lands(input_), time
-    for pending in worker.pending:
-        if pending.capability is not None:
-            yield nodes[pending.node].holds(pending.input), pending.capability
-
-
 def _encoded(counts: Mapping[tuple[int, Any], int]) -> list[list[Any]]:
     return [[location, time.encode(), n] for (location, time), n in counts.items()]
-
-
-def _has_state(worker: Worker, node: Node) -> bool:
-    """Whether a vertex's state differs from its initial state."""
-    snapshot = worker.snapshots.get(node.name)
-    if snapshot is None:
-        return False
-    if snapshot.references:
-        return True
-    encoded = [
-        Codec(worker.plan.times).write(
-            changed(vertex, node.template), pickles=vertex.pickles, vertex=type(vertex)
-        )
-        for vertex in (worker.vertex(node), instance(node.template))
-    ]
-    return encoded[0] != encoded[1]
-
-
-def _in_words(contents: Mapping[str, int]) -> list[str]:
-    """A step's contents in words."""
-    plural = {"batch": "batches", "notification": "notifications", "unreleased epoch": "unreleased epochs"}
-    return [
-        f"{n} {plural[kind] if n > 1 else kind}" if kind in plural else kind
-        for kind, n in contents.items()
-        if n
-    ]

@@ -98,6 +98,9 @@ def _warn_of_changes(name: str, migration: Migration) -> None:
         )
     if migration.added:
         _log.warning("%s: new steps: %s", name, ", ".join(migration.added))
+    if migration.fed_otherwise:
+        text = "%s: steps that keep their state, and get their records by other steps than before: %s"
+        _log.warning(text, name, ", ".join(migration.fed_otherwise))
     for output, epoch in migration.begins.items():
         _log.warning("%s: new output %s begins with what is still to come of epoch %d", name, output, epoch)
     for output, what in told(migration.coordinator.plan, migration.lacking).items():

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from timely_spark.compiler import Plan
-from timely_spark.compiler.summary import plan_summary
+from timely_spark.compiler.summary import plan_summary, unnamed_in_words
 from timely_spark.coordinator import Bound, Coordinator
 from timely_spark.errors import BadArgument, TimelyError, without_stack
 from timely_spark.graph import caller, frame_schema, integer, seconds
@@ -135,6 +135,9 @@ def start(
         log, lock = _locked(place, undo)
         flow = _identified(log, plan, partitions or partitions_for(session, plan.workers))
         before, lacks = check(log, plan, empty=new_steps == "empty")
+        if before is None and checkpoint is not None and plan.unnamed:
+            steps = [f"{stage.name} ({stage.where})" for stage in plan.unnamed]
+            _log.warning("%s: %s", plan.name, unnamed_in_words(steps))
         for output in outputs:
             resumed = before is not None and before.has_delivered(output.name, output.release)
             prepared = dataclasses.replace(output, resumed=resumed, lacks=lacks.get(output.name, ""))

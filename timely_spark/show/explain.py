@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from timely_spark.compiler import Plan
 from timely_spark.compiler.plan import Channel, Node, Source
+from timely_spark.compiler.summary import unnamed_in_words
 from timely_spark.graph import Edge, Partition, Scope, Stage, columns_of
 from timely_spark.graph.stage import edges_into
 from timely_spark.show.layout import label_of, way_of
@@ -57,6 +58,7 @@ def explain(flow: Dataflow, workers: int = 2) -> str:
             "",
             "Rounds",
             *(_INDENT + line for line in _rounds(plan)),
+            *(_INDENT + line for line in _unnamed(plan)),
         ]
     )
 
@@ -198,6 +200,11 @@ def _rounds(plan: Plan) -> Iterator[str]:
             f"{step} matches records of one epoch of {', '.join(names)}: what these inputs are sent together "
             'may be in two epochs, unless they have epochs="manual"'
         )
+
+
+def _unnamed(plan: Plan) -> Iterator[str]:
+    if plan.unnamed:
+        yield unnamed_in_words([f"{stage.name} ({_line(stage)})" for stage in plan.unnamed])
 
 
 def _scope(channel: Channel) -> Scope:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from timely_spark.compiler.summary import PlanSummary
+from timely_spark.compiler.summary import PlanSummary, unnamed_in_words
 from timely_spark.coordinator.lacking import in_words
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.handle.why import Why
@@ -58,6 +58,8 @@ class Status:
     hot_keys: Mapping[str, str]
     #: steps that were new at a restart and started without the past, and the first epoch of each
     lacking: Mapping[str, int]
+    #: steps that keep state and have no name, by which a changed flow would find it
+    unnamed: list[str]
     state_bytes: Mapping[str, int]
     #: what keeps the oldest epoch open; None: no epoch is in flight
     why: Why | None
@@ -98,6 +100,7 @@ class Status:
             read=Account.of(log, manifest, flow["described"]["inputs"]),
             hot_keys=snapshot.get("hot_keys", {}),
             lacking=snapshot.get("lacking", {}),
+            unnamed=summary.unnamed,
             state_bytes=manifest.stats.get("state_bytes", {}),
             why=Why.of(log, manifest, rows, summary, epochs[0]) if epochs else None,
             drawing=flow.get("drawing", ""),
@@ -142,6 +145,8 @@ class Status:
             yield f"late rows  {_listed(f'{name}: {n}' for name, n in self.late.items())}"
         yield from self.hot_keys.values()
         yield from self.without_past
+        if self.unnamed:
+            yield unnamed_in_words(self.unnamed)
         yield f"epochs in flight  {_listed(map(str, self.epochs))}"
         left = f", work left over on workers {self.left}" if self.left else ""
         messages = f"{counted(self.messages, 'message')} ({counted(self.message_bytes, 'byte')})"
