@@ -175,6 +175,7 @@ class Dataflow(Inputs, Suggests):
         log_to: str | os.PathLike[str] | None = None,
         replace: bool = False,
         warn_after: int | None = 10_000,
+        iteration_limit: int | str | None = None,
         keep: float | str | None = None,
         new_steps: Literal["empty"] | None = None,
     ) -> Query:
@@ -211,7 +212,11 @@ class Dataflow(Inputs, Suggests):
             replace: for a notebook cell that is run again: first stop queries of this process that read this
                 flow's inputs, or have the query's name or checkpoint. Sent records are kept if the checkpoint
                 is the same.
-            warn_after: iterations of a loop in one epoch, after which a warning is logged; None: never.
+            warn_after: iterations of a loop in one epoch, after which a warning is logged; None: never. (Also
+                an iteration that repeats very many records is warned of.)
+            iteration_limit: the most that one iteration of a loop may have on one worker: a number of
+                records, or bytes as text, such as "2 GB". A loop beyond it fails with `LimitReached`, before
+                the memory is full. None: a sixteenth of the memory that the machine has for each worker.
             keep: how long the states of earlier micro-batches are kept for `timely_spark.inspect`: seconds,
                 or text such as "7 days"; at least as many are kept as Spark keeps of its own log.
             new_steps: None: a changed flow is refused if a new step's results depend on records that have
@@ -243,7 +248,7 @@ class Dataflow(Inputs, Suggests):
         )
         if workers is None:
             workers = default_workers(session, checkpoint)
-        plan = with_warn_after(self.compile(workers), warn_after)
+        plan = with_warn_after(self.compile(workers), warn_after, iteration_limit)
         return start(
             plan,
             dataframes={**self.frames, **(sources or {})},

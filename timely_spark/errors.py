@@ -312,6 +312,8 @@ class VertexError(TimelyError, RuntimeError):
 class LimitReached(VertexError):
     """A loop with ``on_limit="raise"`` has records left after its `max_iterations`.
 
+    Or an iteration of a loop has more records than `iteration_limit` allows.
+
     >>> error = LimitReached.of("hops", Where("job.py", 3), "near", epoch=2, iteration=5, rows="{'n': 1}")
     >>> print(error)
     loop 'hops' (job.py:3) ended at its limit after 5 iterations of epoch 2; 'near' would go on with {'n': 1}
@@ -335,9 +337,36 @@ class LimitReached(VertexError):
         return cls.decode({**parts, "epoch": str(epoch)})
 
     @classmethod
+    def grown(
+        cls,
+        loop: str,
+        where: Where,
+        step: str,
+        *,
+        epoch: int,
+        iteration: int,
+        size: str,
+        limit: str,
+        evidence: str,
+    ) -> LimitReached:
+        """The error of a loop with an iteration that is too large."""
+        cause = (
+            f"loop {loop!r} ({where}) has grown too large: {step!r} hands {size} to iteration {iteration} of "
+            f"epoch {epoch}, and {limit}; {evidence}"
+        )
+        parts = {"kind": cls.condition, "step": step, "cause": cause, "trace": "", "loop": loop}
+        return cls.decode({**parts, "epoch": str(epoch), "grown": "yes"})
+
+    @classmethod
     def text_of(cls, parts: Mapping[str, str | None], context: str) -> str:
         """The message."""
         hint = 'start again with on_limit="warn" to drop these records; a larger limit needs a new checkpoint'
+        if parts.get("grown"):
+            hint = (
+                "end the body of the loop with distinct() (or min, max, reduce), which drops what has come "
+                "before; or bound it with max_iterations; or give start() or testing.run a larger "
+                "iteration_limit"
+            )
         return with_hint(f"{parts['cause']}{f' ({context})' if context else ''}", hint)
 
     @property

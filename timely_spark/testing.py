@@ -129,6 +129,7 @@ class Simulation:
             and how far it is rolled back; its schedule is the same with and without crashes.
         warn_after: iterations of a loop in one epoch, after which there is a `LoopWarning`, and after twice
             as many of which `run` fails if the loop has no `max_iterations`; None: never.
+        iteration_limit: the most records or bytes of one iteration of a loop, as for `Dataflow.start`.
         given_epochs: where state expires by epochs, count those that `send` is given, as `run` does; else by
             the clock an epoch is a batch.
 
@@ -166,12 +167,13 @@ class Simulation:
         blobs: Blobs | None = None,
         crashes: float = 0.0,
         warn_after: int | None = 10_000,
+        iteration_limit: int | str | None = None,
         given_epochs: bool = False,
     ) -> None:
         check_schedule(seed, crashes, flow=flow, fits=isinstance(flow, Dataflow | Plan))
         plan = flow.compile(workers) if isinstance(flow, Dataflow) else flow
         plan = plan.counting_given_epochs() if given_epochs else plan
-        self.plan = replace(with_warn_after(plan, warn_after), checks_laws=True)
+        self.plan = replace(with_warn_after(plan, warn_after, iteration_limit), checks_laws=True)
         self.coordinator = Coordinator(self.plan)
         self.schedule = Schedule(self.plan, seed, rounds=rounds_per_batch, budget=budget)
         self.blobs = blobs
@@ -348,9 +350,10 @@ class Simulation:
 
         sent = run_workers(rows, run_worker)
         next(point)
-        self.result = self.coordinator.apply_round(self.batch, sent, cancel=batch.cancel)
+        self.result = self.coordinator.apply_round(self.batch, sent)
         if not batch.later:  # a message that is late for this round must arrive before the next round
             self._local_rounds(point)
+        self.result = self.coordinator.cancel(batch.cancel, self.result)
         next(point)
         self._collect(point)
         self._crashes.end()
@@ -453,6 +456,7 @@ def run(
     together: bool = False,
     crashes: float = 0.0,
     warn_after: int | None = 10_000,
+    iteration_limit: int | str | None = None,
 ) -> Result:
     """Run a flow on the records of each input, epoch by epoch, to the end.
 
@@ -488,8 +492,9 @@ def run(
         >>> assert all(run(flow, {"x": [[1], [2]]}, seed=s, crashes=0.3) for s in range(20))
     """
     simulation = Simulation(
-        flow, workers=workers, seed=seed, crashes=crashes, warn_after=warn_after, given_epochs=True
-    )
+        flow, workers=workers, seed=seed, crashes=crashes, warn_after=warn_after,
+        iteration_limit=iteration_limit, given_epochs=True,
+    )  # fmt: skip
     plan = simulation.plan
     epochs = most_epochs(inputs)
     batches: list[tuple[int, int]] = []

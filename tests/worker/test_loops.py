@@ -7,12 +7,13 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
 from timely_spark.coordinator.coordinator import Coordinator
-from timely_spark.errors import GraphError, LimitReached, TimelyError
+from timely_spark.errors import BadArgument, GraphError, LimitReached, TimelyError
 from timely_spark.testing import LoopWarning, Simulation, run
 
 UP = {"n": pc.add(pc.field("n"), 1)}
@@ -259,3 +260,70 @@ def test_inner_loops_end_too(notices: list[Any]) -> None:
     simulation.run()
     assert "outer.inner" in simulation.coordinator.loops.bounds
     assert len(answers(simulation)) == 1
+
+
+# -- growth
+
+
+def exploding(**options: Any) -> ts.Dataflow:
+    """A `distinct` is forgotten beside `concat`: each iteration has twice the records."""
+    flow = ts.Dataflow("exploding")
+    x = flow.input("x", "n long")
+    x.loop(lambda n: n.concat(n, name="both").exchange("n"), name="hops", **options).capture("out")
+    return flow
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_loop_that_repeats_records_is_told_of_and_fails_in_tests(notices: list[Any], workers: int) -> None:
+    with pytest.raises(
+        TimelyError, match=r"(?s)loop 'hops' \(.*test_loops\.py:\d+\) grows.*Hint: .*distinct"
+    ):
+        run(exploding(), {"x": [[7]]}, workers=workers)
+    text = str(notices[0].message)
+    assert "iteration 16 of epoch 0 has 65,536 records" in text
+    assert "of 4096 sampled records 1 differ: {'n': 7}" in text
+    assert "cancel(0) ends the loop" in text
+
+
+def test_growth_ends_rounds_so_that_it_is_told_while_the_loop_runs(notices: list[Any]) -> None:
+    simulation = Simulation(exploding())
+    simulation.send("x", [7])
+    for _ in range(2):
+        simulation.step()
+    assert notices
+    assert simulation.result.stats["records"] < 1 << 21
+
+
+@pytest.mark.parametrize(("limit", "told"), [(1000, "1,000 records"), ("16 KB", "16,000 bytes")])
+def test_an_iteration_beyond_its_limit_ends_the_epoch_with_the_evidence(limit: Any, told: str) -> None:
+    with pytest.raises(LimitReached, match=r"(?s)'hops'.*grown too large.*Hint: .*distinct") as caught:
+        run(exploding(), {"x": [[7]]}, workers=2, iteration_limit=limit)
+    assert f"{told} are allowed" in str(caught.value)
+    assert "sampled records 1 differ: {'n': 7}" in str(caught.value)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "limit", [0, -1, 1.5, "", "x", "5", "-1 GB", "1e3 GB", "9" * 400 + " GB", True, "0 B"]
+)
+def test_slips_of_the_limit(limit: Any) -> None:
+    with pytest.raises(BadArgument, match=r"(?s)iteration_limit.*Hint: "):
+        run(growing(max_iterations=3), {}, iteration_limit=limit)
+
+
+def test_multiplicities_that_double_are_told_of(notices: list[Any]) -> None:
+    flow = ts.Dataflow("doubling")
+    x = flow.input("x", "n long").collection()
+    x.iterate(lambda n: n.concat(n), name="hops").changes().capture("out")
+    with pytest.raises(TimelyError, match=r"(?s)loop 'hops' .* grows.*a record comes \d+ times: {'n': 7}"):
+        run(flow, {"x": [[7]]})
+    assert notices
+
+
+def test_a_large_iteration_of_records_that_differ_is_no_growth(notices: list[Any]) -> None:
+    flow = ts.Dataflow("large")
+    down = {"n": pc.field("n"), "left": pc.subtract(pc.field("left"), 1)}
+    x = flow.input("x", "n long, left long")
+    x.loop(lambda n: n.select(**down).where(pc.field("left") > 0), name="hops").capture("out")
+    run(flow, {"x": [pa.table({"n": range(1 << 17), "left": [3] * (1 << 17)})]})
+    assert not notices

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from timely_spark.compiler.identity import described
 from timely_spark.compiler.partitioning import output_partitioning
-from timely_spark.graph import Edge, Kind, Partition, Scope, Stage, Vertex, find
+from timely_spark.graph import Edge, Kind, Partition, Scope, Stage, Vertex, find, integer, refuse
 from timely_spark.progress import Reachability
 from timely_spark.times import PRODUCT, Antichain, PathSummary, RefinedTimes, Times
+
+#: Of the memory per worker, the share of one iteration by default: steps need several times as much.
+MEMORY_SHARE = 16
+
+_UNITS = {unit: 1000**power for power, unit in enumerate(("B", "KB", "MB", "GB", "TB"))}
 
 #: per-batch stages, in order, and the output port of each that is followed
 Through: TypeAlias = tuple[tuple[Stage, int], ...]
@@ -108,6 +117,55 @@ class Source:
     late: frozenset[int]
 
 
+@dataclass(frozen=True, slots=True)
+class IterationLimit:
+    """The most that feedback may carry into one iteration of a loop, on one worker; None: by memory."""
+
+    records: int | None = None
+    bytes: int | None = None
+
+    @classmethod
+    def of(cls, limit: int | str | None) -> IterationLimit:
+        """A number of records, or a text of bytes.
+
+        >>> IterationLimit.of(1000), IterationLimit.of("1.5 GB")
+        (IterationLimit(records=1000, bytes=None), IterationLimit(records=None, bytes=1500000000))
+        """
+        if limit is None:
+            return cls()
+        if not isinstance(limit, str):
+            return cls(records=integer("iteration_limit", limit))
+        found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?B)\s*", limit, re.ASCII | re.IGNORECASE)
+        if found is None or not (size := int(float(found[1]) * _UNITS[found[2].upper()])):
+            hint = 'give iteration_limit=1_000_000 (records), or "500 MB", "2 GB".'
+            return refuse(
+                limit, what="iteration_limit", expected="a number of records, or bytes as text,", hint=hint
+            )
+        return cls(bytes=size)
+
+    def exceeded(self, records: int, size: int, workers: int) -> str | None:
+        """The limit that is exceeded, in words; None if it is not."""
+        if self.records is not None:
+            return f"{self.records:,} records are allowed" if records > self.records else None
+        most = self.bytes
+        if most is None:
+            most = memory() // MEMORY_SHARE // max(1, min(workers, os.cpu_count() or 1))
+        return f"{most:,} bytes are allowed" if size > most else None
+
+
+@cache
+def memory() -> int:
+    """The bytes of memory that this process may use, by its machine and container."""
+    try:
+        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # Windows has none of them
+        found = 16 << 30
+    for place in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            found = min(found, int(Path(place).read_text("ascii")))
+    return found
+
+
 class Entry(NamedTuple):
     """A way from an input to a location: the input's channel, and the path summaries behind its target."""
 
@@ -140,6 +198,8 @@ class Plan:
     budget: Any = None
     #: warn when a loop has so many iterations in one epoch; None: never
     warn_after: int | None = 10_000
+    #: the most that one iteration of a loop may have on one worker
+    iteration_limit: IterationLimit = IterationLimit()
     #: whether workers measure each call and message, for the system's log
     measured: bool = False
     #: whether the laws of the user's functions are checked, as the simulator does

@@ -82,9 +82,9 @@ class Accumulated(Item):
             for loop, counter in counts.reached.items():
                 reached[loop] = max(counter, reached.get(loop, 0))
         notable = [
-            (worker, LoopCounts({}, far=counts.far, dropped=counts.dropped))
+            (worker, LoopCounts({}, far=counts.far, dropped=counts.dropped, grown=counts.grown))
             for worker, counts in loops
-            if counts.far or counts.dropped
+            if counts.far or counts.dropped or counts.grown
         ]
         return cls(
             deltas=_added_up(part.deltas for part in parts),

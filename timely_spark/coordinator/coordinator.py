@@ -142,13 +142,10 @@ class Coordinator:
         """The result that the first batch starts from."""
         return self._result(ROWS.empty_table(), OUTPUTS.empty_table(), Counter(), [])
 
-    def apply_round(
-        self, batch_id: int, rows: pa.Table, *, cancel: Iterable[int] = (), ended: bool = False
-    ) -> RoundResult:
+    def apply_round(self, batch_id: int, rows: pa.Table, *, ended: bool = False) -> RoundResult:
         """Apply the rows that the workers wrote in one round of a batch.
 
         Args:
-            cancel: epochs whose running loops end now.
             ended: whether the sources have no more rows. Then every epoch that has begun is over; rows that
                 arrive for it after a restart are late.
         """
@@ -184,15 +181,24 @@ class Coordinator:
         notices = self.loops.enter(loops)
         loads = chain(*(report.loads for _, report in reports), *(other.loads for other in others))
         self.hot_keys |= hot_keys(self.plan, loads, batch_id)
-        for epoch in cancel:
-            owners = self.plan.owners
-            active = ((owners[at].stage.scope.path[1:], time) for at, time in self.tracker.active)
-            self.loops.cancel(epoch, active)
         result = self._result(_by_worker(rows, Message), outputs, stats, notices)
         fed = Convergence()
         for loop_counts in loops:
             fed.merge(Convergence.decode(loop_counts.fed))
         return replace(result, refused=self._refused_to_report(refused), convergence=fed)
+
+    def cancel(self, epochs: Iterable[int], result: RoundResult) -> RoundResult:
+        """End the running loops of epochs; returns the batch's result with the bounds in its header."""
+        for epoch in epochs:
+            owners = self.plan.owners
+            active = ((owners[at].stage.scope.path[1:], time) for at, time in self.tracker.active)
+            self.loops.cancel(epoch, active)
+        if result.header.bounds == self.loops.bounds:
+            return result
+        header = replace(result.header, bounds=dict(self.loops.bounds))
+        messages, headers = wire.only(result.rows, Message), wire.only(result.rows, Header)
+        renewed = wire.table((worker, header) for worker in headers.column("worker").to_pylist())
+        return replace(result, header=header, rows=pa.concat_tables([messages, renewed]))
 
     def _count(self, reports: list[tuple[int, Report]], others: list[Accumulated]) -> Counter[str]:
         """Enter a round's pointstamps, notifications and unfinished workers; returns its statistics."""

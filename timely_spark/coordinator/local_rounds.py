@@ -57,8 +57,9 @@ class Bound:
             and result.stats["rounds"] < self.rounds
             and result.stats["bytes_in_flight"] <= self.exchanged
             and result.stats.get("bytes", 0) <= self.delivered
+            and not result.stats.get("cut")  # a round was cut off, so that the batch ends
             # after very many iterations the batch ends, so that the driver sees the notice
-            and not any(notice.kind == "iterations" for notice in result.notices)
+            and not any(notice.kind in {"iterations", "grows"} for notice in result.notices)
         )
 
 
@@ -140,6 +141,7 @@ def run_local_rounds(
     budget: Callable[[], Budget | None] = lambda: None,
     watch: Callable[[Recorded], object] | None = None,
     report: Callable[[RoundResult, Worker | None], object] = lambda _result, _worker: None,
+    ends: Callable[[int, RoundResult, Worker], bool] | None = None,
 ) -> tuple[RoundResult, dict[int, Worker]]:
     """Run further rounds, which have no input, after the batch's rounds so far.
 
@@ -149,6 +151,8 @@ def run_local_rounds(
         watch: called after each worker's round.
         report: called with the result so far after each round, and whenever a worker reaches another
             iteration of a loop, with that worker; it only looks.
+        ends: called before each delivery with the number of the round in the batch, the result before it, and
+            the worker: whether that worker's round ends there, and the batch with the round.
 
     Returns:
         The result of all rounds of the batch, with the rows and outputs of the hosted workers, and those of
@@ -164,6 +168,7 @@ def run_local_rounds(
         if index not in workers:
             workers[index] = Worker(plan, states.get(index), index, blobs)
         workers[index].iterations.watch = partial(report, after, workers[index])
+        workers[index].ends = None if ends is None else partial(ends, after.stats["rounds"], after)
         if watch is None:
             return workers[index].step(batch, rows, after.header, limit)
         number = after.stats["rounds"]

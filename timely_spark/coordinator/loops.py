@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from timely_spark.compiler.plan import Plan
+from timely_spark.compiler.plan import IterationLimit, Plan
 from timely_spark.errors import GraphError, TimelyError, Where, with_hint
 from timely_spark.graph import Scope, integer
 from timely_spark.worker.loops import LoopCounts
 
-NoticeKind = Literal["iterations", "limit", "canceled"]
+NoticeKind = Literal["iterations", "grows", "limit", "canceled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class Notice:
 or with cancel(7); query.changing('hops') shows what still changes
     """
 
-    #: "iterations": a loop has very many iterations; "limit" or "canceled": its limit, or the bound that
-    #: `cancel` set, dropped records
+    #: "iterations": a loop has very many iterations; "grows": an iteration repeats very many records; "limit"
+    #: or "canceled": its limit, or the bound that `cancel` set, dropped records
     kind: NoticeKind
     loop: str
     #: the user's line that made the loop
@@ -35,10 +35,15 @@ or with cancel(7); query.changing('hops') shows what still changes
     iteration: int
     #: some of the records, as text
     rows: str
-    #: how many records the limit dropped
+    #: how many records the limit dropped, or the iteration has
     records: int = 0
 
     def __str__(self) -> str:
+        return with_hint(*self.parts)
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The text and the hint."""
         ended = (
             f" after {self.iteration} iterations of epoch {self.epoch}: {self.records} records were dropped, "
             f"among them {self.rows}"
@@ -51,6 +56,15 @@ or with cancel(7); query.changing('hops') shows what still changes
                     f"max_iterations, or with cancel({self.epoch}); query.changing({self.loop!r}) shows what "
                     "still changes"
                 )
+            case "grows":
+                text = (
+                    f"grows: iteration {self.iteration} of epoch {self.epoch} has {self.records:,} records; "
+                    f"{self.rows}"
+                )
+                hint = (
+                    "end the body of the loop with distinct() (or min, max, reduce), which drops what has "
+                    f"come before; cancel({self.epoch}) ends the loop now"
+                )
             case "limit":
                 text = f"ended at its limit{ended}"
                 hint = (
@@ -60,7 +74,7 @@ or with cancel(7); query.changing('hops') shows what still changes
             case "canceled":
                 text = f"ended by cancel{ended}"
                 hint = "the bound stays, for later epochs and restarts, until the loop gets another name"
-        return with_hint(f"loop {self.loop!r} ({self.where}) {text}", hint)
+        return f"loop {self.loop!r} ({self.where}) {text}", hint
 
 
 class Loops:
@@ -103,6 +117,12 @@ class Loops:
                 if mark > self.noticed.get(("iterations", loop, epoch), 0):
                     self.noticed["iterations", loop, epoch] = mark
                     notices.append(Notice("iterations", loop, self.loops[loop][0], epoch, counter, rows))
+            for loop, epoch, iteration, records, evidence in counts.grown:
+                mark = records.bit_length() // 2
+                if mark > self.noticed.get(("grows", loop, epoch), 0):
+                    self.noticed["grows", loop, epoch] = mark
+                    where = self.loops[loop][0]
+                    notices.append(Notice("grows", loop, where, epoch, iteration, evidence, records))
             for loop, epoch, iteration, records, rows in counts.dropped:
                 self.dropped[loop] += records
                 dropped.setdefault((loop, epoch), [iteration, 0, rows])[1] += records
@@ -151,12 +171,12 @@ class Loops:
         self.noticed = {(kind, loop, epoch): mark for kind, loop, epoch, mark in encoded["told"]}
 
 
-def with_warn_after(plan: Plan, after: int | None) -> Plan:
-    """The plan with another `warn_after`."""
+def with_warn_after(plan: Plan, after: int | None, limit: int | str | None = None) -> Plan:
+    """The plan with another `warn_after`, and `iteration_limit`."""
     if after is not None:
         hint = "give a number of iterations, or None for no warnings."
         after = integer("warn_after", after, error=GraphError, hint=hint)
-    return replace(plan, warn_after=after)
+    return replace(plan, warn_after=after, iteration_limit=IterationLimit.of(limit))
 
 
 def notices_to_log(notices: Iterable[Notice], every: int | None) -> list[Notice]:
@@ -165,8 +185,12 @@ def notices_to_log(notices: Iterable[Notice], every: int | None) -> list[Notice]
     return [n for n, mark in marked if n.kind != "iterations" or not mark & (mark - 1)]
 
 
+#: Records of an iteration that repeats them, from which a test fails.
+EXPLODED = 1 << 20
+
+
 def check_endless(notices: Iterable[Notice], plan: Plan, canceled: Collection[str], where: Where) -> None:
-    """Raise an error if a loop has twice as many iterations in an epoch as it needs for a warning.
+    """Raise an error if a loop explodes, or has twice as many iterations as it needs for a warning.
 
     Loops with `max_iterations`, and canceled ones, end.
     """
@@ -176,6 +200,9 @@ def check_endless(notices: Iterable[Notice], plan: Plan, canceled: Collection[st
         *(s.name for stage in plan.stages for s in stage.scope.path[1:] if s.limit is not None),
     }
     for notice in notices:
+        if notice.kind == "grows" and notice.records >= EXPLODED and notice.loop not in ends:
+            text, hint = notice.parts
+            raise TimelyError(text, where=where, hint=hint)
         endless = notice.kind == "iterations" and every is not None and notice.iteration >= 2 * every
         if endless and notice.loop not in ends:
             msg = (

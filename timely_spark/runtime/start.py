@@ -120,6 +120,7 @@ def start(
         rounds=rounds,
         parallel=_parallel(session, plan.workers, asked=parallel_rounds),
         record=record,
+        on_arrival=any(output.release == "arrival" for output in outputs),
         watched=tuple(
             folder
             for frame in dataframes.values()
@@ -413,7 +414,8 @@ def _claimed(context: RunContext, *, empty: bool = False) -> tuple[RunContext, M
     else:
         restore(log, context, newest, empty=empty)
     manifest, _ = log.newest_before(newest + 1)
-    return dataclasses.replace(context, first=log.first), manifest.coordinator["inputs"]
+    context = dataclasses.replace(context, first=log.first, planned=log.planned())
+    return context, manifest.coordinator["inputs"]
 
 
 def _parallel(session: SparkSession, workers: int, *, asked: bool | None) -> bool:

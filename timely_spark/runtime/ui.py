@@ -11,8 +11,7 @@ from timely_spark.errors import TimelyError
 from timely_spark.runtime.handle.inspection import inspect
 from timely_spark.runtime.handle.overview import loops_table, steps_table
 from timely_spark.runtime.handle.status import Status
-from timely_spark.runtime.query.live import running_batch
-from timely_spark.runtime.storage.log import FIRST, RoundLog
+from timely_spark.runtime.storage.log import FIRST
 from timely_spark.show.table import Table, counted, escaped
 from timely_spark.times.refined import time_text
 
@@ -74,10 +73,15 @@ class _Handler(BaseHTTPRequestHandler):
         flow = given.get("flow", "0")
         if not self._allowed(given.get("token", "")):
             self._answer(403, "not allowed: open the address that the command has printed")
-        elif asked.path != "/" or not flow.isdecimal() or int(flow) >= len(self.server.checkpoints):
+        elif asked.path != "/" or (number := self._flow(flow)) is None:
             self._answer(404, "no such page")
         else:
-            self._answer(200, page(self.server, int(flow)))
+            self._answer(200, page(self.server, number))
+
+    def _flow(self, text: str) -> int | None:
+        """The number of a checkpoint; None if there is no such one."""
+        numbers = {str(number): number for number in range(len(self.server.checkpoints))}
+        return numbers.get(text)
 
     def _allowed(self, token: str) -> bool:
         if self.server.token is not None:
@@ -119,8 +123,12 @@ def page(server: Server, flow: int) -> str:
 def _flow(checkpoint: str) -> Iterator[str]:
     status = Status.of(checkpoint)
     look = inspect(checkpoint)
-    kind = status.alive.partition(" ")[0]
-    yield f'<h1>{escaped(status.flow)} <small class="{kind}">{status.alive}</small></h1>'
+    kind = "running" if status.running else "not"
+    yield f'<h1>{escaped(status.flow)} <small class="{kind}">{status.state}</small></h1>'
+    if status.failure is not None:
+        failed = status.failure
+        yield f"<p>Failed at {escaped(failed['when'])}:</p><pre>{escaped(failed['error'])}</pre>"
+        yield "<p>Start the flow again on this checkpoint, when that is mended: it goes on where it was.</p>"
     yield (
         f"<p>{counted(status.workers, 'worker')}; micro-batch {status.batch}, "
         f"{counted(status.rounds, 'round')}{', complete' * status.complete}; "
@@ -128,12 +136,12 @@ def _flow(checkpoint: str) -> Iterator[str]:
         f"{counted(status.notifications, 'notification')}.</p>"
     )
     yield f"<h2>Epochs in flight: {escaped(', '.join(map(str, status.epochs)) or 'none')}</h2>"
-    if status.why is not None:
+    if status.why is not None:  # which tells of the running micro-batch, too
         yield f"<pre>{escaped(str(status.why))}</pre>"
     yield from (f"<p>{escaped(text)}</p>" for text in (*status.hot_keys.values(), *status.without_past))
-    running = running_batch(RoundLog(checkpoint), status.batch)
-    if running is not None:
-        yield loops_table(running).html()
+    if status.now is not None:
+        yield f"<p>{escaped(str(status.now))}</p>"
+        yield loops_table(status.now).html()
     inputs = [
         [name, "closed" if at is None else at, status.late.get(name, 0), line]
         for name, (at, line) in status.inputs.items()

@@ -124,7 +124,7 @@ class CallContext:
         batch = through(channel.through, batch)
         if not batch.num_rows:
             return
-        round_.iterations.sent(channel, time, batch.num_rows)
+        round_.iterations.sent(channel, time, batch, self.node)
         own = batch if channel.exchange is None else round_.outbox.add(channel, arrival, batch)
         if own is not None:
             round_.enqueue(round_.plan.nodes[channel.target], channel.input, arrival, own)

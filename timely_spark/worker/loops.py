@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timely_spark.compiler.plan import Channel, Node, Plan
-from timely_spark.errors import LimitReached, excerpt
+from timely_spark.errors import LimitReached, excerpt, values_of
 from timely_spark.graph import Kind, Scope
+from timely_spark.state.keys import data_bytes
 from timely_spark.times import Times
 from timely_spark.worker.convergence import Convergence
 
@@ -31,6 +33,16 @@ class LoopCounts:
     dropped: list[tuple[str, int, int, int, str]]
     #: `Convergence` of the records that feedback carried, encoded
     fed: list[list[Any]] = field(default_factory=list)
+    #: (loop, epoch, iteration, number, evidence) of an iteration that repeats very many records
+    grown: list[tuple[str, int, int, int, str]] = field(default_factory=list)
+
+
+#: Iterations of fewer records are not looked at; and the records of a sample.
+MANY, SAMPLE = 1 << 16, 4096
+#: A multiplicity of a collection's record that is certainly a mistake: records do not come so often.
+OFTEN = 1 << 24
+#: The column of a collection's multiplicities.
+DIFF = "__timely_diff"
 
 
 class Iterations:
@@ -45,6 +57,10 @@ class Iterations:
         #: called when a loop reaches another iteration; it only looks
         self.watch: Callable[[], object] | None = None
         self._feedbacks = plan.feedbacks if _numbered(plan.times) else {}
+        #: by loop and epoch the iteration, records and bytes that feedback carries into it
+        self._carried: dict[tuple[str, int], tuple[int, int, int]] = {}
+        #: by loop and epoch the records of the last notice of growth, as a power of four
+        self._marks: dict[tuple[str, int], int] = {}
 
     def begin(self, bounds: Mapping[str, int]) -> None:
         """Begin a round with these bounds."""
@@ -56,6 +72,10 @@ class Iterations:
         self.dropped: dict[tuple[str, int], tuple[int, int, str]] = {}
         #: the records that feedback carried
         self.convergence = Convergence()
+        #: by loop and epoch, an iteration that repeats very many records: see `LoopCounts.grown`
+        self.grown: dict[tuple[str, int], tuple[int, int, str]] = {}
+        #: whether the round ends, so that the driver hears of growth
+        self.ends = False
         if bounds != self._bounds:
             self._bounds, self._bounded = bounds, {}
 
@@ -95,13 +115,42 @@ class Iterations:
         summary = self._bounded[channel.index]
         return None if summary is None else summary.results_in(time)
 
-    def sent(self, channel: Channel, time: Any, records: int) -> None:
-        """Count records that are sent over a channel, if it is the one by which a feedback is counted.
+    def sent(self, channel: Channel, time: Any, batch: pa.Table, node: Node) -> None:
+        """Count records that a step sends over a channel, if it is the one by which a feedback is counted.
 
         The channel may lead on, out of the loop, so the iteration is the one after that of the sender.
+
+        Raises:
+            LimitReached: an iteration has more records or bytes than `iteration_limit` allows.
         """
-        if (loop := self._feedbacks.get(channel.index)) is not None:
-            self.convergence.add(loop.name, time.epoch, 1 + _counter(loop, time), records)
+        if (loop := self._feedbacks.get(channel.index)) is None:
+            return
+        iteration, key = 1 + _counter(loop, time), (loop.name, time.epoch)
+        self.convergence.add(*key, iteration, batch.num_rows)
+        at, records, size = self._carried.get(key, (iteration, 0, 0))
+        if at != iteration:
+            records = size = 0
+        records, size = records + batch.num_rows, size + data_bytes(batch)
+        self._carried[key] = iteration, records, size
+        if (too_many := self.plan.iteration_limit.exceeded(records, size, self.plan.workers)) is not None:
+            raise LimitReached.grown(
+                loop.name, loop.where, node.name, epoch=time.epoch, iteration=iteration,
+                size=f"{records:,} records, {size:,} bytes on one worker", limit=too_many,
+                evidence=repeats(batch) or f"among them {excerpt(batch)}",
+            )  # fmt: skip
+        if self.every is not None and (records >= MANY or iteration % 16 == 0):
+            self._look(key, iteration, records, batch)
+
+    def _look(self, key: tuple[str, int], iteration: int, records: int, batch: pa.Table) -> None:
+        """Look whether an iteration repeats records; the round ends, so that the driver hears of it."""
+        number = max(records, most_often(batch))
+        mark = number.bit_length() // 2
+        if number < MANY or mark <= self._marks.get(key, 0):
+            return
+        self._marks[key] = mark
+        if (evidence := repeats(batch)) is not None:
+            self.grown[key] = iteration, number, evidence
+            self.ends = True
 
     def drop(self, node: Node, loop: Scope, time: Any, table: pa.Table) -> None:
         """Count records that a loop's limit drops."""
@@ -120,7 +169,37 @@ class Iterations:
         """The round's counts for the coordinator."""
         far = [(*key, *sample) for key, sample in self.far.items()]
         dropped = [(*key, *sample) for key, sample in self.dropped.items()]
-        return LoopCounts(self.reached, far, dropped, self.convergence.encode())
+        grown = [(*key, *found) for key, found in self.grown.items()]
+        return LoopCounts(self.reached, far, dropped, self.convergence.encode(), grown)
+
+
+def most_often(batch: pa.Table) -> int:
+    """The highest multiplicity of a collection's records; 0 for a stream."""
+    if DIFF not in batch.schema.names:
+        return 0
+    ends: Any = pc.min_max(batch[DIFF])
+    often: int = max(abs(ends["min"].as_py() or 0), abs(ends["max"].as_py() or 0))
+    return often
+
+
+def repeats(batch: pa.Table) -> str | None:
+    """How often a batch repeats records, in words, by a sample; None if most records differ.
+
+    >>> repeats(pa.table({"n": [7] * 70000}))
+    "of 4096 sampled records 1 differ: {'n': 7} and 4095 more"
+    >>> repeats(pa.table({"n": range(70000)}))
+    >>> repeats(pa.table({"n": [7], "__timely_diff": [1 << 30]}))
+    "a record comes 1073741824 times: {'n': 7}"
+    """
+    if (often := most_often(batch)) >= OFTEN:
+        at = pc.index(pc.abs(batch[DIFF]), often).as_py()
+        return f"a record comes {often} times: {excerpt(batch.slice(max(at, 0), 1))}"
+    step = max(1, batch.num_rows // SAMPLE)
+    sample = batch.take(pa.array(range(0, batch.num_rows, step)[:SAMPLE]))
+    differ = len(set(zip(*map(values_of, sample.columns), strict=True)))
+    if 2 * differ > sample.num_rows:
+        return None
+    return f"of {sample.num_rows} sampled records {differ} differ: {excerpt(sample)}"
 
 
 def _bounded_summary(channel: Channel, bounds: Mapping[str, int]) -> Any | None:

@@ -13,8 +13,9 @@ import heapq
 import itertools
 import json
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
-from time import perf_counter, perf_counter_ns
+from time import monotonic, perf_counter, perf_counter_ns
 from typing import Any
 
 import pyarrow as pa
@@ -121,6 +122,10 @@ class Worker:
         self.invocations: dict[int, list[Invocation]] = {}
         #: time spent in `step`, for statistics
         self.seconds = 0.0
+        #: asked before each delivery whether the round ends there; the next round does the rest
+        self.ends: Callable[[Worker], bool] | None = None
+        #: the present call: step, time, records, and when it began by `time.monotonic`; None: between calls
+        self.calling: tuple[Node, Any, int, float] | None = None
         #: if `plan.measured`, by ("call" or "message", step, epoch): number, records, bytes, nanoseconds
         self.measured: dict[tuple[str, str, Any], list[int]] = {}
         self.context = CallContext(self)
@@ -192,8 +197,8 @@ class Worker:
     # -- the round -------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Deliver batches and notifications until none is deliverable, or the budget is used up."""
-        while self.stats["steps"] < self.budget.steps and self.stats["bytes"] < self.budget.bytes:
+        """Deliver batches and notifications until none is deliverable, the budget is used up, or `ends`."""
+        while self._goes_on():
             before = self.order[0][0] if self.order else None
             pending = None
             if before is None or self.plan.in_order:
@@ -230,6 +235,14 @@ class Worker:
                 return
             self.stats["steps"] += 1
 
+    def _goes_on(self) -> bool:
+        """Whether the round may deliver more, if there is more."""
+        if self.ends is not None and self.ends(self):
+            self.stats["cut"] = 1
+            return False
+        within = self.stats["steps"] < self.budget.steps and self.stats["bytes"] < self.budget.bytes
+        return within and not self.iterations.ends
+
     def epochs(self, node: Node) -> list[int]:
         """Lower bounds of the epochs at which a node of this worker may be called after the present call."""
         queued = (time.epoch for *_, time in self.order[:1])
@@ -244,13 +257,12 @@ class Worker:
             invocations = self.invocations.setdefault(node.index, [])
             if node.template.logged:
                 invocations.append(invocation)
-        if not self.plan.measured:
-            self.context.run(node, invocation, capability, inputs)
-            return
-        started, batch = perf_counter_ns(), invocation.batch
+        started, records = perf_counter_ns(), 0 if invocation.batch is None else invocation.batch.num_rows
+        self.calling = node, invocation.time, records, monotonic()
         self.context.run(node, invocation, capability, inputs)
-        records = 0 if batch is None else batch.num_rows
-        self._measure("call", node, invocation.time, (1, records, 0, perf_counter_ns() - started))
+        self.calling = None
+        if self.plan.measured:
+            self._measure("call", node, invocation.time, (1, records, 0, perf_counter_ns() - started))
 
     def _measure(self, kind: str, node: Node, time: Any, counts: tuple[int, int, int, int]) -> None:
         total = self.measured.setdefault((kind, node.name, time.epoch), [0, 0, 0, 0])

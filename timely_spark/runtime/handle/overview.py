@@ -96,6 +96,8 @@ class Overview:
             line += f"; now batch {self.running.epoch}, round {self.running.rounds}"
             for loop in self.running.loops:
                 line += f", {loop.loop}: iteration {loop.iteration}, {loop.changes:,} changes"
+            for call in self.running.calls:
+                line += f", {call.step} for {call.seconds:.0f} s with {call.records:,} records"
         return " ".join(line.split())
 
     def tables(self) -> Iterator[Table]:

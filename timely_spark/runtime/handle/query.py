@@ -38,7 +38,7 @@ from timely_spark.runtime.handle.watch import (
     only_the_wait,
     wait_in_a_thread,
 )
-from timely_spark.runtime.query.rest import at_rest
+from timely_spark.runtime.query.rest import at_rest, told_what_runs
 from timely_spark.runtime.query.run_context import RunContext
 from timely_spark.runtime.session import has_stopped
 from timely_spark.runtime.storage.cancel import request
@@ -85,9 +85,14 @@ def keep_until_it_ends(query: Query) -> None:
     run = query.run_id
     _living[run] = _known[run] = query
     if query._lock is not None:  # noqa: SLF001 - its own module
-        query._lock.release_after(query._query, lambda: _living.pop(run, None))  # noqa: SLF001
+        query._lock.release_after(query._query, lambda: _ended(query))  # noqa: SLF001
     atexit.unregister(_stop_all)
     atexit.register(_stop_all)  # registered last, so it runs first, before the modules that it needs end
+
+
+def _ended(query: Query) -> None:
+    if _living.pop(query.run_id, None) is not None:
+        query._keep_error()  # noqa: SLF001 - its own module
 
 
 def _stop_all() -> None:
@@ -248,15 +253,23 @@ class Query(Questions):
         """Stop the query, between two micro-batches if the running one ends soon.
 
         The flow can be started again from its checkpoint. A temporary checkpoint is deleted; captured outputs
-        and frontiers can still be read from this handle.
+        and frontiers can still be read from this handle. A running micro-batch ends at the next call of a
+        step, and leaves its other work to the next start. A line in the log names a step that takes long.
         """
         with at_rest(self._query, self._context):
-            self._query.stop()
+            stop = self._query.stop  # at its end the interpreter starts no thread
+            stop() if _ending else told_what_runs(self._context, partial(wait_in_a_thread, stop))
         if self._lock is not None:
             self._lock.release()
+        self._keep_error()
         if self._deletes is not None and self._deletes.alive:
             self._forget()
         _living.pop(self.run_id, None)
+
+    def _keep_error(self) -> None:
+        with contextlib.suppress(Exception):  # the checkpoint or the JVM is gone
+            if self._deletes is None:
+                self._context.ended(self.exception())
 
     def _forget(self) -> None:
         self._error = self.exception()
@@ -366,9 +379,8 @@ class Query(Questions):
         (`last_progress.cut_off`) and logged. The bound stays after a restart. An epoch that is complete or
         has not begun changes nothing.
 
-        The request is durable when this returns, and takes effect in the next micro-batch; a running one ends
-        when the loop reaches a multiple of `warn_after` iterations. A vertex that requests one notification
-        after the other is not ended, because that is no feedback.
+        The request is durable when this returns. A running micro-batch ends at the next call of a step, and
+        the bounds hold from then on. A vertex that requests one notification after the other is not ended.
 
         Args:
             epoch: the epoch, for example from a warning or from `frontier`.

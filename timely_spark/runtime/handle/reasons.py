@@ -29,8 +29,9 @@ class Reasons(Display):
     def why(self, epoch: int | None = None) -> Why:
         """Why an epoch is not complete: the inputs, messages and notifications that keep it open.
 
-        As of the newest micro-batch; the last lines of `python -m timely_spark status` show the same of the
-        oldest epoch.
+        As of the newest micro-batch that is complete. Before that, one line says what the running one does,
+        if it takes more than a moment: its loops with their iterations, and the step that works. The last
+        lines of `python -m timely_spark status` show the same of the oldest epoch.
 
         Args:
             epoch: None: the oldest epoch in flight, or the next one if there is none.
@@ -51,7 +52,10 @@ class Reasons(Display):
         manifest, rows = whole
         oldest = min(manifest.open_epochs, default=manifest.coordinator["begun"] + 1)
         at = oldest if epoch is None else as_epoch(epoch, "why", caller())
-        return Why.of(self._context.log, manifest, rows, PlanSummary.of(self._context.plan), at)
+        running = self.current_progress
+        return Why.of(
+            self._context.log, manifest, rows, PlanSummary.of(self._context.plan), at, running=running
+        )
 
     def explain_row(
         self,

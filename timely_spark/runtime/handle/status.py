@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from timely_spark.compiler.summary import PlanSummary, unnamed_in_words
 from timely_spark.coordinator.lacking import in_words
+from timely_spark.errors import LogDamaged
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.handle.why import Why
+from timely_spark.runtime.query.live import BatchProgress, running_batch
 from timely_spark.runtime.sources.account import Account
 from timely_spark.runtime.storage.blobs import size_of
 from timely_spark.runtime.storage.lock import Lock
-from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.log import RoundLog, failure_file
+from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.show.table import counted
 from timely_spark.times.refined import time_text
 from timely_spark.worker import wire
@@ -35,6 +39,12 @@ class Status:
     owner: Mapping[str, Any]
     #: whether that process is alive; None: unknown on this file system
     running: bool | None
+    #: "running", "idle" (it runs, and has nothing to do), "failed", "stopped", or "perhaps running"
+    state: str
+    #: the error that ended the flow, with its hint, and `when`; None if none has
+    failure: Mapping[str, str] | None
+    #: the micro-batch that runs, if it has run for a while
+    now: BatchProgress | None
     #: the last micro-batch, and the rounds since the checkpoint was made
     batch: int
     rounds: int
@@ -80,12 +90,23 @@ class Status:
         epochs = manifest.open_epochs
         messages = wire.only(rows, Message).column("payload").to_pylist()
         inputs = snapshot["inputs"]
+        owner, running = log.owner(), Lock(log.files).is_held()
+        now = running_batch(log, manifest.batch) if running is not False else None
+        failure = failed(log, manifest) if not running else None
+        state = {True: "running", False: "stopped", None: "perhaps running"}[running]
+        if failure is not None:
+            state = "failed"
+        elif running and now is None and not epochs:
+            state = "idle"
         return cls(
             checkpoint=log.checkpoint,
             flow=identity["name"],
             workers=flow["described"]["workers"],
-            owner=log.owner(),
-            running=Lock(log.files).is_held(),
+            owner=owner,
+            running=running,
+            state=state,
+            failure=failure,
+            now=now,
             batch=manifest.batch,
             rounds=manifest.rounds,
             complete=manifest.complete,
@@ -102,7 +123,7 @@ class Status:
             lacking=snapshot.get("lacking", {}),
             unnamed=summary.unnamed,
             state_bytes=manifest.stats.get("state_bytes", {}),
-            why=Why.of(log, manifest, rows, summary, epochs[0]) if epochs else None,
+            why=Why.of(log, manifest, rows, summary, epochs[0], running=now) if epochs else None,
             drawing=flow.get("drawing", ""),
         )
 
@@ -116,11 +137,6 @@ class Status:
         return "\n".join(self._lines())
 
     @property
-    def alive(self) -> str:
-        """Whether the flow is running, in words."""
-        return {True: "running", False: "not running", None: "perhaps running"}[self.running]
-
-    @property
     def without_past(self) -> list[str]:
         """The steps that started without the past, as a line; none if there are none."""
         text = (
@@ -131,7 +147,12 @@ class Status:
     def _lines(self) -> Iterator[str]:
         owner = f"process {self.owner.get('pid')} on {self.owner.get('host')}"
         yield f"flow {self.flow!r}, {counted(self.workers, 'worker')}, {self.checkpoint}"
-        yield f"  {self.alive}; started {self.owner.get('started')} by {owner}"
+        yield f"  {self.state}; started {self.owner.get('started')} by {owner}"
+        if self.failure is not None:
+            yield f"failed at {self.failure['when']}: {self.failure['error']}"
+            yield "  start the flow again on this checkpoint, when that is mended: it continues where it was"
+        if self.now is not None and self.why is None:
+            yield str(self.now)
         yield (
             f"  after micro-batch {self.batch}, {counted(self.rounds, 'round')}"
             + ", complete" * self.complete
@@ -158,6 +179,18 @@ class Status:
             yield f"  {name:{width}}  {_listed(map(time_text, times))}{size}"
         if self.why is not None:
             yield str(self.why)
+
+
+def failed(log: RoundLog, manifest: Manifest) -> dict[str, str] | None:
+    """The error that ended the last run, and when; None if it was stopped, or went on after the error."""
+    try:
+        report = log.files.json(failure_file(max(log.files.numbers("terms"), default=None)))
+        if report is None or report["at"] < manifest.written:
+            return None
+        when = datetime.fromtimestamp(report["at"], timezone.utc).isoformat(timespec="seconds")
+        return {"error": str(report["text"]), "when": when}
+    except (LogDamaged, KeyError, TypeError, ValueError, OverflowError) as error:
+        return {"error": f"the report of the error is damaged: {error}", "when": "an unknown time"}
 
 
 def _listed(parts: Iterator[str] | map[str]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 import pyarrow as pa
 
 from timely_spark.compiler.summary import OpenPointstamp, PlanSummary
+from timely_spark.runtime.query.live import BatchProgress
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
@@ -49,6 +50,8 @@ class Why:
     inputs: dict[str, tuple[int, str]]
     #: messages and notifications at times up to the epoch, by time
     pointstamps: list[Moving]
+    #: the micro-batch that runs, if it has run for a while; its input counts as begun
+    running: BatchProgress | None = None
 
     @property
     def complete(self) -> bool:
@@ -56,8 +59,17 @@ class Why:
         return self.begun and not self.inputs and not self.pointstamps
 
     @classmethod
-    def of(cls, log: RoundLog, manifest: Manifest, rows: pa.Table, summary: PlanSummary, epoch: int) -> Why:
-        """The reasons in a manifest; `rows` are its rows."""
+    def of(
+        cls,
+        log: RoundLog,
+        manifest: Manifest,
+        rows: pa.Table,
+        summary: PlanSummary,
+        epoch: int,
+        *,
+        running: BatchProgress | None = None,
+    ) -> Why:
+        """The reasons in a manifest; `rows` are its rows, `running` is the micro-batch after it."""
         snapshot = manifest.coordinator
         clocked = all(epochs == "clock" for epochs, _ in summary.inputs.values())
         inputs = {
@@ -76,6 +88,7 @@ class Why:
             pointstamps=[
                 Moving(**asdict(each), records=moving[_key(each)], since=since[_key(each)]) for each in found
             ],
+            running=running,
         )
 
     def __str__(self) -> str:
@@ -85,8 +98,11 @@ class Why:
         if self.complete:
             yield f"epoch {self.epoch} is complete"
             return
+        if self.running is not None:
+            yield f"{self.running}"
         if not self.begun and not self.inputs:
-            yield f"epoch {self.epoch} has not begun: no input was read for it"
+            until = "" if self.running is None else f" up to micro-batch {self.batch}, which is complete"
+            yield f"epoch {self.epoch} has not begun: no input was read for it{until}"
             return
         yield f"epoch {self.epoch} is held back by"
         for name, (at, where) in self.inputs.items():

@@ -27,6 +27,7 @@ from timely_spark.runtime.sinks.sink import CaptureSink, Output
 from timely_spark.runtime.sinks.system_log import SystemLog
 from timely_spark.runtime.storage.blobs import files_of
 from timely_spark.runtime.storage.cancel import due
+from timely_spark.runtime.storage.cuts import forget
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.states import States
@@ -70,15 +71,18 @@ class Driver:
             last = self._restored(log, batch_id)
         before, coordinator, states = last.manifest, last.coordinator, last.states
         states.enter(rows)
-        cancel = due(log, batch_id, before.kept_from) if coordinator.loops.loops else ()
         columns = any(by_column(source.epochs) for source in self.context.plan.inputs)
         ended = columns and log.at_the_end(batch_id)
-        result = coordinator.apply_round(batch_id, rows, cancel=cancel, ended=ended)
+        result = coordinator.apply_round(batch_id, rows, ended=ended)
         for name, refused in result.refused.items():
             stage = self.context.plan.source(name).stage
             self.context.log_message(logging.WARNING, "%s", refused.text(name, stage.where, stage.max_jump))
         read = last.sent | files_of(result.rows)
         coordinator, result = self._rounds.run(session, coordinator, result, states, Bound(**before.bound))
+        if coordinator.loops.loops:
+            result = coordinator.cancel(due(log, batch_id, before.kept_from), result)
+        if result.stats.get("cut"):
+            forget(log, before.kept_from)
         log.check_owner()
         pending = PendingOutputs(
             log, before, result.outputs, batch_id, {output.name for output in self.outputs}

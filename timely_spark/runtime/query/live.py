@@ -1,12 +1,14 @@
 """`Live`: the progress of the running micro-batch, in a small file that other processes read.
 
 A micro-batch may run a loop for minutes before its manifest is written. The process that runs the rounds
-replaces the file from time to time. It never waits for a reader, and a failed write does not fail the batch.
+replaces the file from time to time, also while a step takes long. It never waits for a reader, and a failed
+write does not fail the batch. The same process looks for commands (`cancel`, `stop`), which end the batch.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +17,8 @@ from typing import Any
 
 from timely_spark.coordinator import RoundResult
 from timely_spark.errors import TimelyError
-from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.cancel import waiting
+from timely_spark.runtime.storage.log import RoundLog, stop_file
 from timely_spark.worker import Worker
 from timely_spark.worker.convergence import Convergence
 
@@ -25,6 +28,7 @@ _log = logging.getLogger(__name__)
 #: share of the time.
 EVERY, SHARE = 0.2, 0.02
 _FOLDER = "live"
+_CALL = ("step", "where", "time", "records", "seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,20 @@ class LoopProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepProgress:
+    """A call of a step that has not returned."""
+
+    step: str
+    #: the user's line
+    where: str
+    #: the time of the call, as text, and the records that the step got
+    time: str
+    records: int
+    #: how long ago the call began
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProgress:
     """A micro-batch that is running."""
 
@@ -51,23 +69,62 @@ class BatchProgress:
     rounds: int
     records: int
     loops: tuple[LoopProgress, ...]
+    #: The calls of steps that had not returned when the progress was written.
+    calls: tuple[StepProgress, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [f"micro-batch {self.epoch} runs: round {self.rounds}, {self.records:,} records"]
+        parts += [
+            f"loop {loop.loop!r} at iteration {loop.iteration} of epoch {loop.epoch}, "
+            f"{loop.changes:,} changes"
+            for loop in self.loops
+        ]
+        parts += [
+            f"step {call.step!r} ({call.where}) at {call.time} has {call.records:,} records, for "
+            f"{call.seconds:.1f} s"
+            for call in self.calls
+        ]
+        return "; ".join(parts)
 
 
 @dataclass
 class Live:
-    """Writes the file of one process and micro-batch. Call `round` as often as you like."""
+    """Writes the file of one process and micro-batch, and looks for commands. Call `round` often."""
 
     log: RoundLog
     batch: int
     #: distinguishes the processes of a micro-batch
     process: str
+    #: whether the flow has loops, which `cancel` ends
+    loops: bool = True
+    #: whether this process reports the rounds before, of all workers; the others report their own only
+    reports: bool = True
     written: int = 0
+    #: whether a command waits for the end of the batch
+    asked: bool = False
+    #: the worker that runs, and the rounds before
+    _worker: Worker | None = None
+    _content: dict[str, Any] = field(default_factory=lambda: {"rounds": 0, "records": 0, "loops": {}})
     _due: float = field(default_factory=lambda: time.monotonic() + EVERY)
+    #: when the counts are to be taken again
+    _stale: float = field(default_factory=lambda: time.monotonic() + EVERY)
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _writing: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._thread = threading.Thread(target=self._look, name="timely-live", daemon=True)
 
     def round(self, result: RoundResult | None, worker: Worker | None) -> None:
-        """A round has ended with `result`; or `worker` has reached another iteration in the next one."""
-        if time.monotonic() < self._due:
+        """A round has ended with `result`; or `worker` works on the next one."""
+        self._worker = worker
+        if (now := time.monotonic()) < self._stale:
             return
+        self._stale = now + EVERY
+        self._count(result if self.reports else None, worker)
+        if now >= self._due:
+            self._write()
+
+    def _count(self, result: RoundResult | None, worker: Worker | None) -> None:
         rounds, records, done = 0, 0, Convergence()
         if result is not None:
             rounds, records = result.stats["rounds"], result.stats.get("records", 0)
@@ -75,19 +132,48 @@ class Live:
         if worker is not None:
             rounds, records = rounds + 1, records + worker.stats["records"]
             done.merge(worker.iterations.convergence)
-        self._write(rounds, records, done)
+        self._content = {
+            "rounds": rounds, "records": records, "loops": {loop: numbers for loop, *numbers in done.latest()}
+        }  # fmt: skip
 
-    def _write(self, rounds: int, records: int, done: Convergence) -> None:
-        started = time.monotonic()
-        loops = {loop: numbers for loop, *numbers in done.latest()}
-        content = {"batch": self.batch, "rounds": rounds, "records": records, "loops": loops}
-        try:
-            self.log.files.write_json(self._name, content)
-            self.written += 1
-        except Exception as error:  # noqa: BLE001 - the batch itself reports a full disk
-            _log.debug("progress of batch %d is not written: %s", self.batch, error)
-        ended = time.monotonic()
-        self._due = ended + max(EVERY, (ended - started) / SHARE)
+    def start(self) -> Live:
+        """Begin to look for commands, and to write also while a step takes long."""
+        self._thread.start()
+        return self
+
+    def _look(self) -> None:
+        """What a thread does; a batch that ends soon is not looked at."""
+        pause = EVERY
+        while not self._ended.wait(pause):
+            started = time.monotonic()
+            with suppress(Exception):  # the next look may succeed; the batch itself reports a bad disk
+                self.asked = self.asked or requested(self.log, loops=self.loops)
+            if self._calling() and started >= self._due:
+                self._write()
+            pause = max(EVERY, (time.monotonic() - started) / SHARE)
+
+    def _calling(self) -> list[Any] | None:
+        """The present call, if it takes long."""
+        calling = None if self._worker is None else self._worker.calling
+        if calling is None or (seconds := time.monotonic() - calling[3]) < EVERY:
+            return None
+        node, at, records, _ = calling
+        return [node.name, str(node.stage.where), str(at), records, seconds]
+
+    def _write(self) -> None:
+        with self._writing:
+            if self._ended.is_set():
+                return
+            started = time.monotonic()
+            calling = self._calling()
+            content = {"batch": self.batch, **self._content, "calls": [] if calling is None else [calling]}
+            try:
+                self.log.files.write_json(self._name, content)
+                self.written += 1
+            except Exception as error:  # noqa: BLE001 - the batch itself reports a full disk
+                _log.debug("progress of batch %d is not written: %s", self.batch, error)
+            ended = time.monotonic()
+            self._due = ended + max(EVERY, (ended - started) / SHARE)
 
     @property
     def _name(self) -> str:
@@ -95,15 +181,24 @@ class Live:
 
     def end(self) -> None:
         """Remove the file."""
-        if self.written:
-            with suppress(Exception):
-                self.log.files.remove(self._name)
+        self._ended.set()
+        with self._writing:
+            if self.written:
+                with suppress(Exception):
+                    self.log.files.remove(self._name)
+
+
+def requested(log: RoundLog, *, loops: bool) -> bool:
+    """Whether a command waits for the end of the running micro-batch."""
+    return log.files.exists(stop_file(log.term)) or (loops and waiting(log))
 
 
 @contextmanager
-def live(log: RoundLog, batch: int, process: str) -> Iterator[Live]:
+def live(
+    log: RoundLog, batch: int, process: str, *, loops: bool = True, reports: bool = True
+) -> Iterator[Live]:
     """A `Live` that ends with the body."""
-    writes = Live(log, batch, process)
+    writes = Live(log, batch, process, loops, reports).start()
     try:
         yield writes
     finally:
@@ -111,15 +206,24 @@ def live(log: RoundLog, batch: int, process: str) -> Iterator[Live]:
 
 
 def running_batch(log: RoundLog, after: int) -> BatchProgress | None:
-    """The micro-batch after batch `after`, if it runs and has written what it has done so far."""
+    """The micro-batch after batch `after`, if it runs and has written what it has done so far.
+
+    A file that is damaged counts for nothing: it is there for display only.
+    """
     found: list[dict[str, Any]] = []
     for name in log.files.names(_FOLDER):
-        with suppress(TimelyError):  # replaced meanwhile, on a file system without atomic renames
+        # replaced meanwhile, on a file system without atomic renames
+        with suppress(TimelyError, LookupError, TypeError):
             content = log.files.json(name)
             if content is not None and content["batch"] > after:
                 found.append(content)
-    if not found:
-        return None
+    with suppress(LookupError, TypeError, ValueError, AttributeError):
+        return _together(found) if found else None
+    return None
+
+
+def _together(found: list[dict[str, Any]]) -> BatchProgress:
+    """The progress of all processes of the newest micro-batch."""
     batch = max(content["batch"] for content in found)
     found = [content for content in found if content["batch"] == batch]
     loops: dict[str, list[int]] = {}
@@ -136,6 +240,9 @@ def running_batch(log: RoundLog, after: int) -> BatchProgress | None:
         epoch=batch,
         rounds=max(content["rounds"] for content in found),
         records=sum(content["records"] for content in found),
+        calls=tuple(
+            StepProgress(**dict(zip(_CALL, call, strict=True))) for c in found for call in c.get("calls", ())
+        ),
         loops=tuple(
             LoopProgress(loop=loop, epoch=epoch, iteration=iteration, changes=changes, total=total)
             for loop, (epoch, iteration, changes, total) in sorted(loops.items())

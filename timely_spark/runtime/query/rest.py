@@ -1,23 +1,29 @@
 """Stopping between two micro-batches: in the middle of one, Spark interrupts tasks, which log errors.
 
-`stop` writes a request file. The feedback source sees the file at its next poll, which is after the running
-micro-batch, writes an answer file, and delays its reply to Spark until the query is stopped.
+`stop` writes a request file, which ends the rounds of the running micro-batch early (`cut_off`). The feedback
+source sees the file at its next poll, which is after that micro-batch, writes an answer file, and delays its
+reply to Spark until the query is stopped.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from timely_spark.runtime.query.live import running_batch
 from timely_spark.runtime.query.run_context import RunContext
+from timely_spark.runtime.storage.log import stop_file
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: Seconds that `stop` waits for a micro-batch to end; that the source pauses at most; and after the stop.
-PATIENCE, REST, AFTER = 5.0, 30.0, 2.0
+#: Seconds that `stop` waits for a micro-batch to end; that the source pauses at most; after the stop; and
+#: that `stop` waits for Spark without a word.
+PATIENCE, REST, AFTER, TOLD = 5.0, 30.0, 2.0, 1.0
 _BEAT = 0.01
 
 
@@ -44,6 +50,25 @@ def _may_run(query: StreamingQuery) -> bool:
     return bool(query.isActive and query.status["message"] != "Waiting for next trigger")
 
 
+def told_what_runs(context: RunContext, stop: Callable[[], object]) -> None:
+    """Call what stops the query; if it takes longer than `TOLD`, log what it waits for."""
+
+    def tell() -> None:
+        with suppress(Exception):  # the checkpoint is gone
+            newest = context.log.newest()
+            running = None if newest is None else running_batch(context.log, newest)
+            text = f"stop() waits for the end of {running or 'the running micro-batch'}"
+            context.log_message(logging.WARNING, "%s", text)
+
+    timer = threading.Timer(TOLD, tell)
+    timer.daemon = True
+    timer.start()
+    try:
+        stop()
+    finally:
+        timer.cancel()
+
+
 def rest(context: RunContext) -> None:
     """The feedback source's part: answer a request, and pause until the query is stopped."""
     files = context.log.files
@@ -59,4 +84,4 @@ def rest(context: RunContext) -> None:
 
 
 def _files(context: RunContext) -> tuple[str, str]:
-    return f"terms/stop-{context.term}", f"terms/rest-{context.term}"
+    return stop_file(context.term), f"terms/rest-{context.term}"

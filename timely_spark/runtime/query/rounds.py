@@ -26,6 +26,7 @@ import pyarrow as pa
 from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share, merged_snapshot, run_local_rounds
 from timely_spark.coordinator.round_result import OUTPUTS, as_outputs
 from timely_spark.errors import VertexError
+from timely_spark.runtime.query.cut_off import CutOff
 from timely_spark.runtime.query.live import live
 from timely_spark.runtime.query.peers import Address, PeerLost, Peers, PeersUnreachable
 from timely_spark.runtime.query.run_context import ROWS_DDL, RunContext
@@ -331,12 +332,13 @@ def _run(job: _Job, coordinator: Coordinator, share: Share) -> tuple[RoundResult
     states = {index: blobs.get(state) for index, state in job.states.items() if share.hosts(index)}
     folder = context.record
     watch = None if folder is None else lambda recorded: recorded.write(folder)
-    with live(context.log, job.batch, "rounds") as progress:
-        # all processes know the progress of all workers, so one of them writes it
-        report = progress.round if share.rank == 0 else (lambda _result, _worker: None)
+    loops, name = bool(context.plan.feedbacks), f"rounds-{share.rank}"
+    # all processes know the progress of all workers, so one of them reports it
+    with live(context.log, job.batch, name, loops=loops, reports=share.rank == 0) as progress:
         result, workers = run_local_rounds(
-            coordinator, start, states, job.bound, share=share, blobs=blobs, watch=watch, report=report
-        )
+            coordinator, start, states, job.bound, share=share, blobs=blobs, watch=watch,
+            report=progress.round, ends=CutOff(context, job.batch, progress),
+        )  # fmt: skip
     changed = [
         (index, write_state(blobs, worker, job.batch, job.states.get(index), ms=1000 * worker.seconds))
         for index, worker in workers.items()

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import pickle
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -27,7 +28,7 @@ from timely_spark.runtime.errors import QueryFailed, Unpicklable
 from timely_spark.runtime.query import process
 from timely_spark.runtime.query.peers import PeerLost
 from timely_spark.runtime.storage.blobs import Blobs
-from timely_spark.runtime.storage.log import FIRST, RoundLog
+from timely_spark.runtime.storage.log import FIRST, RoundLog, failure_file
 from timely_spark.worker import ROWS, pack
 
 _log = logging.getLogger(__name__)
@@ -63,6 +64,10 @@ class RunContext:
     term: int | None = None
     #: The first batch of this run.
     first: int = FIRST
+    #: The last batch that an earlier run had planned, and may have run.
+    planned: int = FIRST
+    #: Whether an output delivers records when they arrive.
+    on_arrival: bool = False
     #: How many batches can be rolled back; Spark keeps as many of its own log.
     keep: int = 100
     #: How long, in seconds, even more batches are kept for inspection.
@@ -153,11 +158,18 @@ class RunContext:
                 return  # a task's own error says more than the error that Spark makes of it
         vertex = error.encode() if isinstance(error, VertexError) else None
         report = {"kind": type(error).__name__, "text": str(error), "vertex": vertex, "rank": _rank(error)}
-        self.log.files.write_json(self._failure, report)
+        self.log.files.write_json(self._failure, report | {"at": time.time()})
 
     @property
     def _failure(self) -> str:
-        return f"failures/{self.term}.json"
+        return failure_file(self.term)
+
+    def ended(self, error: TimelyError | None) -> None:
+        """The run has ended: keep its error for `status` where no process has reported one; None: stopped."""
+        if error is None:
+            self.log.files.remove(self._failure)
+        elif not self.log.files.exists(self._failure):
+            self._report(error)
 
     def failure(self) -> TimelyError | None:
         """The error that `reporting` wrote in this run, made again from its text."""

@@ -18,6 +18,7 @@ from timely_spark.compiler.pushdown import needed
 from timely_spark.errors import VertexError
 from timely_spark.runtime.batches import numbered
 from timely_spark.runtime.errors import OtherFlow
+from timely_spark.runtime.query.cut_off import CutOff
 from timely_spark.runtime.query.live import live
 from timely_spark.runtime.query.run_context import ROWS_DDL, RunContext
 from timely_spark.runtime.session import cores, register
@@ -111,8 +112,10 @@ def _work(
     reference = None if state_before is None else state_before.reference
     own = restored(context, worker, reference)
     try:
-        with live(context.log, batch, f"worker-{worker}") as progress:
+        loops = bool(context.plan.feedbacks)
+        with live(context.log, batch, f"worker-{worker}", loops=loops) as progress:
             own.iterations.watch = partial(progress.round, None, own)
+            own.ends = partial(CutOff(context, batch, progress, first=first_attempt()), 0, None)
             if context.record is None:
                 out = own.step(batch, rows, header)
             else:
@@ -152,6 +155,14 @@ def _reference_in(state: GroupState) -> bytes | None:
     if version != STATE_FORMAT:
         raise OtherFlow.format_is(version, STATE_FORMAT)
     return bytes(manifest)
+
+
+def first_attempt() -> bool:
+    """Whether this task runs for the first time in its micro-batch."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    return task is not None and not task.attemptNumber()
 
 
 def batch_id(log: RoundLog) -> int:

@@ -1,7 +1,8 @@
 """Requests to cancel an epoch: files, so that a batch that runs again takes the same path.
 
-`Query.cancel` writes `cancels/<k>.json`. The driver adds the batch in which the request takes effect, before
-that batch is committed. From then on the manifests have the bounds of the canceled loops.
+`Query.cancel` writes `cancels/<k>.json`, which ends the running rounds (`cuts`). The driver adds the batch at
+whose end the request takes effect, before that batch is committed. From then on the manifests have the bounds
+of the canceled loops.
 """
 
 from __future__ import annotations
@@ -20,6 +21,12 @@ def request(log: RoundLog, epoch: int) -> None:
         except FileExistsError:  # another request at the same moment
             continue
         return
+
+
+def waiting(log: RoundLog) -> bool:
+    """Whether a request has no batch yet; a request that is half written counts."""
+    names = (f"cancels/{number}.json" for number in log.files.numbers("cancels"))
+    return any((content := log.files.json(name)) is None or content["batch"] is None for name in names)
 
 
 def due(log: RoundLog, batch: int, kept_from: int) -> list[int]:

@@ -14,6 +14,7 @@ Under `<checkpoint>/timely/`, in Arrow and JSON; nothing here is ever unpickled:
     ignored/<name>.json      names in the folder of a file source that are not read, and why
     captured/<name>/<v>.arrow deliveries of `capture` and `to_memory`
     cancels/<k>.json         canceled epochs, and the batch in which each takes effect
+    cuts/<N>-<round>-<worker>.json  where a command ended a round of batch N early
     peers/<t>-<N>-...json    addresses of the tasks of a parallel stage, while it runs
     live/<t>-<process>.json  what the running micro-batch has done so far, if it takes long
     failures/<t>.json        the error that ended the run of term t
@@ -48,12 +49,35 @@ from timely_spark.runtime.storage.states import State, States
 from timely_spark.worker import wire
 from timely_spark.worker.wire import Header, Message
 
+
+def stop_file(term: int | None) -> str:
+    """The file that asks the run of a term to rest between two micro-batches, so that it can be stopped."""
+    return f"terms/stop-{term}"
+
+
+def failure_file(term: int | None) -> str:
+    """The file with the error that ended the run of a term."""
+    return f"failures/{term}.json"
+
+
 #: The manifest that exists before any batch has run.
 FIRST = -1
 _NESTED = ("captured", "files", "inputs", "rounds")
 #: Folders in which files are written after `flow.json` only.
 _IDENTIFIED = ("blobs", "failures", "flows", "inputs", "rounds", "terms")
-_FOLDERS = ("blobs", "cancels", "failures", "flows", "ignored", "live", "outputs", "peers", "terms", *_NESTED)
+_FOLDERS = (
+    "blobs",
+    "cancels",
+    "cuts",
+    "failures",
+    "flows",
+    "ignored",
+    "live",
+    "outputs",
+    "peers",
+    "terms",
+    *_NESTED,
+)
 
 
 class RoundLog:
@@ -271,7 +295,7 @@ class RoundLog:
             self.first = FIRST
             return None
         manifest, rows = chosen
-        last = max(self.spark.offsets, default=FIRST)
+        last = self.planned()
         for term, batches in self._by_term().items():
             if not batches:
                 self.files.drop(f"rounds/{term}")
@@ -289,6 +313,10 @@ class RoundLog:
     def spark_batch(self) -> int:
         """The batch that Spark is running: Spark writes offset N before it runs batch N."""
         return max(self.spark.offsets, default=0)
+
+    def planned(self) -> int:
+        """The last batch that Spark's own log has."""
+        return max(self.spark.offsets, default=FIRST)
 
     def spark_offset(self, batch: int) -> tuple[int, dict[str, int]] | None:
         """(batch, last entry of each input that was read up to that batch), by Spark's own log; or None."""

@@ -1,0 +1,248 @@
+"""Commands inside a round of any length: each answers within a second, and replays take the same path."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+from stepper import Begin, Stepper
+from test_display import Shown as Displayed
+
+import timely_spark as ts
+from timely_spark.errors import VertexError
+from timely_spark.runtime import ui
+from timely_spark.runtime.errors import QueryFailed
+from timely_spark.runtime.handle.reasons import Reasons
+from timely_spark.runtime.handle.status import Status
+from timely_spark.runtime.query import live
+from timely_spark.runtime.query.cut_off import CutOff
+from timely_spark.runtime.storage.cancel import request
+from timely_spark.runtime.storage.lock import Lock
+from timely_spark.runtime.storage.log import stop_file
+
+
+class Shown(Reasons, Displayed):
+    """A query of which also the reasons are asked."""
+
+    def _check_kept(self, verb: str) -> None:
+        """Its checkpoint is kept."""
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "EVERY", 0.02)
+
+
+def endless() -> ts.Dataflow:
+    """Every number leads to the next one, on the same worker: one round, for ever."""
+    flow = ts.Dataflow("endless")
+    up = {"n": pc.add(pc.field("n"), 1)}
+    flow.input("x", "n long").loop(lambda n: n.select(**up), name="up").capture("out")
+    return flow
+
+
+@contextmanager
+def batch_running(process: Stepper) -> Iterator[threading.Thread]:
+    """A micro-batch that runs meanwhile."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            assert process.batch()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    yield thread
+    thread.join(20)
+    assert not thread.is_alive()
+    if failed:
+        raise failed[0]
+
+
+def until(reached: Callable[[], Any], seconds: float = 20) -> Any:
+    end = time.monotonic() + seconds
+    while not (found := reached()):
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    return found
+
+
+def test_cancel_ends_a_round_that_never_ends(begin: Begin) -> None:
+    process = begin(endless(), workers=2, rounds=100)
+    process.handles["x"].send([0])
+    with batch_running(process):
+        until(lambda: live.running_batch(process.context.log, -1))
+        request(process.context.log, 0)
+        started = time.monotonic()
+    assert time.monotonic() - started < 2
+    process.batches()
+    manifest = process.context.log.read(process.context.log.newest())
+    assert manifest.cut_off == {"up": 1}
+    assert not manifest.open_epochs
+
+
+GO_ON = threading.Event()
+
+
+def wait(time: Any, batch: Any) -> Any:
+    """A user's function that takes long."""
+    GO_ON.wait(20)
+    return batch.slice(0, 0)
+
+
+def slow() -> ts.Dataflow:
+    flow = ts.Dataflow("slow")
+    numbers = flow.input("x", "n long")
+    numbers.loop(lambda n: n.unary(wait, "n long", name="slowly"), name="up").capture("out")
+    return flow
+
+
+def test_a_stop_rests_between_two_batches_and_the_next_start_goes_on(begin: Begin) -> None:
+    process = begin(endless(), workers=2, rounds=100)
+    process.handles["x"].send([0])
+    with batch_running(process):
+        until(lambda: live.running_batch(process.context.log, -1))
+        process.context.log.files.write(stop_file(process.context.term), b"")
+        started = time.monotonic()
+    assert time.monotonic() - started < 2
+    newest = process.context.log.read(process.context.log.newest())
+    assert (newest.batch, newest.open_epochs, newest.stats["cut"]) == (0, [0], 1)
+    reached = newest.coordinator["loops"]["reached"]["up"]
+    assert reached > 0
+
+    again = begin(endless(), workers=2, rounds=100)
+    with batch_running(again):
+        until(lambda: live.running_batch(again.context.log, 0))
+        request(again.context.log, 0)
+    again.batches()
+    newest = again.context.log.read(again.context.log.newest())
+    assert newest.cut_off == {"up": 1}
+    assert newest.coordinator["loops"]["reached"]["up"] > reached, "no work was lost"
+
+
+def test_a_batch_that_was_cut_off_takes_the_same_path_when_it_runs_again(begin: Begin) -> None:
+    process = begin(endless(), workers=2, rounds=100)
+    process.handles["x"].send([0])
+    process.poll()
+    thread = threading.Timer(0.2, request, (process.context.log, 0))
+    thread.start()
+    first = process.run()
+    thread.join()
+    assert len(process.context.log.files.names("cuts")) == 1
+    second = process.run()
+    process.finish(first)
+    manifest, rows = process.context.log.read_whole(0)
+
+    process.next, process.driver._last = 0, None
+    process.world.files.remove("commits/0")
+    process.finish(second)
+    again, rows_again = process.context.log.read_whole(0)
+
+    def path(manifest: Any) -> Any:
+        return manifest.coordinator, manifest.header, manifest.released, manifest.stats["steps"]
+
+    assert path(manifest) == path(again)
+    assert rows.column("meta").to_pylist().sort() == rows_again.column("meta").to_pylist().sort()
+    process.batches()
+    assert process.context.log.read(process.context.log.newest()).cut_off == {"up": 1}
+
+
+def test_no_new_cut_where_an_earlier_run_may_have_delivered_on_arrival(begin: Begin) -> None:
+    class Asked:
+        asked = True
+
+        def round(self, *_: object) -> None: ...
+
+    process = begin(endless())
+    worker: Any = SimpleNamespace(stats={"steps": 7}, worker=0)
+    sealed = replace(process.context, planned=3, on_arrival=True)
+    assert not CutOff(sealed, 3, Asked())(0, None, worker)  # type: ignore[arg-type]
+    assert CutOff(sealed, 4, Asked())(0, None, worker)  # type: ignore[arg-type]
+    assert CutOff(replace(sealed, on_arrival=False), 3, Asked())(0, None, worker)  # type: ignore[arg-type]
+
+
+def test_why_status_and_the_line_tell_of_a_step_that_takes_long(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lock, "is_held", lambda self: True)
+    GO_ON.clear()
+    process = begin(slow())
+    process.handles["x"].send([0])
+    with batch_running(process):
+        try:
+            running = until(lambda: (at := live.running_batch(process.context.log, -1)) and at.calls and at)
+            assert running.calls[0].step == "up.slowly"
+            shown = Shown(process, looks=100)
+            started = time.monotonic()
+            status = Status.of(process.context.checkpoint)
+            texts = [str(status), str(shown.why()), str(shown.why(5)), shown._overview().line()]
+            assert time.monotonic() - started < 1
+        finally:
+            GO_ON.set()
+    for text in texts:
+        assert "up.slowly" in text
+        assert "micro-batch 0 runs" in text or "now batch 0" in text
+    assert "test_commands.py" in texts[0]
+    assert status.state == "running"
+    json.loads(status.json())
+    process.batches()
+    assert Status.of(process.context.checkpoint).state == "idle"
+
+
+def test_a_live_file_of_junk_is_not_shown(begin: Begin) -> None:
+    process = begin(endless())
+    for number, junk in enumerate(({}, {"batch": 9}, {"batch": "x"}, {"batch": 9, "loops": 3})):
+        process.context.log.files.write_json(f"live/0-{number}.json", junk)
+    assert live.running_batch(process.context.log, 0) is None
+
+
+def failing() -> ts.Dataflow:
+    flow = ts.Dataflow("failing")
+    flow.input("x", "n long").map(lambda row: 1 // row.n, "n long", name="bad").capture("out")
+    return flow
+
+
+def test_a_failed_flow_is_told_from_a_stopped_one(begin: Begin, tmp_path: Path) -> None:
+    process = begin(failing())
+    process.handles["x"].send([0])
+    with pytest.raises(VertexError):
+        process.batches()
+
+    status = Status.of(str(tmp_path))
+    assert status.state == "failed"
+    assert status.failure is not None
+    for text in ("step 'bad' (", "test_commands.py", "ZeroDivisionError", "Hint: "):
+        assert text in status.failure["error"]
+    assert "start the flow again" in str(status)
+    assert status.failure["when"] in str(status)
+    page = "".join(ui._flow(str(tmp_path)))
+    assert "Failed at" in page
+    assert "ZeroDivisionError" in page
+    ask = Shown(process, looks=0)
+    assert "1 message" in str(ask.why(0)) or "has not begun" in str(ask.why(0))
+
+    process.context.ended(None)  # as `stop` does without an error
+    assert Status.of(str(tmp_path)).state == "stopped"
+    process.context.ended(QueryFailed.because("failing", "Spark has lost its disk"))
+    assert "lost its disk" in str(Status.of(str(tmp_path)))
+    begin(failing())
+    assert Status.of(str(tmp_path)).state == "stopped"
+
+
+def test_an_error_after_which_the_flow_went_on_is_no_failure(begin: Begin, tmp_path: Path) -> None:
+    process = begin(endless())
+    process.context.log.files.write_json("failures/0.json", {"text": "a task was lost", "at": 1.0})
+    assert Status.of(str(tmp_path)).failure is None
+    process.context.log.files.write_json("failures/0.json", {"text": "no time"})
+    assert "damaged" in str(Status.of(str(tmp_path)).failure)

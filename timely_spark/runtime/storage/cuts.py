@@ -1,0 +1,53 @@
+"""Where rounds were cut off: files, so that a batch that runs again takes the same path.
+
+A worker's round may end before a delivery because a command waits (`cancel`, `stop`). The process writes
+`cuts/<batch>-<round>-<worker>.json` before it goes on. Every later attempt at the batch ends the round there.
+"""
+
+from __future__ import annotations
+
+from timely_spark.errors import LogDamaged
+from timely_spark.runtime.storage.log import RoundLog
+
+Cuts = dict[tuple[int, int], int]
+"""By round of a batch and worker, the number of deliveries after which the round ends."""
+
+
+def recorded(log: RoundLog, batch: int) -> Cuts:
+    """The cuts of a batch, by earlier attempts at it."""
+    found: Cuts = {}
+    for name in log.files.names("cuts"):
+        of, round_, worker = _parts(log, name)
+        if of == batch:
+            found[round_, worker] = int(log.files.found(name, log.files.json(name))["steps"])
+    return found
+
+
+def record(log: RoundLog, batch: int, round_: int, worker: int, steps: int) -> int:
+    """Write that a round ends after so many deliveries; durable when this returns.
+
+    Returns:
+        The number of deliveries; another one if another attempt at the batch was faster.
+    """
+    log.check_owner()
+    try:
+        name = f"cuts/{batch}-{round_}-{worker}.json"
+        log.files.write_json(name, {"steps": steps}, durable=True, new=True)
+    except FileExistsError:
+        return recorded(log, batch)[round_, worker]
+    return steps
+
+
+def forget(log: RoundLog, kept_from: int) -> None:
+    """Remove the cuts of batches before `kept_from`, which cannot run again."""
+    for name in log.files.names("cuts"):
+        if _parts(log, name)[0] < kept_from:
+            log.files.remove(name)
+
+
+def _parts(log: RoundLog, name: str) -> tuple[int, int, int]:
+    try:
+        batch, round_, worker = map(int, name.partition("/")[2].partition(".")[0].split("-"))
+    except ValueError as error:
+        raise LogDamaged.unreadable(log.files.root, name, error) from error
+    return batch, round_, worker
