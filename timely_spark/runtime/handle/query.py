@@ -258,7 +258,7 @@ class Query(Questions):
         """
         with at_rest(self._query, self._context):
             stop = self._query.stop  # at its end the interpreter starts no thread
-            stop() if _ending else told_what_runs(self._context, partial(wait_in_a_thread, stop))
+            stop() if _ending else told_what_runs(self._context, lambda: wait_in_a_thread(stop))
         if self._lock is not None:
             self._lock.release()
         self._keep_error()
