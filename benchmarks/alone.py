@@ -25,6 +25,9 @@ class Memory(dict[bytes, bytes]):
     def get(self, reference: bytes) -> bytes:
         return self[reference]
 
+    def table(self, reference: bytes) -> pa.Table:
+        return from_bytes(self[reference])
+
 
 class Engine:
     """A flow's workers, alive, and its coordinator."""

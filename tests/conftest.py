@@ -87,6 +87,11 @@ class Memory:
         self.read.add(reference)
         return self.content[reference]
 
+    def table(self, reference: bytes) -> Any:
+        from timely_spark.state.keys import from_bytes
+
+        return from_bytes(self.get(reference))
+
 
 @pytest.fixture(scope="session")
 def memory() -> type[Memory]:

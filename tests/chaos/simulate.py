@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 
 import timely_spark as ts
 from timely_spark.state import Arrangement, codec
+from timely_spark.state.keys import from_bytes
 from timely_spark.worker import Budget, Worker, vertex_snapshot
 
 #: vertices that send, and ask for notifications, at random; and a simulation that checks the laws all the way
@@ -208,6 +209,9 @@ class Memory:
 
     def get(self, reference: bytes) -> bytes:
         return self.content[reference]
+
+    def table(self, reference: bytes) -> pa.Table:
+        return from_bytes(self.content[reference])
 
 
 class Run(ts.testing.Simulation):

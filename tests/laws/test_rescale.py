@@ -19,6 +19,7 @@ import timely_spark as ts
 from timely_spark.coordinator.migrate import Migration, migrate
 from timely_spark.state import codec
 from timely_spark.state.codec import unpack_parts
+from timely_spark.state.keys import from_bytes
 from timely_spark.testing import Simulation
 
 Inputs = dict[str, list[list[Any]]]
@@ -385,6 +386,9 @@ def test_state_that_is_kept_apart_is_dealt_too(monkeypatch: pytest.MonkeyPatch) 
 
         def get(self, reference: bytes) -> bytes:
             return self[reference]
+
+        def table(self, reference: bytes) -> pa.Table:
+            return from_bytes(self[reference])
 
     monkeypatch.setattr(codec, "BLOB_BYTES", 200)
     random = np.random.default_rng(0)

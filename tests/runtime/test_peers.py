@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +16,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from timely_spark.runtime.query.peers import Address, PeerLost, Peers, PeersUnreachable
+from timely_spark.runtime.query.peers import (
+    LARGEST,
+    STRANGERS,
+    Address,
+    PeerLost,
+    Peers,
+    PeersUnreachable,
+    address_in,
+    signed,
+)
+from timely_spark.state.keys import from_bytes, to_bytes
 
 SCHEMA = pa.schema([("n", pa.int64()), ("payload", pa.binary())])
 TOKEN = secrets.token_bytes(32)
@@ -24,6 +35,10 @@ HOST = "127.0.0.1"
 
 def peers(tasks: int, silence: float = 5.0) -> list[Peers]:
     return [Peers(rank, tasks, HOST, TOKEN, SCHEMA, silence=silence) for rank in range(tasks)]
+
+
+def alone() -> Peers:
+    return Peers(0, 2, HOST, TOKEN, SCHEMA, silence=5.0)
 
 
 def table(n: int, size: int = 0) -> pa.Table:
@@ -157,7 +172,7 @@ def test_a_stranger_is_not_heard() -> None:
     them = peers(2)
 
     def work(own: Peers) -> list[int]:
-        for begin in (secrets.token_bytes(36), b"GET / HTTP/1.1\r\n\r\n", TOKEN + b"\0\0\0\7"):
+        for begin in (secrets.token_bytes(72), b"GET / HTTP/1.1\r\n\r\n", bytes(7) + b"\7" + TOKEN * 2, b""):
             stranger = socket.create_connection(them[1 - own.rank].address)
             stranger.sendall(begin)
             stranger.close()
@@ -165,3 +180,90 @@ def test_a_stranger_is_not_heard() -> None:
         return [each["n"][0].as_py() for each in own.swap([table(own.rank)] * 2)]
 
     assert at_once(work, them) == [[0, 1]] * 2
+
+
+@pytest.mark.parametrize("answers", ["nothing", "random", "reflected"])
+def test_who_listens_without_the_token_learns_neither_the_token_nor_data(answers: str) -> None:
+    heard = bytearray()
+    with socket.create_server((HOST, 0)) as impostor, alone() as victim:
+
+        def listen() -> None:
+            connection, _ = impostor.accept()
+            with connection:
+                connection.sendall(secrets.token_bytes(32))
+                while len(heard) < 72 and (more := connection.recv(4096)):
+                    heard.extend(more)
+                connection.sendall({"nothing": b"", "random": bytes(32), "reflected": heard[-32:]}[answers])
+                connection.shutdown(socket.SHUT_WR)
+                while more := connection.recv(4096):
+                    heard.extend(more)
+
+        listener = threading.Thread(target=listen)
+        listener.start()
+        given = iter([impostor.getsockname()[:2]])
+        with pytest.raises(PeersUnreachable, match=r"token of this stage|closed the connection|no address"):
+            victim.connect(lambda _: next(given, None), within=2.0)
+        listener.join(10)
+
+    assert len(heard) == 72, "a rank, a challenge and a proof of it"
+    assert TOKEN not in heard
+
+
+def test_an_address_holds_for_one_place_of_one_stage() -> None:
+    address, place = ("10.0.0.7", 7077), "peers/0-1-2-3.json"
+    content = signed(TOKEN, place, address)
+    elsewhere = [{"host": "10.0.0.8"}, {"port": 7078}, {"port": "7077"}, {"proof": "\u00e9"}, {"proof": None}]
+
+    assert address_in(TOKEN, place, content) == address
+    assert address_in(secrets.token_bytes(32), place, content) is None
+    assert address_in(TOKEN, "peers/0-1-2-4.json", content) is None
+    assert [address_in(TOKEN, place, content | other) for other in elsewhere] == [None] * len(elsewhere)
+    assert address_in(TOKEN, place, {}) is None
+
+
+def _sends(content: bytes, size: int | None = None) -> Exception:
+    """What a task raises if a peer that has the token sends some bytes after their length, or another one."""
+    them = peers(2, silence=2.0)
+
+    def work(own: Peers) -> None:
+        own.connect(lambda rank: them[rank].address)
+        if own.rank == 1:
+            file = own._sending[0]._file
+            file.write((len(content) if size is None else size).to_bytes(8, "big") + content)
+            file.flush()
+            time.sleep(1.0)
+            return
+        own.swap([table(0)] * 2, within=20)
+
+    found: Exception = at_once(work, them)[0]
+    return found
+
+
+def test_a_peer_cannot_have_memory_read_by_a_forged_offset() -> None:
+    before, offsets, after = to_bytes(table(1, 16)).rpartition(struct.pack("<ii", 0, 16))
+    assert offsets
+    forged = before + struct.pack("<ii", 4096, 8192) + after
+
+    assert from_bytes(forged, validate=False)["n"].to_pylist() == [1], "all but an offset is right"
+    assert "lost task 1" in str(found := _sends(forged))
+    assert "ArrowInvalid" in str(found)
+
+
+def test_what_a_peer_sends_has_a_largest_length_and_known_columns() -> None:
+    assert f"at most {LARGEST} are allowed" in str(_sends(b"", LARGEST + 1))
+    assert f"at most {LARGEST} are allowed" in str(_sends(b"", (1 << 64) - 1))
+    assert "expected were ['n', 'payload']" in str(_sends(to_bytes(pa.table({"n": [1]}))))
+    assert isinstance(_sends(b"no Arrow stream"), PeerLost)
+
+
+def test_connections_that_prove_nothing_are_limited() -> None:
+    with alone() as own:
+        threading.Thread(target=own._accept, daemon=True).start()
+        crowd = [socket.create_connection(own.address, timeout=10) for _ in range(2 + STRANGERS)]
+        greeted = [len(each.recv(32)) for each in crowd]
+        with socket.create_connection(own.address, timeout=10) as refused:
+            assert refused.recv(32) == b""
+        for each in crowd:
+            each.close()
+
+    assert greeted == [32] * len(crowd)

@@ -37,7 +37,7 @@ from timely_spark.coordinator.round_result import RoundResult
 from timely_spark.errors import TimelyError
 from timely_spark.graph import Kind, Partition, Stage, Vertex
 from timely_spark.progress import Tracker
-from timely_spark.state.codec import Blobs, pack_parts, unpack_parts
+from timely_spark.state.codec import Blobs, pack_parts, unpack_json
 from timely_spark.state.keys import from_bytes, partitioned
 from timely_spark.worker import wire
 from timely_spark.worker.context import errors_of
@@ -156,8 +156,7 @@ class _Migrator:
     def _head(self, worker: int, state: Any | None) -> tuple[dict[str, Any], list[Any]]:
         """The head and the parts of a worker's state; a worker that never ran has initial notifications."""
         if state is not None and len(state):
-            head, *parts = unpack_parts(state)
-            return json.loads(bytes(head)), parts
+            return unpack_json(state)
         pending = self.snapshot["pending"][worker]
         names = self.old_plan["nodes"]
         return {**_EMPTY, "pending": [[names[node], time, time, []] for node, time, _ in pending]}, []

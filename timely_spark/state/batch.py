@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from timely_spark.state.bounds import parse_json
 from timely_spark.state.history import EPOCH
 from timely_spark.state.keys import FEW, Hashes, Indices, exact, flat, holding, run_starts, unmix
 
@@ -210,7 +211,7 @@ class Batch:
     def restored(cls, table: pa.Table, *, distinct: bool) -> Batch:
         """The batch of a table that `stored` made."""
         about = table.schema.metadata
-        schema, constants = pa.ipc.read_schema(pa.py_buffer(about[_SCHEMA])), json.loads(about[_CONSTANTS])
+        schema, constants = pa.ipc.read_schema(pa.py_buffer(about[_SCHEMA])), parse_json(about[_CONSTANTS])
         hashed, starts = flat(table.column(_HASH)).to_numpy(), None
         if _ROWS in table.schema.names:
             lists = table.column(_ROWS).chunk(0)

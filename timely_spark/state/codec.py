@@ -20,9 +20,10 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 
-from timely_spark.errors import LogDamaged, StateError
+from timely_spark.errors import StateError
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.batch import Batch
+from timely_spark.state.bounds import DEPTH, parse_json
 from timely_spark.state.frozen import fields_of, is_frozen, qualified, reachable, restored
 from timely_spark.state.keys import from_bytes, to_bytes
 from timely_spark.times import Times
@@ -45,6 +46,10 @@ class Blobs(Protocol):
         """The stored bytes, as a buffer."""
         ...
 
+    def table(self, reference: bytes) -> pa.Table:
+        """The stored bytes as a table, validated."""
+        ...
+
 
 def as_text(references: Iterable[bytes]) -> list[str]:
     """References as texts for JSON."""
@@ -58,9 +63,6 @@ def from_text(texts: Iterable[str]) -> list[bytes]:
 
 #: parts of a state from this size on are written to blobs
 BLOB_BYTES = 64 << 10
-#: references of batches that this process has validated: they are large, and read again in every round
-_validated: dict[bytes, None] = {}
-_MOST = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class Codec:
         self._vertex: type = object
         #: the binary parts of that value
         self._parts: list[Any] = []
+        self._depth = 0
 
     def name_blobs(self, prefix: str) -> None:
         """Name new blobs `prefix` and a number from now on."""
@@ -140,7 +143,7 @@ class Codec:
             vertex: the class of the vertex that has the value in its state.
         """
         self._pickles, self._vertex = pickles, vertex
-        self.kept, self._parts = {}, []
+        self.kept, self._parts, self._depth = {}, [], 0
         head = json.dumps(self._encode(value), separators=(",", ":"))
         parts, self._parts = self._parts, []
         return pack_parts([head.encode(), *parts])
@@ -148,8 +151,12 @@ class Codec:
     def read(self, data: Any, *, pickles: str = "", vertex: type = object) -> Any:
         """Decode bytes that `write` gave."""
         self._pickles, self._vertex = pickles, vertex
-        head, *self._parts = unpack_parts(data)
-        value, self._parts = self._decode(json.loads(bytes(head))), []
+        head, self._parts = unpack_json(data)
+        try:
+            value, self._parts = self._decode(head), []
+        except RecursionError:
+            msg = "a value is nested too deeply"
+            raise ValueError(msg) from None
         return value
 
     def put(self, chunk: Chunk) -> Chunk:
@@ -160,22 +167,34 @@ class Codec:
 
     def get(self, chunk: Chunk) -> Any:
         """The bytes of a chunk, as a buffer."""
-        if not isinstance(chunk, BlobRef):
-            return chunk
+        return self._store.get(chunk.reference) if isinstance(chunk, BlobRef) else chunk
+
+    @property
+    def _store(self) -> Blobs:
         if self.blobs is None:
             msg = "state refers to blobs, and none are at hand"
             raise StateError(msg, hint="read it where it was written.")
-        return self.blobs.get(chunk.reference)
+        return self.blobs
 
     def _put(self, blobs: Blobs, data: bytes) -> BlobRef:
         self._number += 1
         return BlobRef(blobs.put(f"{self._prefix}-{self._number}", data), len(data))
 
-    def _encode(self, value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912 - a case per type
+    def _encode(self, value: Any) -> Any:
         if isinstance(value, self.time_type):
             return {"time": value.encode()}
         if isinstance(value, _PLAIN) and not isinstance(value, tuple):
             return value
+        if self._depth == DEPTH:  # deeper ones could perhaps not be read
+            msg = f"a state has a value that is nested more than {DEPTH} levels deep"
+            hint = "keep its parts in one list or dict, and let them refer to each other by number or key."
+            raise StateError(msg, hint=hint)
+        self._depth += 1
+        encoded = self._encode_parts(value)
+        self._depth -= 1
+        return encoded
+
+    def _encode_parts(self, value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912 - a case per type
         if isinstance(value, list):
             return [self._encode(item) for item in value]
         if isinstance(value, pa.Table | pa.RecordBatch):
@@ -278,15 +297,7 @@ class Codec:
         if "packed" in value:
             return Batch.restored(from_bytes(self._parts[value["packed"]]), distinct=value["distinct"])
         blob = BlobRef.decode(value["kept"])
-        try:
-            table = from_bytes(self.get(blob), validate=blob.reference not in _validated)
-        except (pa.ArrowException, OSError) as error:
-            where = "a worker's state"
-            raise LogDamaged.unreadable(where, blob.reference.decode(errors="replace"), error) from error
-        _validated[blob.reference] = None
-        if len(_validated) > _MOST:
-            _validated.pop(next(iter(_validated)), None)
-        part = Batch.restored(table, distinct=value["distinct"])
+        part = Batch.restored(self._store.table(blob.reference), distinct=value["distinct"])
         self._references[part] = blob
         return part
 
@@ -307,7 +318,10 @@ class Codec:
             case "time":
                 return self.times.decode(content)
             case "moment":
-                return np.array(content[1], np.int64).view(content[0])[()]
+                if (kind := np.dtype(content[0])).kind not in "mM":
+                    msg = f"{kind} is not a type of dates or durations"
+                    raise ValueError(msg)
+                return np.array(content[1], np.int64).view(kind)[()]
             case "deque":
                 return deque((self._decode(item) for item in content[1]), content[0])
             case "datetime" | "timeofday":
@@ -391,6 +405,12 @@ def pack_parts(parts: Sequence[bytes | memoryview]) -> bytes:
     sizes = [len(part) for part in parts]
     head = len(parts).to_bytes(8, "little") + b"".join(size.to_bytes(8, "little") for size in sizes)
     return b"".join([head, *(chunk for part in parts for chunk in (part, b"\0" * (-len(part) % 8)))])
+
+
+def unpack_json(data: Any) -> tuple[Any, list[memoryview]]:
+    """The first of the byte strings of `pack_parts`, which is JSON, and the others."""
+    head, *parts = unpack_parts(data)
+    return parse_json(bytes(head)), parts
 
 
 def unpack_parts(data: Any) -> list[memoryview]:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from timely_spark.state.bounds import parse_json
 from timely_spark.state.codes import numbers_of, runs
 from timely_spark.state.keys import Groups, Hashes, Indices, Mask, changes, exact, numbers, replaced
 from timely_spark.times import PRODUCT, CompactingTimes, RefinedTime, Time, Times, only_epochs
@@ -133,7 +134,7 @@ class RowTimes:
         found = runs(numbers_of(table, names), table.num_rows)
         columns = [table.column(name).take(pa.array(found.firsts)).to_pylist() for name in names]
         distinct = zip(*columns, strict=True)
-        values = [kind.decode(json.loads(t[0]) if isinstance(t[0], str) else t) for t in distinct]
+        values = [kind.decode(parse_json(t[0]) if isinstance(t[0], str) else t) for t in distinct]
         return cls(kind, found.of[:, np.newaxis], values), table.drop_columns(names)
 
     def filter(self, mask: Mask) -> RowTimes:

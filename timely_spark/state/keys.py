@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.graph import Partition, project
+from timely_spark.state.bounds import check_stream
 
 Hashes = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int64]
@@ -529,8 +530,10 @@ def from_bytes(data: Any, *, validate: bool = True) -> pa.Table:
         validate: check every offset and string; unnecessary for data that this process has checked before.
 
     Raises:
-        pyarrow.ArrowInvalid: the data is no such stream, or an offset leads out of it.
+        pyarrow.ArrowInvalid: the data is no such stream, an offset leads out of it, or it exceeds a bound.
     """
+    if validate:
+        check_stream(data)
     with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
         table = reader.read_all()
     if validate:

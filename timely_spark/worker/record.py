@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from timely_spark.compiler.plan import Plan
+from timely_spark.state.bounds import parse_json
 from timely_spark.state.codec import pack_parts, unpack_parts
 from timely_spark.state.keys import from_bytes, to_bytes
 from timely_spark.worker.round import Budget, Worker, step
@@ -65,7 +66,7 @@ class Recorded:
     def read(cls, file: Path) -> Recorded:
         """The round that `write` wrote."""
         head, state, rows, new_state, out = unpack_parts(file.read_bytes())
-        batch, round_, worker, header, first = json.loads(bytes(head))
+        batch, round_, worker, header, first = parse_json(bytes(head))
         return cls(
             batch=batch,
             round=round_,

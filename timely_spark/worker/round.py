@@ -23,7 +23,7 @@ import pyarrow as pa
 from timely_spark.compiler.plan import Node, Plan
 from timely_spark.errors import StateError
 from timely_spark.graph import Vertex
-from timely_spark.state.codec import BlobRef, Blobs, Chunk, Codec, pack_parts, unpack_parts
+from timely_spark.state.codec import BlobRef, Blobs, Chunk, Codec, pack_parts, unpack_json
 from timely_spark.state.keys import FEW, data_bytes, from_bytes, to_bytes
 from timely_spark.worker import wire
 from timely_spark.worker.context import CallContext, ReplayContext, errors_of
@@ -162,8 +162,7 @@ class Worker:
                 for time in self.plan.initial(node):
                     self.pending.add(Pending(node.index, time, time))
             return
-        head_part, *parts = unpack_parts(state)
-        head = json.loads(bytes(head_part))
+        head, parts = unpack_json(state)
         if head["format"] != FORMAT:
             msg = f"a worker's state has format {head['format']}, this version reads {FORMAT}"
             raise StateError(

@@ -25,7 +25,7 @@ from timely_spark.state.codec import (
     from_text,
     pack_parts,
     size_of,
-    unpack_parts,
+    unpack_json,
 )
 from timely_spark.state.keys import from_bytes, to_bytes
 
@@ -87,9 +87,9 @@ class VertexSnapshot:
     def invocations(self, codec: Codec) -> Iterator[Invocation]:
         """The invocations of the log, in order."""
         for segment in self.log:
-            head, *tables = unpack_parts(codec.get(segment))
+            head, tables = unpack_json(codec.get(segment))
             batches = iter(tables)
-            for edge, time, since in json.loads(bytes(head)):
+            for edge, time, since in head:
                 batch = from_bytes(next(batches)) if edge is not None else None
                 yield Invocation(codec.times.decode(time), since, edge or 0, batch)
 
@@ -135,8 +135,8 @@ def _merged(segments: Sequence[Any]) -> bytes:
     head: list[Any] = []
     tables: list[Any] = []
     for segment in segments:
-        part, *batches = unpack_parts(segment)
-        head += json.loads(bytes(part))
+        part, batches = unpack_json(segment)
+        head += part
         tables += batches
     return _pack(head, tables)
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import VertexError
+from timely_spark.state.bounds import parse_json
 from timely_spark.worker.columns import Refused, Span
 from timely_spark.worker.hot_keys import Load
 from timely_spark.worker.loops import LoopCounts
@@ -69,7 +70,7 @@ class Item:
     @classmethod
     def decode(cls, meta: str, payload: Any = None) -> Self:
         """Decode a row's `meta` and `payload`."""
-        return cls._of(json.loads(meta) if payload is None else json.loads(meta) | {cls.binary: payload})
+        return cls._of(parse_json(meta) if payload is None else parse_json(meta) | {cls.binary: payload})
 
     @classmethod
     def _of(cls, values: dict[str, Any]) -> Self:

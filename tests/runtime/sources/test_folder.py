@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import pickle
+import struct
 import tracemalloc
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -482,3 +483,19 @@ def test_a_flow_of_files_is_tested_with_records(tmp_path: Path) -> None:
     flow.files("in", tmp_path, schema="n long").distinct().capture("out")
 
     assert ts.testing.run(flow, {"in": [[1, 1, 2]]})["out"].rows() == {0: [(1,), (2,)]}
+
+
+@pytest.mark.parametrize(
+    ("honest", "forged"),
+    [(struct.pack("<iii", 0, 4, 8), struct.pack("<iii", 0, 4, 1 << 28)), (b"word", b"wo\xff\xff")],
+)
+def test_a_made_up_offset_or_text_in_a_file_of_arrow_is_a_damaged_file(
+    honest: bytes, forged: bytes, tmp_path: Path
+) -> None:
+    file = tmp_path / "a.arrow"
+    feather.write_feather(pa.table({"s": ["word", "more"]}), str(file), compression="uncompressed")
+    good = file.read_bytes()
+    assert good.count(honest) == 1
+    file.write_bytes(good.replace(honest, forged))
+    with pytest.raises(BadFile, match=r"a\.arrow cannot be read"):
+        rows(folder_of(tmp_path, "arrow"), as_schema("s string"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.states import States
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.codec import Codec, unpack_parts
+from timely_spark.state.codec import Codec, unpack_json
 from timely_spark.state.history import EPOCH
 from timely_spark.state.keys import from_bytes
 from timely_spark.times.refined import time_text
@@ -281,8 +280,7 @@ class Round:
     def _workers(self) -> Iterator[tuple[int, dict[str, Any], list[memoryview]]]:
         for worker, state in sorted(States.of(self._rows).by_worker.items()):
             with self._blobs.reading(state.reference):
-                head, *parts = unpack_parts(self._blobs.get(state.reference))
-                yield worker, json.loads(bytes(head)), parts
+                yield worker, *unpack_json(self._blobs.get(state.reference))
 
     def _batches(self) -> Iterator[tuple[dict[str, Any], pa.Table]]:
         for worker, message in wire.read(self._rows, Message):

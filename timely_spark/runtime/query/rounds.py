@@ -28,7 +28,7 @@ from timely_spark.coordinator.round_result import OUTPUTS, as_outputs
 from timely_spark.errors import VertexError
 from timely_spark.runtime.query.cut_off import CutOff
 from timely_spark.runtime.query.live import live
-from timely_spark.runtime.query.peers import Address, PeerLost, Peers, PeersUnreachable
+from timely_spark.runtime.query.peers import Address, PeerLost, Peers, PeersUnreachable, address_in, signed
 from timely_spark.runtime.query.run_context import ROWS_DDL, RunContext
 from timely_spark.runtime.session import on_one_machine, slots
 from timely_spark.runtime.storage.blobs import files_of
@@ -229,12 +229,14 @@ class _Job:
 
     def publish(self, rank: int, address: Address) -> None:
         """Let the other tasks know the address of a task."""
-        self.context.log.files.write_json(self._place(rank), {"host": address[0], "port": address[1]})
+        place = self._place(rank)
+        self.context.log.files.write_json(place, signed(self.token, place, address))
 
     def address_of(self, rank: int) -> Address | None:
-        """The address of a task; None: not known yet."""
-        found = self.context.log.files.json(self._place(rank))
-        return None if found is None else (found["host"], found["port"])
+        """The address of a task; None: not known yet, or not written by a task of this stage."""
+        place = self._place(rank)
+        content = self.context.log.files.json(place)
+        return None if content is None else address_in(self.token, place, content)
 
     def forget_addresses(self) -> None:
         """Remove the files of `publish`."""

@@ -16,6 +16,7 @@ from pyarrow import fs
 
 from timely_spark.runtime.storage.files import location
 from timely_spark.runtime.storage.stores import filesystem_of
+from timely_spark.state.bounds import parse_json
 
 _VERSION = re.compile(r"(\d{20})\.json")
 
@@ -144,7 +145,7 @@ class DeltaHistory:
         try:
             system, top = filesystem_of(location(self.table))
             with system.open_input_stream(f"{top}/_delta_log/{name}") as file:
-                return [json.loads(line) for line in file.read().splitlines()]
+                return [parse_json(line) for line in file.read().splitlines()]
         except (OSError, ValueError, NotImplementedError):
             return None
 

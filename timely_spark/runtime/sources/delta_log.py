@@ -7,7 +7,6 @@ or another feature that readers must know.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from bisect import bisect_left
 from collections import defaultdict
@@ -31,6 +30,7 @@ from timely_spark.runtime.session import active_session
 from timely_spark.runtime.sources.arrivals import File, Values
 from timely_spark.runtime.sources.delta_begin import Begin
 from timely_spark.runtime.sources.folder import FileSource, Folder
+from timely_spark.state.bounds import parse_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -229,7 +229,7 @@ class DeltaLog:
     def _actions(self, version: int) -> Iterator[Action]:
         path = self._commit(version)
         with self.folder.reading(path), self.folder.place[0].open_input_stream(path) as file:
-            yield from map(json.loads, file.read().splitlines())
+            yield from map(parse_json, file.read().splitlines())
 
     def _checkpoint(self, name: str) -> Iterator[Action]:
         path = f"{self.folder.place[1]}/_delta_log/{name}"
@@ -280,7 +280,7 @@ class DeltaLog:
 
 
 def _columns(metadata: Action) -> pa.Schema:
-    described: Any = json.loads(metadata["schemaString"])
+    described: Any = parse_json(metadata["schemaString"])
     as_in_spark: Any = SimpleNamespace(jsonValue=lambda: described)
     return as_schema(as_in_spark)
 

@@ -223,7 +223,18 @@ class Folder:
         texts = {key: unquote(value) for key, mark, value in pairs if mark and key}
         return tuple((key, None if text == _NULL else text) for key, text in texts.items())
 
-    def _fragment(self, path: str, schema: pa.Schema, values: Values) -> Any:
+    def _validated(self, path: str) -> Any:
+        """A file of Arrow's in memory, whose offsets and texts are checked: its reader checks neither."""
+        if not isinstance(self.format, ds.IpcFileFormat):
+            return path
+        with self.place[0].open_input_file(path) as file:
+            content = file.read_buffer()
+        with pa.ipc.open_file(content) as reader:
+            for number in range(reader.num_record_batches):
+                reader.get_batch(number).validate(full=True)
+        return pa.BufferReader(content)
+
+    def _fragment(self, path: Any, schema: pa.Schema, values: Values) -> Any:
         """A file, of which some columns have one value."""
         known = [
             pc.field(name).is_null()
@@ -233,7 +244,8 @@ class Folder:
             if name in schema.names
         ]
         expression = reduce(and_, known) if known else None
-        return self.format.make_fragment(path, self.place[0], partition_expression=expression)
+        place = self.place[0] if isinstance(path, str) else None
+        return self.format.make_fragment(path, place, partition_expression=expression)
 
     def _check(
         self,
@@ -303,7 +315,7 @@ class Folder:
         for path, start, end, known in parts:
             values = self._values(path, known)
             with self.reading(path):
-                fragment = self._fragment(path, schema, values)
+                fragment = self._fragment(self._validated(path), schema, values)
                 own = fragment.physical_schema
                 given = {*own.names, *dict(values)}
                 of = {

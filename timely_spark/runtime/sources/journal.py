@@ -19,6 +19,7 @@ import pyarrow as pa
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.sources.arrivals import File, Values
 from timely_spark.runtime.storage.files import HEAD, Files, quoted
+from timely_spark.state.bounds import parse_json
 
 _NUMBER, _TEXT = pa.int64(), pa.string()
 #: The values of columns are JSON; null: those in the names of the folders above.
@@ -205,4 +206,4 @@ def _encoded(values: Values | None) -> str | None:
 
 
 def _decoded(text: str | None) -> Values | None:
-    return None if text is None else tuple((name, value) for name, value in json.loads(text))
+    return None if text is None else tuple((name, value) for name, value in parse_json(text))

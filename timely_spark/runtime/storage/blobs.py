@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import LogDamaged, TimelyError
-from timely_spark.runtime.storage.checksums import checksum
+from timely_spark.runtime.storage.checksums import Intact, checksum
 from timely_spark.runtime.storage.files import Files
 from timely_spark.state.keys import from_bytes, replaced
 from timely_spark.worker import wire
@@ -23,6 +23,10 @@ BULK = 1 << 20
 #: Eight bytes before each reference: embedded data stays aligned. No Arrow stream begins with `_FILE`.
 _HERE, _FILE = b"embedded", b"blobfile"
 _ALIGNED = 64
+#: The parts of files whose tables are validated: they are large, and read again in every round.
+_valid = Intact()
+#: What forged bytes may raise where they are decoded.
+_UNDECODED = (pa.ArrowException, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, OSError)
 
 
 class Blobs:
@@ -42,9 +46,14 @@ class Blobs:
 
     def get(self, reference: Any) -> pa.Buffer:
         """The bytes of a blob, memory-mapped; data that is no reference is returned unchanged."""
+        return self._get(reference)[0]
+
+    def _get(self, reference: Any) -> tuple[pa.Buffer, Hashable | None]:
+        """The bytes of a blob, and the version of its file, if it has one and that is known."""
         buffer = pa.py_buffer(reference)
         if (name := file_of(reference)) is None:
-            return buffer.slice(len(_HERE)) if bytes(reference[: len(_HERE)]) == _HERE else buffer
+            embedded = bytes(reference[: len(_HERE)]) == _HERE
+            return (buffer.slice(len(_HERE)) if embedded else buffer), None
         try:
             of, start, size, crc32 = _span(reference)
         except ValueError:
@@ -58,13 +67,23 @@ class Blobs:
             yield
         except TimelyError:
             raise
-        except (pa.ArrowException, ValueError, TypeError, LookupError) as error:
+        except _UNDECODED as error:
             name = file_of(reference) or "a worker's state in a manifest"
             raise LogDamaged.unreadable(self.files.root, name, f"{type(error).__name__}: {error}") from error
 
     def table(self, reference: Any) -> pa.Table:
-        """The table of a payload, or of a reference to it."""
-        return from_bytes(self.get(reference))
+        """The table of a payload, or of a reference to it; validated once for each version of its file."""
+        data, version = self._get(reference)
+        if version is not None and version in _valid:
+            return from_bytes(data, validate=False)
+        try:
+            table = from_bytes(data)
+        except (pa.ArrowException, OSError) as error:
+            name = file_of(reference) or "a table in a row"
+            raise LogDamaged.unreadable(self.files.root, name, error) from error
+        if version is not None:
+            _valid.add(version)
+        return table
 
     def _write(self, prefix: str, data: bytes) -> str:
         crc32 = checksum(data)

@@ -25,12 +25,15 @@ Stamp = tuple[int, ...]
 
 
 def stamp(path: str) -> Stamp | None:
-    """The stamp of a local file; None: there is no such file."""
+    """The stamp of a local file; None: there is no such file.
+
+    The time of the last change of the file's inode is part of it, because nobody can set that one back.
+    """
     try:
         info = os.stat(path)
     except FileNotFoundError:
         return None
-    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
 class Cache:
@@ -79,7 +82,8 @@ class Cache:
 
     def stamp(self, key: str) -> Stamp | None:
         """The stamp of the copy; None: there is no copy."""
-        return stamp(self._path(key))
+        found = stamp(self._path(key))
+        return None if found is None else found[:-1]  # each use of a copy changes its inode
 
     def drop(self, key: str) -> None:
         """Remove the copy."""

@@ -64,7 +64,7 @@ def _seal(name: str, content: pa.Buffer | bytes) -> bytes:
 
 
 class Intact:
-    """The parts of files whose checksum this process has verified.
+    """The parts of files, each in one version, that this process has verified.
 
     So a process verifies an immutable mapped file once, not in every round.
     """

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
@@ -18,6 +18,8 @@ from timely_spark.runtime.errors import BadLocation
 from timely_spark.runtime.storage.cache import Cache, Stamp, stamp
 from timely_spark.runtime.storage.checksums import Intact, checksum, sealed, unsealed
 from timely_spark.runtime.storage.stores import SCHEMES, Local, connect, shown
+from timely_spark.state.bounds import parse_json
+from timely_spark.state.keys import from_bytes
 
 #: The longest result of `quoted`; file systems allow 255 bytes, and callers add some.
 _LONGEST = 150
@@ -220,25 +222,30 @@ class Files:
         content = self._content(name)
         return None if content is None else cache.put(key, content)
 
-    def part(self, name: str, *, of: int, start: int, size: int, crc32: int) -> pa.Buffer:
-        """A part of an immutable file of `of` bytes, memory-mapped, whose checksum is `crc32`.
+    def part(
+        self, name: str, *, of: int, start: int, size: int, crc32: int
+    ) -> tuple[pa.Buffer, Hashable | None]:
+        """A part of an immutable file of `of` bytes, mapped, whose checksum is `crc32`; and its version.
 
         A process verifies the checksum of a file that it has not written, once, and again if the file was
-        replaced.
+        replaced or changed: then its version differs. None if the version is not known.
         """
         path = self.path(name)
         stamp = self._stamp(path)
         buffer = self.found(name, self.buffer(name))
+        if stamp != self._stamp(path):  # it was replaced meanwhile, so what is mapped is either of both
+            stamp = None
         if buffer.size != of or start + size > of:
             reason = f"it has {buffer.size} bytes, expected were {max(of, start + size)}"
             raise LogDamaged.unreadable(self.root, name, reason)
         part, key = buffer.slice(start, size), (path, stamp, start, size, crc32)
-        if stamp is not None and key in _intact:
-            return part
+        version = None if stamp is None else key
+        if version is not None and version in _intact:
+            return part, version
         if (computed := checksum(part)) == crc32:
-            if stamp is not None:
-                _intact.add(key)
-            return part
+            if version is not None:
+                _intact.add(version)
+            return part, version
         if self.local or stamp is None:
             raise LogDamaged.altered(self.root, name, expected=f"{crc32:08x}", found=f"{computed:08x}")
         Cache.of_this_user().drop(self._key(path))  # perhaps only this machine's copy is damaged
@@ -302,11 +309,9 @@ class Files:
         if content is None:
             return None
         try:
-            with pa.ipc.open_stream(content) as reader:
-                if not rows:
-                    return reader
-                table = reader.read_all()
-            table.validate(full=True)
+            if not rows:
+                return pa.ipc.open_stream(content)
+            table = from_bytes(content)
         except (pa.ArrowException, OSError) as error:
             raise LogDamaged.unreadable(self.root, name, error) from error
         return table
@@ -318,8 +323,8 @@ class Files:
     def parsed(self, name: str, text: bytes) -> dict[str, Any]:
         """A text in a file as JSON."""
         try:
-            return dict(json.loads(text))
-        except (ValueError, TypeError, RecursionError) as error:
+            return dict(parse_json(text))
+        except (ValueError, TypeError) as error:
             raise LogDamaged.unreadable(self.root, name, error) from error
 
     def numbers(self, folder: str) -> list[int]:

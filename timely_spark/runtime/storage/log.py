@@ -29,7 +29,6 @@ by looking for the next number, without listing.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -46,6 +45,7 @@ from timely_spark.runtime.storage.files import HEAD, Files, quoted
 from timely_spark.runtime.storage.manifest import FORMAT, Manifest
 from timely_spark.runtime.storage.spark_log import SparkLog
 from timely_spark.runtime.storage.states import State, States
+from timely_spark.state.bounds import parse_json
 from timely_spark.worker import wire
 from timely_spark.worker.wire import Header, Message
 
@@ -126,7 +126,7 @@ class RoundLog:
     def _check_unsealed(text: bytes | None) -> None:
         """Check whether a file without a checksum is of a format before 4."""
         try:
-            version = json.loads(text or b"").get("format")
+            version = parse_json(text or b"").get("format")
         except (ValueError, AttributeError):
             return
         if version != FORMAT:
@@ -325,7 +325,7 @@ class RoundLog:
 
     def offsets(self, batch: int) -> list[dict[str, Any]]:
         """The end offset of each source in a batch, by Spark's own log; {} of a source without JSON."""
-        return [json.loads(end) if end.startswith('{"') else {} for end in self.spark.ends(batch)]
+        return [parse_json(end) if end.startswith('{"') else {} for end in self.spark.ends(batch)]
 
     def taken(self, name: str) -> int:
         """The last entry of an input that the flow has read, by Spark's own log; -1: none."""
@@ -361,7 +361,7 @@ class RoundLog:
         """
         lines = self.spark.ends(batch)[1:]  # the first one is the feedback's
         return {
-            name: json.loads(line) for name, line in zip(names, lines, strict=False) if line.startswith("{")
+            name: parse_json(line) for name, line in zip(names, lines, strict=False) if line.startswith("{")
         }
 
     def used_by_spark(self) -> bool:

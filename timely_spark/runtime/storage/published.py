@@ -19,12 +19,16 @@ from sys import maxsize
 import pyarrow as pa
 
 from timely_spark.differential.trace import DIFF, consolidate
+from timely_spark.errors import LogDamaged
 from timely_spark.runtime.storage.files import Files
+from timely_spark.state.keys import from_bytes
 
 #: Says that a folder is published. Readers of the folder ignore names that begin with an underscore.
 _DECLARED = "_published.json"
 _HOLD = re.compile(r"_hold-(\w+)\.json")
 _NAME = re.compile(r"(epoch|snapshot)-(\d{20})\.arrow")
+#: The bytes of a file of Arrow's before its stream.
+_MAGIC = 8
 #: Epochs of fewer bytes are not worth a snapshot.
 SMALL = 1 << 20
 
@@ -111,11 +115,15 @@ class Published:
     def _bytes(self, names: Iterable[str]) -> int:
         return sum(self.files.size(name) or 0 for name in names)
 
+    def _table(self, name: str) -> pa.Table:
+        content = pa.py_buffer(self.files.found(name, self.files.read(name)))
+        try:
+            return from_bytes(content.slice(_MAGIC))
+        except (pa.ArrowException, ValueError, OSError) as error:
+            raise LogDamaged.unreadable(self.files.root, name, error) from error
+
     def _write(self, epoch: int, names: Iterable[str]) -> None:
-        tables = [
-            pa.ipc.open_file(self.files.found(name, self.files.read(name))).read_all() for name in names
-        ]
-        table = pa.concat_tables(tables)
+        table = pa.concat_tables([self._table(name) for name in names])
         columns = table.schema.names
         total = consolidate(table.rename_columns([DIFF if name == self.diff else name for name in columns]))
         sink = pa.BufferOutputStream()
