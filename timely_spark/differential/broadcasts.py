@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential.collections import Collection
+from timely_spark.differential.consolidation import transient
 from timely_spark.differential.joins import JoinChanges
 from timely_spark.differential.trace import DIFF
 from timely_spark.graph import Partition, Partitioner, States, composed, operator
@@ -109,4 +110,4 @@ def broadcast_join(
         detail=" and ".join(a if a == b else f"{a} = {b}" for a, b in zip(*keys, strict=True) if a != ALL),
         parameters={"on": [list(side) for side in keys], "by": list(parted)},
     )
-    return collection.like(joined[0])
+    return transient(collection.like(joined[0]))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from timely_spark.differential.consolidation import lasting, transient
 from timely_spark.differential.trace import DIFF, SEQUENCE
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Skew, Suggests, caller, check_given, composed, describe, locate_errors
@@ -44,7 +46,7 @@ class Collection(CollectionMethods):
         {0: [(1, 2, 1)], 1: [(1, 1, 1), (1, 2, -1)]}
     """
 
-    __slots__ = ("_plain", "index", "keys", "later", "once", "skew")
+    __slots__ = ("_plain", "index", "keys", "lasting", "later", "once", "signed", "skew")
     #: reductions name their keys themselves
     _suggestions = dict.fromkeys(
         ("groupby", "agg", "aggregate", "reducebykey", "applyinpandas"),
@@ -68,6 +70,10 @@ class Collection(CollectionMethods):
         self.skew = skew
         #: the output of its step; that of an arrangement also has sequence numbers
         self.index = stream
+        #: makes this collection without transient records; None if it has none
+        self.lasting: Callable[[], Collection] | None = None
+        #: whether multiplicities may be negative, so that records of two collections may cancel each other
+        self.signed = False
         self._plain = stream if keys is None else None
         if not self.schema.names:
             msg = "collection: its records have no columns"
@@ -120,7 +126,9 @@ class Collection(CollectionMethods):
         Raises:
             SchemaError: the only column is `DIFF`.
         """
-        return Collection(stream, keys, once=once, skew=skew)
+        made = Collection(stream, keys, once=once, skew=skew)
+        made.signed = self.signed
+        return made if once or self.lasting is None else transient(made)
 
     def enter(self, scope: Scope, *, name: str | None = None) -> Collection:
         """This collection inside a loop, unchanged by its iterations.
@@ -141,7 +149,9 @@ class Collection(CollectionMethods):
             GraphError: `scope` is not inside the collection's.
         """
         check_product_order("enter", scope)
-        return Collection(scope.enter(self.index, name=name), self.keys, skew=self.skew)
+        entered = Collection(scope.enter(self.index, name=name), self.keys, skew=self.skew)
+        entered.signed = self.signed
+        return entered if self.lasting is None else transient(entered, lambda: lasting(self).enter(scope))
 
     def variable(self, scope: Scope, *, name: str | None = None) -> CollectionVariable:
         """A loop variable with this initial value; `set` must define its next value.
@@ -185,7 +195,9 @@ class Collection(CollectionMethods):
         Raises:
             GraphError: the collection is in no loop.
         """
-        return Collection(self.stream.leave(name=name))
+        left = Collection(self.stream.leave(name=name))
+        left.signed = self.signed
+        return transient(left)  # what an iteration inserts and a later one deletes
 
     @composed
     def changes(self, diff: str = "diff", *, name: str | None = None) -> Stream:
@@ -283,9 +295,11 @@ class CollectionVariable(Collection):
     __slots__ = ("_initial",)
 
     def __init__(self, initial: Collection, scope: Scope, *, name: str | None = None) -> None:
+        initial = lasting(initial)  # once before the loop, rather than in its iterations
         with scope.flow.graph.parts(scope.graph_scope, name):
             self._initial = initial.enter(scope)
             super().__init__(scope.variable(initial.stream, name=name))
+        self.signed = initial.signed
 
     def set(self, result: Any, *, consolidate: bool = True) -> None:
         """Define the variable's next value: in each iteration `result` of the iteration before. Call it once.

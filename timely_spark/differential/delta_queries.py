@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential.collections import Collection, check_collection
+from timely_spark.differential.consolidation import transient
 from timely_spark.differential.prefixes import AT, BEST, FEWEST, Count, Index, IndexLookup, Locate, Match
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import GraphError, SchemaError
@@ -91,7 +92,7 @@ def wcoj(
             for number, probe in step.probes.items():
                 wiring.index(number, probe.keys, probe.within)
         one, *more = [wiring.delta(number, steps) for number, steps in enumerate(queries)]
-        return first.like(one.concat(*more, name=name))
+        return transient(first.like(one.concat(*more, name=name)))
 
 
 @dataclass(frozen=True, eq=False)

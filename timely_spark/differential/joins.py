@@ -10,11 +10,13 @@ import pyarrow.compute as pc
 
 from timely_spark.differential.arranged import index_of, numbered
 from timely_spark.differential.collections import Collection
+from timely_spark.differential.consolidation import partition_of, transient, without_transient
 from timely_spark.differential.skew import hot_keys
 from timely_spark.differential.trace import DIFF, SEQUENCE, check_since, consolidate, consolidation, products
 from timely_spark.errors import GraphError
 from timely_spark.graph import (
     Expression,
+    Kind,
     Partition,
     Partitioner,
     Skew,
@@ -309,7 +311,20 @@ def _by_keys(
     if not unique:
         other = other.select(*keys[1]).distinct()
     matched = _join(operator, collection, other, keys, skew=skew, name=name)
-    return matched if how == "semi" else collection.concat(matched.negate())
+    if how == "semi":
+        return matched
+
+    def unmatched() -> Collection:
+        ours, theirs = collection.together(operator, matched.negate())
+        by = partition_of(theirs.stream.flow.graph, theirs.stream.stage)
+        if by is not None:  # records go to where their matches are, so that no further round is needed
+            moved = ours.stream.then("exchange", [ours.stream.schema], kind=Kind.EXCHANGE, requires=[by])
+            ours = ours.like(moved[0])
+        return without_transient(ours.concat(theirs))
+
+    made = collection.concat(matched.negate())
+    made.signed = collection.signed
+    return transient(made, unmatched)
 
 
 def _join(
@@ -337,19 +352,23 @@ def _join(
     fields = [*collection.schema, *(other.schema.field(column) for column in extra)]
     schema = pa.schema([*fields, pa.field(DIFF, pa.int64())])
     columns = [field.name for field in fields]
-    return collection.like(
-        streams[0].then(
-            operator,
-            [schema],
-            others=[streams[1]],
-            name=name,
-            vertex=JoinChanges(keys, columns, shared, copies=() if hot is None else (1 - spread, *hot.hot)),
-            requires=parted,
-            # the records of hot keys are where those of the left side are, if these are spread
-            guarantees=keys[0] if hot is None or spread == 0 else None,
-            detail=keys_text(keys),
-            parameters={"on": [list(side) for side in keys]},
-        )[0]
+    return transient(
+        collection.like(
+            streams[0].then(
+                operator,
+                [schema],
+                others=[streams[1]],
+                name=name,
+                vertex=JoinChanges(
+                    keys, columns, shared, copies=() if hot is None else (1 - spread, *hot.hot)
+                ),
+                requires=parted,
+                # the records of hot keys are where those of the left side are, if these are spread
+                guarantees=keys[0] if hot is None or spread == 0 else None,
+                detail=keys_text(keys),
+                parameters={"on": [list(side) for side in keys]},
+            )[0]
+        )
     )
 
 

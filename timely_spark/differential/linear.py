@@ -12,25 +12,22 @@ import pyarrow.compute as pc
 
 from timely_spark.differential import trace
 from timely_spark.differential.collections import Collection, check_product_order
+from timely_spark.differential.consolidation import Consolidate, consolidated, lasting, transient
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import SchemaError
 from timely_spark.graph import (
     Expression,
-    Graph,
-    Kind,
-    Partition,
     SchemaLike,
-    Stage,
     Stateless,
     as_schema,
     as_table,
     caller,
     check_given,
     composed,
+    never_fails,
     operator,
 )
 from timely_spark.operators.rows import check_function, computed, map_records
-from timely_spark.state.buffering import BufferingVertex
 from timely_spark.streams import Stream
 
 if TYPE_CHECKING:
@@ -81,36 +78,6 @@ class _Many(Stateless):
         sources = np.repeat(np.arange(batch.num_rows), [len(one) for one in results])
         table = as_table(list(chain.from_iterable(results)), self.schema)
         return (table.append_column(DIFF, batch.column(DIFF).take(pa.array(sources))),)
-
-
-class Consolidate(BufferingVertex):
-    """Send each time's changes consolidated, when the time is complete.
-
-    Args:
-        first: only iteration 0 of the innermost loop needs it; what comes in later ones is sent at once.
-    """
-
-    per_time = True
-
-    def __init__(self, *, first: bool = False) -> None:
-        super().__init__()
-        self.first = first
-
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Buffer the changes, if they need it."""
-        if self.first and time.encode()[-1]:
-            self.send_by(0, time, batch)
-        else:
-            super().on_recv(edge, time, batch)
-
-    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
-        """Consolidate before the exchange."""
-        return trace.consolidate(batch)
-
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
-        """Send the consolidated changes."""
-        if batches[0]:
-            self.send_by(0, time, trace.consolidate(pa.concat_tables(batches[0])))
 
 
 def changed_by(stream: Stream, diff: str | None, *, name: str | None = None) -> Stream:
@@ -190,7 +157,12 @@ def select(
     """
     given = [new for one in (*columns, named) for new in ([one] if isinstance(one, str) else one)]
     check_given("select", caller(), given, known=collection.schema.names)
-    return collection.like(collection.stream.select(*columns, named, {DIFF: DIFF}, name=name))
+    values = [value for one in (*columns, named) if not isinstance(one, str) for value in one.values()]
+    source = collection if all(never_fails(one) for one in values) else lasting(collection)
+    made = source.like(source.stream.select(*columns, named, {DIFF: DIFF}, name=name))
+    if made.lasting is not None:  # before columns are dropped, equal records are on one worker
+        transient(made, lambda: lasting(collection).select(*columns, named))
+    return made
 
 
 @operator(Collection, also="filter")
@@ -215,7 +187,8 @@ def where(
     Raises:
         SchemaError: `predicate` is neither, or the expression does not fit.
     """
-    return collection.like(collection.stream.where(predicate, name=name), once=collection.once)
+    source = collection if never_fails(predicate) else lasting(collection)
+    return source.like(source.stream.where(predicate, name=name), once=source.once)
 
 
 @operator(Collection)
@@ -320,7 +293,8 @@ def _each(
 ) -> Collection:
     check_given(operator, caller(), result.names, known=collection.schema.names)
     schema = result.append(pa.field(DIFF, pa.int64()))
-    return collection.like(collection.stream.then(operator, [schema], name=name, vertex=vertex)[0])
+    source = lasting(collection)
+    return source.like(source.stream.then(operator, [schema], name=name, vertex=vertex)[0])
 
 
 @operator(Collection)
@@ -342,8 +316,14 @@ def concat(collection: Collection, *others: Collection, name: str | None = None)
         SchemaError: their columns differ.
         GraphError: one is no collection, or of another flow, or in an unrelated loop.
     """
-    first, *rest = collection.together("concat", *others)
-    return collection.like(first.stream.concat(*(one.stream for one in rest), name=name))
+    first, *rest = every = collection.together("concat", *others)
+    made = Collection(first.stream.concat(*(one.stream for one in rest), name=name))
+    made.signed = any(one.signed for one in every)
+    if made.signed:  # records of two sides may cancel each other
+        return transient(made)
+    if all(one.lasting is None for one in every):
+        return made
+    return transient(made, lambda: lasting(first).concat(*(lasting(one) for one in rest)))
 
 
 @operator(Collection)
@@ -362,7 +342,9 @@ def negate(collection: Collection, *, name: str | None = None) -> Collection:
     """
     less = {DIFF: pc.negate(pc.field(DIFF))}
     negated = computed(collection.stream, *collection.schema.names, less, own=(DIFF,), name=name)
-    return collection.like(negated, once=collection.once)
+    made = collection.like(negated, once=collection.once)
+    made.signed = True
+    return made
 
 
 @operator(Collection)
@@ -386,32 +368,4 @@ def consolidate(collection: Collection, *, name: str | None = None) -> Collectio
     """
     if collection.once:
         return collection
-    stream = collection.stream
-    by = partition_of(stream.flow.graph, stream.stage)
-    if by is None or not set(by.reads) <= set(collection.schema.names):
-        by = Partition(tuple(collection.schema.names))
-    return collection.like(
-        stream.then(
-            "consolidate",
-            [stream.schema],
-            name=name,
-            vertex=Consolidate(first=collection.later),
-            requires=[by],
-            guarantees=by.columns,
-        )[0],
-        once=True,
-    )
-
-
-def partition_of(graph: Graph, stage: Stage) -> Partition | None:
-    """The partitioning of a stage's output; None: unknown.
-
-    Equal records are then on one worker, so consolidating needs no exchange.
-    """
-    if stage.guaranteed is not None or stage.kind is Kind.FEEDBACK:
-        return stage.guaranteed
-    inputs = graph.into(stage)
-    by = partition_of(graph, inputs[0].source) if inputs else None
-    if by is None or stage.is_routing:
-        return by
-    return by.renamed({old: new for new, old in (stage.keeps or {}).items()})
+    return consolidated(collection, Consolidate(first=collection.later), name=name)

@@ -59,7 +59,7 @@ def reduced(
     shared = collection.keys == logic.keys and collection.skew is None
     stream = collection.index if shared else collection.stream
     keys = [collection.schema.field(key) for key in logic.keys]
-    return collection.like(
+    made = collection.like(
         stream.then(
             operator,
             [pa.schema([*keys, *fields, pa.field(DIFF, pa.int64())])],
@@ -71,6 +71,8 @@ def reduced(
         )[0],
         once=True,
     )
+    made.signed = operator == "threshold"  # a function may return negative multiplicities
+    return made
 
 
 def _grouped(

@@ -16,7 +16,7 @@ from timely_spark.graph.arguments import (
     seconds,
 )
 from timely_spark.graph.caller import caller
-from timely_spark.graph.expressions import Expression, columns_in, project
+from timely_spark.graph.expressions import Expression, columns_in, never_fails, project
 from timely_spark.graph.graph import Graph
 from timely_spark.graph.locate_errors import locate_errors
 from timely_spark.graph.loop_context import Scope
@@ -76,6 +76,7 @@ __all__ = [
     "locate_errors",
     "names",
     "nanoseconds",
+    "never_fails",
     "operator",
     "path_text",
     "project",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
@@ -19,6 +20,27 @@ def project(table: pa.Table, columns: Mapping[str, str | Expression]) -> pa.Tabl
 
     expressions = [pc.field(column) if isinstance(column, str) else column for column in columns.values()]
     return _run(table, "project", acero.ProjectNodeOptions(expressions, list(columns)))
+
+
+#: functions that have a value for all arguments, as comparisons do
+_TOTAL = {
+    *("abs", "add", "and_kleene", "bit_wise_and", "bit_wise_or", "bit_wise_xor", "coalesce", "fill_null"),
+    *("if_else", "invert", "is_in", "is_nan", "is_null", "is_valid", "max_element_wise", "min_element_wise"),
+    *("multiply", "negate", "or_kleene", "subtract", "true_unless_null"),
+}
+
+
+def never_fails(value: Any) -> bool:
+    """Whether a column or an expression is known to have a value for every record.
+
+    >>> never_fails("n"), never_fails(pc.field("n") > 1), never_fails(1 / pc.field("n"))
+    (True, True, False)
+    """
+    if isinstance(value, str):
+        return True
+    # also what a constant text has in it: then the answer is no, which is always right
+    called = re.findall(r"(\w+)\(", str(value)) if isinstance(value, Expression) else [""]
+    return _TOTAL.issuperset(called)
 
 
 def columns_in(column: str | Expression, schema: pa.Schema) -> Collection[str]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential import Collection
+from timely_spark.differential.consolidation import transient
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Partition, Partitioner, States
@@ -282,4 +283,4 @@ def by_frontier(
         parameters={"unit": unit, "share": list(share), "tolerance": tolerance},
     )
     variable.feed(sent)
-    return edges.like(ranks.leave(name=name))
+    return transient(edges.like(ranks.leave(name=name)))

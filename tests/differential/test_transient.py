@@ -1,0 +1,195 @@
+"""Transient records: those that no collection has at any time reach no function of the user.
+
+Inputs change at one time what joins, unions and differences match as it arrives. So these send records that
+they take back at the same time, which sums do not show. A function could: by an error, as for 1 / 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from runpy import run_path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import timely_spark as ts
+
+Build = Callable[[Any, Any], Any]
+
+VALUE, WIDE = "k long, v long", "k long, w long"
+
+
+def shifting(x: Any) -> Any:
+    """A variable that changes in three iterations."""
+    variable = x.variable(x.scope.inner(name="loop", max_iterations=3))
+    moved = variable.select("k", v=pc.bit_wise_and(pc.add(pc.field("v"), pc.field("k")), 3))
+    variable.set(moved.distinct())
+    return variable
+
+
+def looped(step: Callable[[Any, Any], Any]) -> Build:
+    """The function's collection inside a loop, of a variable that changes in three iterations."""
+
+    def build(x: Any, y: Any) -> Any:
+        variable = shifting(x)
+        return step(variable, y.enter(variable.scope))
+
+    return build
+
+
+def both(x: Any, y: Any) -> Any:
+    return y.select("k", v="w")
+
+
+#: collections of (k, v) and (k, w), in which a join or a difference is last
+CASES: dict[str, Build] = {
+    **{
+        how: lambda x, y, how=how: x.join(y, on="k", how=how)
+        for how in ("inner", "left", "right", "outer", "semi", "anti")
+    },
+    "semijoin": lambda x, y: x.semijoin(y, on="k"),
+    "antijoin": lambda x, y: x.antijoin(y.select("k").distinct(), on="k", unique=True),
+    "indexed": lambda x, y: x.arrange("k").join(y.arrange("k"), on="k", how="left"),
+    "skewed": lambda x, y: x.join(y, on="k", how="left", skew=[1]),
+    "broadcast": lambda x, y: x.broadcast_join(y, on="k"),
+    "two joins": lambda x, y: x.join(y, on="k").join(both(x, y).select(w="v", u="k"), on="w"),
+    "wcoj": lambda x, y: ts.wcoj([(x, {"k": "a", "v": "b"}), (y, {"k": "b", "w": "c"})]),
+    "renamed": lambda x, y: x.join(y, on="k").select(a="w", b="v"),
+    "projected": lambda x, y: x.join(y, on="k").select("v", "w"),
+    "some": lambda x, y: x.join(y, on="k").where(pc.field("v") < pc.field("w")),
+    "minus": lambda x, y: x.concat(both(x, y).negate()).concat(both(x, y)),
+    "less": lambda x, y: x.concat(x.semijoin(y, on="k").negate()),
+    "concat": lambda x, y: x.join(y, on="k").select("k", v="w").concat(x),
+    "arranged": lambda x, y: x.join(y, on="k").arrange("v"),
+    "windows": lambda x, y: x.join(y, on="k").window("v", ts.every(2)),
+    "left behind": lambda x, y: shifting(x).leave(),
+}
+CASES |= {f"{name} in a loop": looped(build) for name, build in CASES.items() if name != "left behind"}
+#: every operator and algorithm, from the test that names them; not those that send the changes elsewhere
+NAMED = run_path(str(Path(__file__).parents[1] / "test_named.py"))
+OUTPUTS = {"capture", "to_memory", "subscribe", "foreach_epoch", "to_delta", "to_files", "to_kafka",
+           "capture_to", "publish", "inspect"}  # fmt: skip
+EVERY = {name: build for name, build in NAMED["COLLECTIONS"].items() if name not in OUTPUTS}
+CASES |= {f"operator {name}": build for name, build in (EVERY | NAMED["GRAPHS"]).items()}
+
+
+def watched(build: Build) -> tuple[ts.Dataflow, list[tuple[Any, ...]], Counter[Any]]:
+    """A flow; the records that a function behind it has got; and what each time's changes add up to."""
+    flow = ts.Dataflow("watched")
+    x = flow.input("x", f"{VALUE}, diff long", epochs="manual").collection(diff="diff")
+    y = flow.input("y", f"{WIDE}, diff long", epochs="manual").collection(diff="diff")
+    got: list[tuple[Any, ...]] = []
+    sums: Counter[Any] = Counter()
+
+    def added(time: Any, batch: pa.Table) -> pa.Table:
+        for *row, diff in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            sums[(str(time), *row)] += diff
+        return batch.slice(0, 0)
+
+    made = build(x, y)
+    made.map(lambda row: got.append(tuple(row)) or 0, "n long").stream.probe()
+    stream = made.stream
+    stream.unary_notify(added, stream.schema, by=[made.schema.names[0]]).probe()
+    return flow, got, sums
+
+
+def changes(states: list[Counter[Any]]) -> list[list[tuple[int, int, int]]]:
+    """The changes between the states, none of a record that comes and goes at one time."""
+    made, before = [], Counter[Any]()
+    for state in states:
+        rows = {*state, *before}
+        made.append([(*row, state[row] - before[row]) for row in sorted(rows) if state[row] != before[row]])
+        before = state
+    return made
+
+
+STATES = st.lists(
+    st.dictionaries(st.tuples(st.integers(0, 2), st.integers(0, 2)), st.integers(1, 2), max_size=4).map(
+        Counter
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def check(name: str, left: Any, right: Any, workers: int, seed: int) -> None:
+    flow, got, sums = watched(CASES[name])
+    inputs = {"x": changes(left), "y": changes(right)}
+    inputs = {one: (rows + [[]] * 4)[:4] for one, rows in inputs.items()}
+    ts.testing.run(flow, inputs, workers=workers, seed=seed)
+
+    assert {*got} <= {tuple(row) for (_, *row), diff in sums.items() if diff}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=25, deadline=None)
+@given(left=STATES, right=STATES, workers=st.integers(1, 3), seed=st.integers(0, 1 << 16))
+def test_a_function_gets_records_that_a_collection_has(
+    name: str, left: Any, right: Any, workers: int, seed: int
+) -> None:
+    check(name, left, right, workers, seed)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_when_both_sides_change_at_one_time(name: str) -> None:
+    left = [{(0, 1): 1, (1, 1): 1}, {(0, 2): 1, (1, 0): 1, (2, 2): 1}, {(0, 1): 1, (2, 1): 1}]
+    right = [{(0, 0): 1, (1, 1): 2}, {(0, 1): 1, (2, 0): 1}, {(0, 2): 1, (1, 0): 1, (2, 1): 1}]
+    check(name, [*map(Counter, left)], [*map(Counter, right)], 2, 3)
+
+
+def test_the_inverse_of_a_degree_after_a_left_join() -> None:
+    flow = ts.Dataflow("inverse")
+    nodes = flow.input("nodes", "node long").collection()
+    edges = flow.input("edges", "src long, diff long").collection(diff="diff")
+    degrees = edges.select(node="src").count("degree", keys="node")
+    every = nodes.join(degrees, on="node", how="left").select("node", d=pc.coalesce(pc.field("degree"), 0))
+    _ = every.map(lambda row: (row.node, 12 // row.d), "node long, part long").changes().capture("out")
+    inputs = {"nodes": [[1, 2], [], []], "edges": [[(1, 1), (2, 1)], [(1, 2), (2, -1), (2, 3)], [(1, -1)]]}
+    made = ts.testing.run(flow, inputs, workers=2)["out"].rows()
+    assert made == {0: [(1, 12, 1), (2, 12, 1)], 1: [(1, 4, 1), (1, 12, -1), (2, 4, 1), (2, 12, -1)],
+                    2: [(1, 4, -1), (1, 6, 1)]}  # fmt: skip
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_natural_pagerank_of_pregel(workers: int) -> None:
+    flow = ts.Dataflow("ranks")
+    edges = flow.input("edges", "src long, dst long, diff long").collection(diff="diff")
+    degrees = edges.select(node="src").count("degree", keys="node")
+    every = edges.select(node="src").concat(edges.select(node="dst")).distinct()
+    nodes = every.join(degrees, on="node", how="left")
+    nodes = nodes.select("node", degree=pc.coalesce(pc.field("degree"), 0), rank=pc.scalar(1))
+    rank = pc.add(pc.coalesce(pc.field("msg"), 0), 1)
+    graph = ts.pregel(
+        nodes,
+        edges,
+        with_vertex_column={"rank": (pc.scalar(1), rank), "degree": ("degree", "degree")},
+        send_msg_to_dst=pc.divide_checked(pc.multiply(pc.field("src_rank"), 60), pc.field("src_degree")),
+        max_iterations=3,
+        on_limit="return",
+    )
+    _ = graph.nodes.changes().capture("out")
+    inputs = {"edges": [[(1, 2, 1), (2, 1, 1)], [(1, 3, 1)], [(1, 2, -1), (3, 1, 1)]]}
+    for seed in range(5):
+        made = ts.testing.run(flow, inputs, workers=workers, seed=seed)["out"]
+        assert len(ts.snapshot(made)) == 3
+
+
+def test_an_expression_that_cannot_fail_waits_for_nothing() -> None:
+    flow = ts.Dataflow("plain")
+    x = flow.input("x", VALUE).collection()
+    joined = x.join(x.select("k", w="v"), on="k")
+    joined.where(pc.field("v") < pc.field("w")).select("k", u=pc.max_element_wise(pc.field("v"), 0))
+    steps = [stage.operator for stage in flow.graph.stages]
+    assert "consolidate" not in steps
+
+    joined.select("k", u=pc.field("v") + 1)
+    joined.where(lambda row: row.v > 1)
+    steps = [stage.operator for stage in flow.graph.stages]
+    assert steps.count("consolidate") == 1, "both read it"

@@ -1,0 +1,120 @@
+"""Consolidation of a collection's changes, per time; and transient records, which need it.
+
+A record is transient if changes insert and delete it at one time: the collection has it at no time. A join
+sends such records if both of its sides change at a time, as it matches each change when it arrives; so does a
+concatenation whose sides cancel each other. They disappear in sums. What could tell them apart does not get
+them: functions of the user, and expressions that may fail, get collections by `lasting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from timely_spark.differential import trace
+from timely_spark.graph import Graph, Kind, Partition, Stage
+from timely_spark.state.buffering import BufferingVertex
+from timely_spark.state.keys import numbers
+
+if TYPE_CHECKING:
+    from timely_spark.differential.collections import Collection
+
+
+class Consolidate(BufferingVertex):
+    """Send each time's changes consolidated, when the time is complete.
+
+    Args:
+        first: only iteration 0 of the innermost loop needs it; what comes in later ones is sent at once.
+        opposite: only changes of opposite signs need it, which may be of transient records.
+    """
+
+    per_time = True
+
+    def __init__(self, *, first: bool = False, opposite: bool = False) -> None:
+        super().__init__()
+        self.first, self.opposite = first, opposite
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Buffer the changes, if they need it."""
+        if self.first and time.encode()[-1]:
+            self.send_by(0, time, batch)
+        else:
+            super().on_recv(edge, time, batch)
+
+    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
+        """Consolidate before the exchange."""
+        return trace.consolidate(batch)
+
+    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+        """Send the consolidated changes."""
+        if not batches[0]:
+            return
+        changes = pa.concat_tables(batches[0])
+        if self.opposite:
+            diffs = numbers(changes, trace.DIFF)
+            if not len(diffs) or (diffs > 0).all() or (diffs < 0).all():
+                self.send_by(0, time, changes)
+                return
+        self.send_by(0, time, trace.consolidate(changes))
+
+
+def transient(collection: Collection, made: Callable[[], Collection] | None = None) -> Collection:
+    """Mark a collection whose changes may be of transient records.
+
+    Args:
+        made: makes the collection without them; by default its changes are consolidated.
+    """
+    collection.lasting = made or (lambda: without_transient(collection))
+    return collection
+
+
+def lasting(collection: Collection) -> Collection:
+    """The collection without transient records: its changes are sent when their times are complete."""
+    if collection.lasting is None:
+        return collection
+    with collection.index.flow.graph.parts_of(collection.index.stage):  # its name does not depend on readers
+        made = collection.lasting()
+    collection.lasting = lambda: made  # all readers share it
+    return made
+
+
+def without_transient(collection: Collection) -> Collection:
+    """Drop the transient records of a collection; equal changes of one time are not added up."""
+    made = consolidated(collection, Consolidate(opposite=True))
+    made.once = False
+    return made
+
+
+def consolidated(collection: Collection, vertex: Consolidate, *, name: str | None = None) -> Collection:
+    """The collection after a vertex that consolidates; equal records are on one worker."""
+    stream = collection.stream
+    by = partition_of(stream.flow.graph, stream.stage)
+    if by is None or not set(by.reads) <= set(collection.schema.names):
+        by = Partition(tuple(collection.schema.names))
+    return collection.like(
+        stream.then(
+            "consolidate",
+            [stream.schema],
+            name=name,
+            vertex=vertex,
+            requires=[by],
+            guarantees=by.columns,
+        )[0],
+        once=True,
+    )
+
+
+def partition_of(graph: Graph, stage: Stage) -> Partition | None:
+    """The partitioning of a stage's output; None: unknown.
+
+    Equal records are then on one worker, so consolidating needs no exchange.
+    """
+    if stage.guaranteed is not None or stage.kind is Kind.FEEDBACK:
+        return stage.guaranteed
+    inputs = graph.into(stage)
+    by = partition_of(graph, inputs[0].source) if inputs else None
+    if by is None or stage.is_routing:
+        return by
+    return by.renamed({old: new for new, old in (stage.keeps or {}).items()})
