@@ -47,12 +47,13 @@ def both(x: Any, y: Any) -> Any:
     return y.select("k", v="w")
 
 
+def joined(how: Any) -> Build:
+    return lambda x, y: x.join(y, on="k", how=how)
+
+
 #: collections of (k, v) and (k, w), in which a join or a difference is last
 CASES: dict[str, Build] = {
-    **{
-        how: lambda x, y, how=how: x.join(y, on="k", how=how)
-        for how in ("inner", "left", "right", "outer", "semi", "anti")
-    },
+    **{how: joined(how) for how in ("inner", "left", "right", "outer", "semi", "anti")},
     "semijoin": lambda x, y: x.semijoin(y, on="k"),
     "antijoin": lambda x, y: x.antijoin(y.select("k").distinct(), on="k", unique=True),
     "indexed": lambda x, y: x.arrange("k").join(y.arrange("k"), on="k", how="left"),
@@ -92,8 +93,12 @@ def watched(build: Build) -> tuple[ts.Dataflow, list[tuple[Any, ...]], Counter[A
             sums[(str(time), *row)] += diff
         return batch.slice(0, 0)
 
+    def seen(row: Any) -> int:
+        got.append(tuple(row))
+        return 0
+
     made = build(x, y)
-    made.map(lambda row: got.append(tuple(row)) or 0, "n long").stream.probe()
+    made.map(seen, "n long").stream.probe()
     stream = made.stream
     stream.unary_notify(added, stream.schema, by=[made.schema.names[0]]).probe()
     return flow, got, sums
@@ -151,7 +156,8 @@ def test_the_inverse_of_a_degree_after_a_left_join() -> None:
     degrees = edges.select(node="src").count("degree", keys="node")
     every = nodes.join(degrees, on="node", how="left").select("node", d=pc.coalesce(pc.field("degree"), 0))
     _ = every.map(lambda row: (row.node, 12 // row.d), "node long, part long").changes().capture("out")
-    inputs = {"nodes": [[1, 2], [], []], "edges": [[(1, 1), (2, 1)], [(1, 2), (2, -1), (2, 3)], [(1, -1)]]}
+    degree_by_degree = [[(1, 1), (2, 1)], [(1, 2), (2, -1), (2, 3)], [(1, -1)]]
+    inputs: dict[str, Any] = {"nodes": [[1, 2], [], []], "edges": degree_by_degree}
     made = ts.testing.run(flow, inputs, workers=2)["out"].rows()
     assert made == {0: [(1, 12, 1), (2, 12, 1)], 1: [(1, 4, 1), (1, 12, -1), (2, 4, 1), (2, 12, -1)],
                     2: [(1, 4, -1), (1, 6, 1)]}  # fmt: skip
@@ -175,7 +181,7 @@ def test_the_natural_pagerank_of_pregel(workers: int) -> None:
         on_limit="return",
     )
     _ = graph.nodes.changes().capture("out")
-    inputs = {"edges": [[(1, 2, 1), (2, 1, 1)], [(1, 3, 1)], [(1, 2, -1), (3, 1, 1)]]}
+    inputs: dict[str, Any] = {"edges": [[(1, 2, 1), (2, 1, 1)], [(1, 3, 1)], [(1, 2, -1), (3, 1, 1)]]}
     for seed in range(5):
         made = ts.testing.run(flow, inputs, workers=workers, seed=seed)["out"]
         assert len(ts.snapshot(made)) == 3

@@ -92,7 +92,9 @@ def betweenness(
 
     def forwards(reached: Collection) -> Collection:
         steps = reached.join(links, left="node", right="src")
-        farther = steps.select("source", "paths", node="dst", distance=pc.field("distance") + pc.scalar(1))
+        farther = steps.select(
+            "source", "paths", node="dst", distance=pc.add(pc.field("distance"), pc.scalar(1))
+        )
         near = farther.select(*start.schema.names).concat(start)
         return near.reduce_batches(_nearest, "distance long, paths long", keys=["node", "source"])
 
@@ -100,7 +102,9 @@ def betweenness(
     # the edges on shortest paths, each with the part of the paths to its end that use it
     ends = reached.select("source", "distance", end="node", all="paths")
     one_on = reached.join(links, left="node", right="src")
-    one_on = one_on.select("source", "node", "paths", end="dst", distance=pc.field("distance") + pc.scalar(1))
+    one_on = one_on.select(
+        "source", "node", "paths", end="dst", distance=pc.add(pc.field("distance"), pc.scalar(1))
+    )
     used = one_on.join(ends, on=["end", "source", "distance"])
     part = pc.field("paths").cast(pa.float64(), safe=False) / pc.field("all").cast(pa.float64(), safe=False)
     used = used.select("node", "source", "end", part=part).arrange(["end", "source"])

@@ -9,7 +9,7 @@ from timely_spark.differential import Collection
 from timely_spark.errors import SchemaError
 from timely_spark.graph import caller, check_columns, composed, describe, locate_errors
 from timely_spark.graphs.edges import nodes_of
-from timely_spark.graphs.paths import weighed
+from timely_spark.graphs.paths import sum_of, weighed
 
 
 @locate_errors
@@ -66,7 +66,7 @@ def landmarks(
 
     def hop(near: Collection) -> Collection:
         steps = near.join(links, left="node", right="src")
-        longer = pc.add_checked(pc.field("distance"), pc.field("weight"))
+        longer = sum_of(graph, pc.field("distance"), pc.field("weight"), hops=weight is None)
         farther = steps.select("landmark", node="dst", distance=longer).select("node", "landmark", "distance")
         return farther.concat(start).min("distance", keys=["node", "landmark"])
 

@@ -131,15 +131,23 @@ def _nearest(algorithm: str, edges: Collection, roots: Collection, name: str | N
     """The least sums of weights from the roots."""
     edges, roots = edges.together(algorithm, roots)
     zero = pc.scalar(pa.scalar(0, edges.schema.field("weight").type))
+    # a sum that may overflow would wait for each iteration to be complete
+    longer = sum_of(edges, pc.field("distance"), pc.field("weight"), hops=algorithm == "bfs")
     start = roots.distinct().select("node", distance=zero)
     links = edges.arrange("src")
 
     def hop(near: Collection) -> Collection:
         steps = near.join(links, left="node", right="src")
-        farther = steps.select(node="dst", distance=pc.add_checked(pc.field("distance"), pc.field("weight")))
+        farther = steps.select(node="dst", distance=longer)
         return farther.concat(start).min("distance", keys="node")
 
     return start.iterate(hop, name=name)
+
+
+def sum_of(edges: Collection, distance: Any, weight: Any, *, hops: bool) -> Any:
+    """The sum of a distance and a weight: an error if it overflows, as a number of hops does not."""
+    checked = pa.types.is_integer(edges.schema.field("weight").type) and not hops
+    return pc.add_checked(distance, weight) if checked else pc.add(distance, weight)
 
 
 def _checked(edges: Any, *, signed: bool) -> Any:
