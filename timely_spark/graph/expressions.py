@@ -39,7 +39,7 @@ def never_fails(value: Any) -> bool:
     if isinstance(value, str):
         return True
     # also what a constant text has in it: then the answer is no, which is always right
-    called = re.findall(r"(\w+)\(", str(value)) if isinstance(value, Expression) else [""]
+    called = re.findall(r"(\w+)\(", str(value)) if isinstance(value, pc.Expression) else [""]
     return _TOTAL.issuperset(called)
 
 
