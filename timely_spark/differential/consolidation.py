@@ -9,7 +9,7 @@ them: functions of the user, and expressions that may fail, get collections by `
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -18,8 +18,8 @@ from timely_spark.graph import Graph, Kind, Partition, Stage
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.keys import numbers
 
-if TYPE_CHECKING:
-    from timely_spark.differential.collections import Collection
+#: a `Collection`, whose module imports this one
+AnyCollection = TypeVar("AnyCollection", bound=Any)
 
 
 class Consolidate(BufferingVertex):
@@ -60,7 +60,7 @@ class Consolidate(BufferingVertex):
         self.send_by(0, time, trace.consolidate(changes))
 
 
-def transient(collection: Collection, made: Callable[[], Collection] | None = None) -> Collection:
+def transient(collection: AnyCollection, made: Callable[[], AnyCollection] | None = None) -> AnyCollection:
     """Mark a collection whose changes may be of transient records.
 
     Args:
@@ -70,30 +70,30 @@ def transient(collection: Collection, made: Callable[[], Collection] | None = No
     return collection
 
 
-def lasting(collection: Collection) -> Collection:
+def lasting(collection: AnyCollection) -> AnyCollection:
     """The collection without transient records: its changes are sent when their times are complete."""
     if collection.lasting is None:
         return collection
     with collection.index.flow.graph.parts_of(collection.index.stage):  # its name does not depend on readers
-        made = collection.lasting()
+        made: AnyCollection = collection.lasting()
     collection.lasting = lambda: made  # all readers share it
     return made
 
 
-def without_transient(collection: Collection) -> Collection:
+def without_transient(collection: AnyCollection) -> AnyCollection:
     """Drop the transient records of a collection; equal changes of one time are not added up."""
     made = consolidated(collection, Consolidate(opposite=True))
     made.once = False
     return made
 
 
-def consolidated(collection: Collection, vertex: Consolidate, *, name: str | None = None) -> Collection:
+def consolidated(collection: AnyCollection, vertex: Consolidate, *, name: str | None = None) -> AnyCollection:
     """The collection after a vertex that consolidates; equal records are on one worker."""
     stream = collection.stream
     by = partition_of(stream.flow.graph, stream.stage)
     if by is None or not set(by.reads) <= set(collection.schema.names):
         by = Partition(tuple(collection.schema.names))
-    return collection.like(
+    made: AnyCollection = collection.like(
         stream.then(
             "consolidate",
             [stream.schema],
@@ -104,6 +104,7 @@ def consolidated(collection: Collection, vertex: Consolidate, *, name: str | Non
         )[0],
         once=True,
     )
+    return made
 
 
 def partition_of(graph: Graph, stage: Stage) -> Partition | None:
