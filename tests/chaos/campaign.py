@@ -1,6 +1,6 @@
 """The kill campaign: flows are killed at random points, restarted until they end, and compared.
 
-    python tests/chaos/campaign.py --kills 1000 [--seed N] [--jobs 2] [--keep DIR]
+    python tests/chaos/campaign.py --kills 1000 [--seed N] [--jobs 2] [--inside] [--scenarios keyed looping]
 
 A chain is one flow on one checkpoint: killed, restarted, killed elsewhere, ..., until it comes to its end;
 then what it leaves is compared with what an unfailed run of the same flow left. Prints kills, restarts and
@@ -203,6 +203,10 @@ class Campaign:
     kills: int
     #: of each chain, at most
     length: int = 8
+    #: whether kills are inside of micro-batches only
+    inside: bool = False
+    #: the scenarios
+    names: tuple[str, ...] = tuple(sorted(SCENARIOS))
     by_point: Counter[tuple[str, str]] = field(default_factory=Counter)
     chains: list[Chain] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -213,12 +217,12 @@ class Campaign:
         chance = random.Random(self.seed)
         drawn: list[Params] = []
         while len(drawn) < count:
-            names = sorted(SCENARIOS)
+            names = list(self.names)
             chance.shuffle(names)
             for name in names:
                 master = chance.choices([LOCAL, RETRYING, CLUSTER], [6, 3, 1])[0]
                 workers = chance.choice([1, 2, 3])
-                rounds = chance.choice([1, 1, 3, None]) if len(drawn) >= len(SCENARIOS) else None
+                rounds = chance.choice([1, 1, 3, None]) if len(drawn) >= len(names) else None
                 partitions, parallel = chance.randint(1, min(2, workers)), chance.random() < 0.4
                 drawn.append(Params(name, workers, rounds, partitions, master, parallel))
         return drawn[:count]
@@ -231,6 +235,7 @@ class Campaign:
             if counts.get(point)
             for victim in of
             if victim in VICTIMS[params.master]
+            and (not self.inside or point in points.INSIDE)
             # by then Spark's file source has put down what the batch reads, and the next one reads it, too
             and not (point == "offsets.temp" and not SCENARIOS[params.scenario].script)
         ]
@@ -323,12 +328,15 @@ def main() -> int:
     )
     parser.add_argument("--kills", type=int, default=60, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=None, help="default: a new one")
+    parser.add_argument("--inside", action="store_true", help="kill inside of micro-batches only")
+    parser.add_argument("--scenarios", nargs="*", default=sorted(SCENARIOS), help="default: all")
     parser.add_argument("--jobs", type=int, default=1, help="flows at once; default: %(default)s")
     args = parser.parse_args()
     seed = int(time.time()) % 100_000 if args.seed is None else args.seed
     base = Path(tempfile.mkdtemp(prefix="timely-chaos-"))
     print(f"seed {seed}, {args.kills} kills, in {base}", flush=True)
-    campaign = Campaign(seed, base, args.kills)
+    names = tuple(args.scenarios)
+    campaign = Campaign(seed, base, args.kills, inside=args.inside, names=names)
     campaign.go(campaign.draw_params(max(5, min(60, args.kills // 10))), args.jobs)
     print(campaign.report(), flush=True)
     if not campaign.failures:

@@ -221,10 +221,42 @@ def _delta(home: Path) -> ts.Dataflow:
     return flow
 
 
+def _pieces() -> Files:
+    """Pairs, then fours, then eights: each epoch joins pieces, whose nodes get other labels."""
+    order = [*range(1, 600)]
+    random.Random(3).shuffle(order)
+    tables = []
+    for epoch in range(3):
+        pairs = [(order[i], order[i + (1 << epoch)]) for i in range(0, 560, 2 << epoch)]
+        tables.append(pa.table({"src": [a for a, _ in pairs], "dst": [b for _, b in pairs]}))
+    return {"edges": tables}
+
+
+def _keyed(home: Path) -> ts.Dataflow:
+    """A loop whose results change, in a current table and in the log of its changes."""
+    flow = ts.Dataflow("keyed")
+    edges = flow.source("edges", "src long, dst long")
+    both = edges.concat(edges.select(src="dst", dst="src"))
+
+    def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
+        least = proposed.min("label", keys=["node"], name="least")
+        links = proposed.scope.enter(both)
+        targets = least.join(links, left=["node"], right=["src"], name="links")
+        return targets.select(node="dst", label="label"), least
+
+    labels = both.select(node="src", label=pc.min_element_wise(pc.field("src"), pc.field("dst")))
+    labels = labels.loop(spread, name="spread")
+    labels.to_delta(str(home / "current"), keys=["node"], name="current")
+    labels.to_delta(str(home / "table"), diff="diff", name="log")
+    labels.capture("labels")
+    return flow
+
+
 SCENARIOS = {
     "acyclic": Scenario(_acyclic, _orders),
     "looping": Scenario(_looping, _graph),
     "nested": Scenario(_nested, _starts),
     "manual": Scenario(_manual, script=_script()),
     "delta": Scenario(_delta, _small_orders, delta=True),
+    "keyed": Scenario(_keyed, _pieces, delta=True),
 }

@@ -75,6 +75,7 @@ CALLS = (
     Call("share", "sources.reader", "FilesReader.partitions", lambda it, *_: it.context.checkpoint, SOURCE),
     Call("operator", "query.streaming", "_work", lambda context, *_: context.checkpoint, TASK),
     Call("localrounds", "query.rounds", "_run", lambda job, *_: job.context.checkpoint, TASK),
+    Call("round", "query.live", "Live.round", lambda live, *_: live.log.checkpoint, TASK),
     Call("blob", "storage.blobs", "Blobs.put", lambda blobs, *_: blobs.files.root, TASK),
 )
 #: Folders of the round log: `<folder>.temp`, a file is written and not yet in its place.
@@ -109,6 +110,14 @@ def points() -> dict[str, tuple[str, ...]]:
 
 #: Those in Spark's tasks, which Spark makes again.
 TASKS = frozenset(point for point, victims in points().items() if "executor" in victims)
+#: Those that a micro-batch with work reaches, and no start or end of a session.
+INSIDE = frozenset(
+    point
+    for point in points()
+    if point.partition(".")[0]
+    in {"operator", "localrounds", "round", "blob", "blobs", "manifest", "outputs", "rounds", "capture"}
+    | {"delta", "deltalog", "store"}
+)
 #: A look every millisecond may come too late for these.
 FLEETING = frozenset(f"{name}.temp" for name in WATCHED)
 
