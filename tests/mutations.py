@@ -53,6 +53,31 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ["tests/laws/test_default_schedules.py"],
         [("if last:  # closing", "if False:  # closing")],
     ),
+    (
+        "operators/exactly_once.py",
+        ["tests/operators/test_exactly_once.py"],
+        [("            except BaseException:", "            except Exception:")],
+    ),
+    (
+        "progress/tracker.py",
+        ["tests/progress/test_tracker.py"],
+        [("while self._oldest and self._oldest[0] not in", "if self._oldest and self._oldest[0] not in")],
+    ),
+    (
+        "worker/notify.py",
+        ["tests/worker/test_notify.py"],
+        [("return self.open, self.present, self.header.late", "return self.open, self.present")],
+    ),
+    (
+        "libraries/supersteps.py",
+        [
+            "tests/libraries/test_pregel.py::test_a_node_that_halted_before_sends_nothing_and_one_that_halts_sends_for_the_last_time"
+        ],
+        [
+            ("nodes.where(pc.is_valid(pc.field(HALTED)))", "nodes"),
+            ("nodes.where(pc.is_valid(pc.field(HALTED)))", "nodes.where(~pc.field(HALTED))"),
+        ],
+    ),
     # -- times -----------------------------------------------------------------------------------------------
     (
         "times/refined.py",

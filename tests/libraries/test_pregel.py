@@ -306,6 +306,26 @@ def test_supersteps_are_those_of_an_interpreter(edges, more, values, supersteps,
         assert found == interpreted(values, present, supersteps)
 
 
+def test_a_node_that_halted_before_sends_nothing_and_one_that_halts_sends_for_the_last_time() -> None:
+    """All halt in supersteps 1 and 2. Node 0 sends 2, then 3 for the last time, which wakes node 1."""
+    flow = ts.Dataflow("halted")
+    nodes = flow.input("nodes", "node long, v long").collection()
+    edges = flow.input("edges", "src long, dst long").collection()
+    ts.pregel(
+        nodes,
+        edges,
+        with_vertex_column={"v": (pc.field("v"), pc.field("v") + pc.coalesce(pc.field("msg"), pc.scalar(1)))},
+        send_msg_to_dst=pc.field("src_v"),
+        agg_msgs="sum",
+        halt=pc.field("v") >= 3,
+        max_iterations=4,
+    ).nodes.changes().capture("out")
+
+    made = run(flow, {"nodes": [[(0, 2), (1, 3), (2, 0)]], "edges": [[(0, 1), (0, 2)]]}, workers=2)["out"]
+
+    assert {row["node"]: row["v"] for row in ts.snapshot(made).to_pylist()} == {0: 3, 1: 8, 2: 5}
+
+
 def ring(size: int) -> tuple[ts.Dataflow, dict[str, Epochs]]:
     flow = ts.Dataflow("ring")
     nodes = flow.input("nodes", "node long").collection()

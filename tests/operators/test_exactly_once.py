@@ -147,3 +147,31 @@ def test_invalid_names_and_release_by_arrival_are_refused(path: str) -> None:
 def test_an_invalid_checkpoint_id_reaches_no_sql(checkpoint: str) -> None:
     with pytest.raises(ValueError, match=r"once: checkpoint=.*the id of a checkpoint was expected"):
         ts.once(lambda: None, "name", lambda *_: None).of(checkpoint)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_epoch_that_is_interrupted_is_rolled_back(error: type[BaseException], path: str) -> None:
+    """Ctrl-C comes while the function runs: a connection that others go on with has nothing of the epoch."""
+    calls: list[str] = []
+
+    class Shared(Strict):
+        def rollback(self) -> None:
+            calls.append("rollback")
+            super().rollback()
+
+        def close(self) -> None:
+            """It goes back to a pool."""
+
+    shared = Shared(path)
+
+    def interrupted(connection: Any, epoch: int, table: pa.Table) -> None:
+        write(connection, epoch, table)
+        raise error
+
+    with pytest.raises(error):
+        ExactlyOnce(lambda: shared, "sales", interrupted).of("c1")(0, ROWS)
+    ExactlyOnce(lambda: shared, "sales", write).of("c1")(0, ROWS)
+
+    assert calls[:1] == ["rollback"]
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT * FROM numbers").fetchall() == [(0, 1), (0, 2)]

@@ -38,6 +38,18 @@ def test_timely_docs_of_propagation() -> None:
     assert empty(tracker)
 
 
+def test_the_oldest_epoch_passes_all_that_have_ended() -> None:
+    tracker = Tracker(chain(4))
+    tracker.update([(location, Time(epoch), 1) for location, epoch in enumerate((0, 1, 2, 5))])
+    assert tracker.oldest() == 0
+
+    tracker.update([(1, Time(1), -1), (2, Time(2), -1)])
+    assert tracker.oldest() == 0
+    tracker.update([(0, Time(0), -1)])
+
+    assert tracker.oldest() == 5, "epochs 1 and 2 ended before"
+
+
 def test_a_pointstamp_is_in_the_frontier_of_its_location() -> None:
     tracker = Tracker(chain(3))
     tracker.update([(1, Time(3), 1)])

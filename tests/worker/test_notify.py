@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pytest
 import timely_spark as ts
 from timely_spark.compiler.plan import Plan
 from timely_spark.state import keys
-from timely_spark.worker.notify import Notificator, Pending
+from timely_spark.worker.notify import Blockers, Notificator, Pending
 
 
 def looped() -> Plan:
@@ -61,6 +62,25 @@ def test_paths_are_the_same_in_both_directions() -> None:
             assert either.get(target) == reach.summaries(target).get(source)
             assert crossed.get(target) == reach.exchanged(target).get(source)
             assert reach.may_lead(source, target) or target not in either
+
+
+def test_bounds_change_with_the_epoch_at_which_late_rows_enter() -> None:
+    """Between two rounds only that epoch may change: of a closed source, by late rows."""
+    flow = ts.Dataflow("late")
+    source = flow.source("s", "at long, n long", epoch="at")
+    source.late.group_by("n").count().capture("late")
+    plan = flow.compile(2)
+    simulation = ts.testing.Simulation(plan)
+    header = replace(simulation.result.header, inputs={"s": None}, late={"s": 3})
+    before, after = (
+        Blockers(plan, replace(header, late={"s": epoch}), {"s": None}, {"s": None}) for epoch in (3, 4)
+    )
+    node = next(node for node in plan.nodes if node.template.needs_frontier or node.waits)
+
+    assert before[node.index] != after[node.index]
+    assert any(first <= node.index < end for first, end in after.changed(before))
+    again = Blockers(plan, header, {"s": None}, {"s": None})
+    assert not list(again.changed(before))
 
 
 def naive(plan: Plan, asked: list[Pending], blockers: Any) -> Pending | None:

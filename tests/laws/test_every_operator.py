@@ -1,0 +1,237 @@
+"""Random programs of every operator: the answer depends on no workers, no schedule, no crash, no batching.
+
+A program is made of the cases of `tests/test_named.py`, in which no public operator is missing, and of some
+more: each takes two streams or collections that there are, and what it makes is captured, cut down to two
+small columns, and there for the next ones. Where no other answer is at hand, a program's is its own: that of
+one worker, of another schedule, and of all epochs at once.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import runpy
+import sys
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import timely_spark as ts
+from timely_spark.differential import DIFF
+from timely_spark.testing import run
+
+KV = "k long, v long"
+NAMED = runpy.run_path(str(Path(__file__).parents[1] / "test_named.py"))
+Case = NAMED["Case"]
+Rows = dict[str, dict[int, list[Any]]]
+
+
+def own_times(x: ts.Stream, kind: Any) -> ts.Stream:
+    """Records per time of a scope that has times of its own."""
+    scope = x.scope.inner(name="own", time=kind)
+    inside = x.enter(scope, at="v", name="in").group_by("k").count("n", per="time", name="it")
+    return inside.leave(name="back")
+
+
+def improved(x: ts.Stream) -> ts.Stream:
+    """What improves is shown as it arrives, too."""
+    best = x.exchange("v", name="far").min("v", keys="k", name="it")
+    best.to_memory("shown", release="arrival")
+    return best
+
+
+MORE: dict[str, Any] = {
+    "descending times": Case(lambda x, _: own_times(x, ts.times.Descending)),
+    "inner times": Case(lambda x, _: own_times(x, int)),
+    "a monotone stream with releases": Case(lambda x, _: improved(x)),
+}
+ALL: dict[str, Any] = NAMED["ALL"] | MORE
+#: Each worker has a copy, so the number of workers is a part of the question.
+COPIES = {"Stream.broadcast", "all_reduce"}
+#: Within a tolerance the answer is that of the way to it.
+APPROXIMATE = {"graphs.pagerank in steps"}
+#: Outputs keep their names in regions, so a program has one of them.
+OUTPUTS = re.compile(r"(Stream|Collection)\.(probe|inspect|capture|to_|subscribe|foreach|publish)")
+#: A program in another process takes a while to begin.
+SELDOM = {"Stream.pipe"}
+
+
+@dataclass(frozen=True)
+class Program:
+    """Operators, each with the numbers of what it takes; 0 and 1 are the inputs."""
+
+    seed: int
+    steps: tuple[tuple[str, int, int], ...]
+
+    @classmethod
+    def of(cls, seed: int) -> Program:
+        draw = random.Random(seed)
+        names = draw.choices(list(ALL), [0.1 if name in SELDOM else 1 for name in ALL], k=draw.randint(1, 4))
+        first = next((name for name in names if OUTPUTS.match(name)), None)
+        names = [name for n, name in enumerate(names) if not OUTPUTS.match(name) or n == names.index(first)]
+        return cls(
+            seed, tuple((name, draw.randrange(2 + n), draw.randrange(2 + n)) for n, name in enumerate(names))
+        )
+
+    @property
+    def of_collections(self) -> bool:
+        """Whether it is a question to what its inputs have come to."""
+        return all(ALL[name].collections and name not in APPROXIMATE for name, *_ in self.steps)
+
+    def inputs(self) -> dict[str, list[Any]]:
+        draw = random.Random(f"inputs {self.seed}")
+        epochs = draw.randint(1, 4)
+        return {
+            name: [
+                [(draw.randint(0, 4), draw.randint(0, 4)) for _ in range(draw.choice([0, 1, 2, 5]))]
+                for _ in range(epochs)
+            ]
+            for name in "xy"
+        }
+
+    def flow(self, made: Callable[[str], None] = lambda _: None) -> ts.Dataflow:
+        """The program, without the steps that may not take what they are given; `made` is told the others."""
+        flow = ts.Dataflow("program")
+        inputs = [flow.input(name, KV, epochs="manual") for name in "xy"]
+        streams: list[Any] = [*inputs]
+        collections: list[Any] = [
+            one.collection(name=f"c{number}").distinct(name=f"d{number}") for number, one in enumerate(inputs)
+        ]
+        for number, (name, left, right) in enumerate(self.steps, 2):
+            case = ALL[name]
+            with flow.region(f"r{number}"):
+                if case.collections:
+                    other = collections[right].select("k", w="v", name="as-w")
+                    result = case.build(collections[left], other)
+                else:
+                    result = case.build(streams[left], streams[right])
+                made(name)
+                if isinstance(result, ts.Collection):
+                    changes = result.changes("diff-of-it", name="changes")
+                    changes.capture(f"out{number}")
+                    small = result.map_batches(smaller, KV, name="small")
+                    streams.append(small.changes("n", name="small-changes").select("k", "v", name="kv"))
+                    collections.append(small.distinct(name="once-more"))
+                else:
+                    result.capture(f"out{number}")
+                    streams.append(result.map_batches(smaller, KV, name="small"))
+                    collections.append(streams[-1].collection(name="collected").distinct(name="once-more"))
+        return flow
+
+
+def smaller(batch: pa.Table) -> pa.Table:
+    """Two columns of small numbers, of the first columns with whole numbers."""
+    kept = [
+        pc.fill_null(pc.bit_wise_and(column.cast("int64"), 7), 0)
+        for column in batch.columns
+        if pa.types.is_integer(column.type)
+    ]
+    zero = pa.array([0] * batch.num_rows, pa.int64())
+    first, second, *_ = [*kept, zero, zero]
+    return pa.table({"k": first, "v": second})
+
+
+def rounded(value: Any) -> Any:
+    """Sums of floats depend on their order in the last digits."""
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    return [rounded(one) for one in value] if isinstance(value, list) else value
+
+
+def played(program: Program, inputs: Any, **how: Any) -> Rows:
+    made = run(program.flow(), inputs, warn_after=500, **how)
+    found: Rows = {}
+    for name, out in made.items():
+        if name.startswith("out"):
+            epochs = {epoch: [tuple(map(rounded, row)) for row in rows] for epoch, rows in out.rows().items()}
+            if out.schema.names[-1] == DIFF:  # a collection's records, as it keeps them
+                epochs = {epoch: [*totals(rows).items()] for epoch, rows in epochs.items()}
+            found[name] = {epoch: sorted(rows, key=repr) for epoch, rows in epochs.items() if rows}
+    return found
+
+
+def check(seed: int) -> list[str]:
+    """Check the program of a seed; returns its operators."""
+    program, draw = Program.of(seed), random.Random(f"schedule {seed}")
+    inputs, workers, used = program.inputs(), draw.choice([2, 3, 5]), list[str]()
+    program.flow(used.append)
+    one = played(program, inputs, workers=workers if COPIES & {*used} else 1)
+    how = {"workers": workers, "seed": draw.choice([None, seed]), "together": draw.random() < 0.5}
+    how["crashes"] = draw.choice([0.0, 0.2])
+    assert played(program, inputs, **how) == one, f"{program}, {how}"
+    if program.of_collections:
+        at_once = {name: [[row for rows in epochs for row in rows]] for name, epochs in inputs.items()}
+        assert summed(played(program, at_once, workers=workers)) == summed(one), f"{program} at once"
+    return used
+
+
+def summed(outs: Rows) -> dict[str, Counter[Any]]:
+    """What the changes of all epochs come to."""
+    found: dict[str, Counter[Any]] = {}
+    for name, epochs in outs.items():
+        found[name] = totals(row for rows in epochs.values() for row in rows)
+    return found
+
+
+def totals(changes: Iterable[Any]) -> Counter[Any]:
+    """How often each record is there after changes, whose last column says how often."""
+    counts: Counter[Any] = Counter()
+    for *row, diff in changes:
+        counts[repr(row)] += diff
+    return Counter({row: n for row, n in counts.items() if n})
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def test_no_operator_is_left_out_of_the_programs() -> None:
+    """`tests/test_named.py` counts that no public operator is missing there."""
+    drawn = {name for seed in range(2_000) for name, *_ in Program.of(seed).steps}
+
+    assert drawn == set(ALL)
+    assert {"Stream.window", "Stream.window of sessions", "pregel with mutations", *MORE} <= drawn
+    assert {f"graphs.{name}" for name in ts.graphs.__all__} <= drawn
+
+
+@pytest.mark.parametrize("seed", [2, 3, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, 40))])
+def test_a_program_s_answer_is_its_own_on_other_workers_schedules_and_in_one_batch(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
+def test_so_it_is_of_each_operator_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = zlib.crc32(name.encode())
+    program = Program(seed, ((name, 0, 1),))
+    monkeypatch.setattr(Program, "of", lambda _: program)
+
+    assert check(seed) == [name]
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("first", range(0, 10_000, 250))
+def test_ten_thousand_programs(first: int) -> None:
+    """About three programs a second on each core."""
+    drawn = Counter(name for seed in range(1_000_000 + first, 1_000_250 + first) for name in check(seed))
+
+    assert len(drawn) > len(ALL) * 0.8
+
+
+def test_a_program_whose_answer_depends_on_the_workers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(3, (("Stream.broadcast", 0, 1),))
+    monkeypatch.setattr(Program, "of", lambda _: program)
+    monkeypatch.setattr(sys.modules[__name__], "COPIES", set())
+
+    with pytest.raises(AssertionError, match=r"Stream\.broadcast"):
+        check(3)
