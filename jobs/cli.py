@@ -20,12 +20,45 @@ from timely_spark.errors import without_stack
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.session import quietly
 
+#: arguments that name what a job reads, and what it writes
+_READ, _WRITTEN = ("edges", "posts", "follows", "records", "input"), ("output", "current", "checkpoint")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that also checks arguments against each other: no place may be read and written, or twice."""
+
+    def parse_known_args(self, *given: Any, **options: Any) -> Any:
+        """Parse, and check the places."""
+        args, rest = super().parse_known_args(*given, **options)
+        if not rest:
+            self._check_places(vars(args))
+        return args, rest
+
+    def _check_places(self, args: dict[str, Any]) -> None:
+        read, written = (
+            {name: place for name in names if (place := _local(args.get(name))) is not None}
+            for names in (_READ, _WRITTEN)
+        )
+        for name, place in written.items():
+            if place.exists() and not place.is_dir() and not isinstance(args[name], Path):
+                self.error(f"argument --{name}: {args[name]!r} is a file, no directory")
+            for other, there in {**read, **written}.items():
+                if other != name and (there == place or there in place.parents):
+                    what = f"--{name} {args[name]!r}" + (" is" if there == place else " is inside of")
+                    self.error(f"{what} --{other} {args[other]!r}: give each a directory of its own")
+
+
+def _local(place: Any) -> Path | None:
+    """A directory of this machine; None: a URI, a table of a catalog, or nothing."""
+    text = str(place)
+    if place is None or "://" in text or ("." in text and "/" not in text):
+        return None
+    return Path(text).resolve()
+
 
 def described(description: str | None) -> argparse.ArgumentParser:
     """A parser with the argument that all jobs take."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--verbose", action="store_true", help="show what Spark logs, with its progress bars")
     return parser
 
@@ -128,12 +161,15 @@ def session(name: str, *, delta: bool = True, verbose: bool = False) -> SparkSes
 
 
 def run(job: Callable[[], None]) -> None:
-    """Run a job; on an error print it and leave with exit code 1, for all that was done is kept."""
+    """Run a job; on an error print it and leave with exit code 1, for all that was done is kept.
+
+    The exit code of an error before Spark has started is 2, as that of wrong arguments.
+    """
     try:
         job()
-    except ts.TimelyError as error:
+    except (ts.TimelyError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
+        raise SystemExit(1 if SparkSession.getActiveSession() is not None else 2) from None
     except (PySparkException, Py4JError) as error:  # as of a path that Spark cannot read
         print(f"error: {without_stack(error)}", file=sys.stderr)
         raise SystemExit(1) from None

@@ -21,11 +21,10 @@ import timely_spark as ts
 def main() -> None:
     """Run the job."""
     args = arguments(__doc__).parse_args()
-    spark = cli.session("connected_components", verbose=args.verbose)
     flow = dataflow("connected_components", args)
     edges = read_edges(flow, args.edges, args.format, args.files_per_epoch)
     deliver(ts.graphs.connected_components(edges), args)
-    run(flow, args, spark)
+    run(flow, args)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from pyarrow import csv
 from pyarrow import dataset as ds
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
 
 import timely_spark as ts
 from timely_spark.graph import caller, identifier
@@ -111,8 +110,9 @@ def deliver(answer: ts.Collection, args: argparse.Namespace, keys: str | list[st
         changes.to_delta(args.current, keys=keys, diff=DIFF, name="current")
 
 
-def run(flow: ts.Dataflow, args: argparse.Namespace, spark: SparkSession) -> None:
-    """Run a flow over files, and print its epochs."""
+def run(flow: ts.Dataflow, args: argparse.Namespace) -> None:
+    """Run a flow over files, and print its epochs. Spark starts here, behind all checks."""
+    spark = cli.session(flow.name.partition(",")[0], verbose=args.verbose)
     trigger = None if args.follow else "available_now"
     query = flow.start(spark, checkpoint=args.checkpoint, workers=args.workers, trigger=trigger)
     cli.report(query, args)

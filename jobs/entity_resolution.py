@@ -323,12 +323,11 @@ def main() -> None:
     args = parser.parse_args()
     if args.format == "delta" and args.schema:
         parser.error("argument --schema: a Delta table has its own")
-    spark = cli.session("entity_resolution", verbose=args.verbose)
     flow = dataflow("entity_resolution", args, id=args.id, keys=args.keys, most=args.most)
     of, common = entities(read_records(flow, args), args.keys, args.most)
     deliver(of, args, keys="record")
     common.subscribe(partial(printed, args.keys, args.most), name="common")
-    run(flow, args, spark)
+    run(flow, args)
 
 
 if __name__ == "__main__":

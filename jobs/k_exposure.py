@@ -75,12 +75,11 @@ def main() -> None:
     parser.add_argument("--follows", required=True, type=cli.directory, metavar="DIR", help=what)
     current(parser)
     args = parser.parse_args()
-    spark = cli.session("k_exposure", verbose=args.verbose)
     flow = dataflow("k_exposure", args)
     posts = read(flow, "posts", args.posts, args.files_per_epoch, POSTS)
     follows = read(flow, "follows", args.follows, args.files_per_epoch, FOLLOWS)
     deliver(k_exposure(posts, follows), args, keys=["tag", "k"])
-    run(flow, args, spark)
+    run(flow, args)
 
 
 if __name__ == "__main__":

@@ -72,13 +72,13 @@ def main() -> None:
     args = parser.parse_args()
     if args.questions is not None and (not args.questions.exists() or args.questions.is_dir()):
         parser.error(f"argument --questions: {str(args.questions)!r} is no file")
-    spark = cli.session("mentions", delta=False, verbose=args.verbose)
     flow = ts.Dataflow("mentions")
     component, top = mentions(read(flow, "posts", args.posts, args.files_per_epoch, COLUMNS))
     component.capture("component")
     top.capture("top")
     lines = sys.stdin if args.questions is None else args.questions.open(encoding="utf-8")
     asked: list[str] = []
+    spark = cli.session("mentions", delta=False, verbose=args.verbose)
     with lines, flow.start(spark, checkpoint=args.checkpoint, workers=args.workers) as query:
         cli.watch_meanwhile(query, args)
         for line in lines:

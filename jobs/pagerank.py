@@ -52,11 +52,10 @@ def main() -> None:
     parser.add_argument("--iterations", type=cli.positive, default=20, help="default: %(default)s")
     parser.add_argument("--damping", type=fraction, default=0.85, help="default: %(default)s")
     args = parser.parse_args()
-    spark = cli.session("pagerank", verbose=args.verbose)
     flow = dataflow("pagerank", args, iterations=args.iterations, damping=args.damping)
     edges = read_edges(flow, args.edges, args.format, args.files_per_epoch)
     deliver(pagerank(edges, args.iterations, args.damping), args)
-    run(flow, args, spark)
+    run(flow, args)
 
 
 if __name__ == "__main__":

@@ -53,12 +53,11 @@ def main() -> None:
     args = parser.parse_args()
     if args.weight in {"src", "dst", "diff"}:
         parser.error(f"argument --weight: {args.weight!r} is another column's name")
-    spark = cli.session("shortest_paths", verbose=args.verbose)
     sources = sorted({*args.sources})
     flow = dataflow("shortest_paths", args, sources=sources, weight=args.weight)
     edges = read_edges(flow, args.edges, args.format, args.files_per_epoch, args.weight)
     deliver(shortest_paths(edges, sources, args.weight), args)
-    run(flow, args, spark)
+    run(flow, args)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,9 @@ TEXTS = [
 ]
 
 
-def job(name: str, *args: Any, submit: bool = False) -> subprocess.CompletedProcess[str]:
+def job(
+    name: str, *args: Any, submit: bool = False, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a job as a process: by Python, or by spark-submit with the tuned properties."""
     command = [sys.executable, str(JOBS / f"{name}.py"), *map(str, args)]
     if submit:
@@ -57,6 +59,7 @@ def job(name: str, *args: Any, submit: bool = False) -> subprocess.CompletedProc
     return subprocess.run(
         command,
         env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
+        cwd=cwd,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -287,16 +290,27 @@ def nx_ranks(graph: nx.MultiDiGraph, iterations: int) -> dict[int, float]:
     return rank
 
 
-def test_an_error_is_one_line_and_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_one_line_and_an_exit_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import cli
 
     def fails() -> None:
         message = "no such thing. Hint: none."
         raise ts.TimelyError(message)
 
-    with pytest.raises(SystemExit, match="1"):
-        cli.run(fails)
-    assert capsys.readouterr().err == "error: no such thing. Hint: none.\n"
+    for started, code in ((object(), "1"), (None, "2")):
+        monkeypatch.setattr(SparkSession, "getActiveSession", lambda started=started: started)
+        with pytest.raises(SystemExit, match=code):
+            cli.run(fails)
+        assert capsys.readouterr().err == "error: no such thing. Hint: none.\n"
+
+    def unreadable() -> None:
+        Path("/no/such/file").read_text(encoding="utf-8")
+
+    with pytest.raises(SystemExit, match="2"):
+        cli.run(unreadable)
+    assert "'/no/such/file'" in capsys.readouterr().err
 
     def refused() -> None:  # by Spark
         message = "[PATH_NOT_FOUND] Path does not exist: s3://nowhere."
@@ -329,6 +343,71 @@ def test_bad_arguments_are_reported_at_once(name: str, args: list[str], says: st
     assert done.returncode == 2
     assert says in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("places", "says"),
+    [
+        ({"output": "in"}, "--output '{in}' is --edges '{in}'"),
+        ({"output": "o", "checkpoint": "o"}, "--output '{o}' is --checkpoint '{o}'"),
+        ({"current": "o"}, "--output '{o}' is --current '{o}'"),
+        ({"checkpoint": "in/ck"}, "--checkpoint '{in/ck}' is inside of --edges '{in}'"),
+        ({"checkpoint": "o/ck"}, "--checkpoint '{o/ck}' is inside of --output '{o}'"),
+        ({"output": "file"}, "argument --output: '{file}' is a file, no directory"),
+        ({"checkpoint": "file"}, "argument --checkpoint: '{file}' is a file, no directory"),
+    ],
+)
+def test_no_place_is_read_and_written_or_twice(
+    places: dict[str, str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import edges
+
+    (tmp_path / "in").mkdir()
+    (tmp_path / "file").touch()
+    of = {"edges": "in", "output": "o", "checkpoint": "ck", **places}
+    given = [text for name, place in of.items() for text in (f"--{name}", str(tmp_path / place))]
+    with pytest.raises(SystemExit, match="2"):
+        edges.arguments("").parse_args(given)
+    expected = re.sub(r"\{(.*?)\}", lambda found: str(tmp_path / found[1]), says)
+    assert expected in capsys.readouterr().err
+    rest = ["--edges", str(tmp_path / "in"), "--checkpoint", str(tmp_path / "ck")]
+    for table in ("s3://bucket/in", "catalog.schema.in", str(tmp_path / "in2")):
+        assert edges.arguments("").parse_args([*rest, "--output", table]).output == table
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "args", "says"),
+    [
+        ("connected_components", ["--edges", "bad", "--format", "csv"], "edges need (src long, dst long"),
+        ("pagerank", ["--edges", "torn"], "torn.parquet"),
+        ("shortest_paths", ["--edges", "bad", "--format", "delta", "--from", "1"], "_delta_log"),
+        ("mentions", ["--posts", "json"], "each line is an object with user, text"),
+        (
+            "k_exposure",
+            ["--posts", "json", "--follows", "json"],
+            "an object with user, text, at",
+        ),
+        ("entity_resolution", ["--records", "bad", "--format", "csv", "--keys", "no"], "--id and --keys"),
+        ("kmeans", ["--data", "nothing"], "each line is 'label 1:value"),
+        ("kmeans", ["--clusters", "1000"], "give fewer clusters"),
+        ("logistic_regression", ["--label", "no"], "--label"),
+        ("graphalytics", ["--graph", "nothing", "--algorithm", "BFS"], "there is no file nothing.properties"),
+    ],
+)
+def test_wrong_inputs_are_wrong_arguments(name: str, args: list[str], says: str, tmp_path: Path) -> None:
+    contents = {"bad/a.csv": "a,b\n1,2\n", "torn/torn.parquet": "PAR1", "json/a.json": '{"user": 1}\n'}
+    for file, text in contents.items():
+        (tmp_path / file).parent.mkdir()
+        (tmp_path / file).write_text(text)
+    written = (
+        ["--output", "out", "--checkpoint", "ck"] if name not in {"kmeans", "logistic_regression"} else []
+    )
+    written = ["--checkpoint", "ck"] if name == "mentions" else written
+    done = job(name, *args, *(written[:2] if name == "graphalytics" else written), cwd=tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert says in done.stderr
+    assert not {"out", "ck"} & {path.name for path in tmp_path.iterdir()}
 
 
 def test_wrong_columns_are_reported_before_the_start(tmp_path: Path) -> None:
