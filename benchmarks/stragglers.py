@@ -115,7 +115,7 @@ def iterations(count: int, keys: int, *, hot: bool = False, pause: float = 0.0) 
         shares = summed.unary(partial(deal, keys=keys, hot=hot, pause=pause), VALUES, name="deal")
         return shares, summed.unary(partial(last, count=count), VALUES, name="last")
 
-    flow.input("x", VALUES).loop(iteration, max_iterations=count).capture("out")
+    flow.input("x", VALUES).loop(iteration, max_iterations=count, on_limit="return").capture("out")
     return flow
 
 

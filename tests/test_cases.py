@@ -149,7 +149,9 @@ def test_feedback(workers: int) -> None:
     flow = ts.Dataflow("feedback")
     x = flow.input("x", "n long")
     iterations = x.loop(
-        lambda n: n.exchange("n").unary(lambda time, batch: batch, "n long"), max_iterations=100
+        lambda n: n.exchange("n").unary(lambda time, batch: batch, "n long"),
+        max_iterations=100,
+        on_limit="return",
     )
     iterations.group_by("n").count().capture("out")
 
@@ -406,7 +408,9 @@ def test_naiad_latency_k_iterations_are_k_notifications(workers: int) -> None:
     def iteration(x: ts.Stream) -> ts.Stream:
         return x.unary_notify(lambda time, batch: pa.table({"to": range(workers)}), "to long", by=["to"])
 
-    flow.input("x", "to long").loop(iteration, max_iterations=k).aggregate(count="count").capture("out")
+    flow.input("x", "to long").loop(iteration, max_iterations=k, on_limit="return").aggregate(
+        count="count"
+    ).capture("out")
     simulation = Simulation(flow, workers=workers)
     simulation.send("x", range(64))
     simulation.run()

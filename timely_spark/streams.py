@@ -282,7 +282,7 @@ class Scope:
             self._check_inner_time(time, limit)
         kind = "loop" if time is None else "scope"
         title = self.flow.graph.names.add(self.flow.graph.title(self.graph_scope), kind, name, where)
-        on_limit = on_limit or "return"
+        on_limit = on_limit or "warn"
         return Scope(
             self.flow, GraphScope(title, self.graph_scope, limit, where, on_limit=on_limit, inner=time)
         )

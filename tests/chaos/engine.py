@@ -539,7 +539,7 @@ def manual(draw: random.Random, delivered: Delivered) -> tuple[ts.Dataflow, dict
         counted = each.group_by("k").aggregate(v=("sum", "v"), per="time")
         return counted.map(lambda row: ((row.k + 1) % 5, row.v + 1), "k long, v long")
 
-    x.loop(body, max_iterations=draw.randint(1, 6)).capture("out")
+    x.loop(body, max_iterations=draw.randint(1, 6), on_limit="return").capture("out")
     for name in ("first", "second"):
         x = flow.vertex(Pairs(logged=draw.random() < 0.7), x, "k long, v long", by="k", name=name)
     x.capture("pairs")

@@ -48,7 +48,7 @@ def reachability(draw: random.Random) -> ts.Dataflow:
         targets = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
         return targets.concat(near).distinct(name="near")
 
-    near = roots.loop(hop, max_iterations=draw.choice([None, None, 3]))
+    near = roots.loop(hop, max_iterations=draw.choice([None, None, 3]), on_limit="return")
     near.inspect("seen")
     near.capture("out")
     return flow
@@ -135,7 +135,9 @@ def iterations(draw: random.Random) -> ts.Dataflow:
         counted = x.group_by("k").aggregate(v=("sum", "v"), per="time")
         return counted.map(lambda row: ((row.k + 1) % 4, row.v + 1), "k long, v long")
 
-    flow.input("x", "k long, v long").loop(body, max_iterations=draw.randint(1, 5)).capture("out")
+    flow.input("x", "k long, v long").loop(
+        body, max_iterations=draw.randint(1, 5), on_limit="return"
+    ).capture("out")
     return flow
 
 

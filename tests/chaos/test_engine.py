@@ -43,7 +43,7 @@ def endless(checkpoint: Path, batches: int) -> World:
         counted = each.group_by("k").aggregate(v=("sum", "v"), per="time")
         return counted.map(lambda row: ((row.k + 1) % 5, row.v + 1), "k long, v long")
 
-    iterated = flow.input("x", "k long, v long").loop(body, max_iterations=3)
+    iterated = flow.input("x", "k long, v long").loop(body, max_iterations=3, on_limit="return")
     iterated.group_by("k").aggregate(v=("max", "v")).capture("out")
     draw = random.Random(0)
     calls = [

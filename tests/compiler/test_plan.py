@@ -105,7 +105,9 @@ def test_loop_counters_are_ignored_without_limits_and_waiting_vertices() -> None
                 least = n.distinct(name="seen")
                 return least.settle() if waits else least
 
-            flow.input("x", "n long").loop(body, name="l", max_iterations=limit).capture("out")
+            flow.input("x", "n long").loop(body, name="l", max_iterations=limit, on_limit="return").capture(
+                "out"
+            )
 
         return built(build).by_name["l.seen"].ignored_counters
 
@@ -165,7 +167,7 @@ def test_zero_workers_are_refused() -> None:
 
 def test_a_loop_of_routing_alone_has_a_vertex_and_ends_by_its_limit() -> None:
     flow = ts.Dataflow("spin")
-    flow.input("x", "n long").loop(lambda n: n, max_iterations=4).capture("out")
+    flow.input("x", "n long").loop(lambda n: n, max_iterations=4, on_limit="return").capture("out")
 
     assert ts.testing.run(flow, {"x": [[7]]})["out"].rows() == {0: [(7,)] * 4}
 

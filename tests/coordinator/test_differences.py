@@ -55,11 +55,11 @@ def moved(old: Simulation, flow: ts.Dataflow, workers: int = 2) -> Simulation:
 @pytest.mark.parametrize("build", [stream, collection])
 @pytest.mark.parametrize("workers", [2, 3])
 def test_a_bound_that_no_time_exceeds_gives_the_results_of_the_bounded_flow(build: Any, workers: int) -> None:
-    flow = moved(begun(build(), 5), build(max_iterations=40), workers)
+    flow = moved(begun(build(), 5), build(max_iterations=40, on_limit="return"), workers)
     flow.run()
     flow.send("x", [(1000, 1)])
     flow.run()
-    other = Simulation(build(max_iterations=40), workers=workers)
+    other = Simulation(build(max_iterations=40, on_limit="return"), workers=workers)
     other.send("x", [(0, 1), (300, 1)])
     other.run()
     other.send("x", [(1000, 1)])
@@ -71,7 +71,7 @@ def test_a_bound_that_no_time_exceeds_gives_the_results_of_the_bounded_flow(buil
 @pytest.mark.parametrize("build", [stream, collection])
 @pytest.mark.parametrize("limit", [2, 3])
 def test_records_beyond_the_bound_are_dropped_and_counted(build: Any, limit: int) -> None:
-    flow = moved(begun(build(), 8), build(max_iterations=limit))
+    flow = moved(begun(build(), 8), build(max_iterations=limit, on_limit="return"))
     flow.run()
     assert flow.idle
     assert len(answers(flow)) == 1
@@ -80,12 +80,12 @@ def test_records_beyond_the_bound_are_dropped_and_counted(build: Any, limit: int
 
 
 def test_a_bound_may_become_lower_but_not_higher_or_disappear_with_records_in_flight() -> None:
-    old = begun(collection(max_iterations=50), 3)
-    moved(old, collection(max_iterations=20)).run()
-    for wider in ({"max_iterations": 51}, {}):
+    old = begun(collection(max_iterations=50, on_limit="return"), 3)
+    moved(old, collection(max_iterations=20, on_limit="return")).run()
+    for wider in ({"max_iterations": 51, "on_limit": "return"}, {}):
         with pytest.raises(FlowChanged, match="cannot continue from the checkpoint"):
             moved(old, collection(**wider))
-    assert not compare(old.plan.described(), collection(max_iterations=20).compile(2)).flow
+    assert not compare(old.plan.described(), collection(max_iterations=20, on_limit="return").compile(2)).flow
 
 
 def named(**options: Any) -> ts.Dataflow:
@@ -98,10 +98,12 @@ def named(**options: Any) -> ts.Dataflow:
 
 
 @pytest.mark.parametrize(
-    "wider", [{"max_iterations": 51}, pytest.param({}, marks=pytest.mark.slow)], ids=["larger", "gone"]
+    "wider",
+    [{"max_iterations": 51, "on_limit": "return"}, pytest.param({}, marks=pytest.mark.slow)],
+    ids=["larger", "gone"],
 )
 def test_a_higher_bound_is_accepted_with_named_steps_and_nothing_in_flight(wider: Any) -> None:
-    old, plan = begun(named(max_iterations=50), 3), named(**wider).compile(2)
+    old, plan = begun(named(max_iterations=50, on_limit="return"), 3), named(**wider).compile(2)
     rest = lambda: (old.coordinator.encode(), old.states, old.result.rows)  # noqa: E731
     with pytest.raises(FlowChanged, match=r"step 'grow\S*' \(.*test_differences\.py:\d+\).*\nHint: "):
         migrate(old.plan.described(), plan, *rest())

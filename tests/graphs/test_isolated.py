@@ -85,7 +85,9 @@ def test_components_in_a_loop_have_nodes_without_edges_too(follows: Any) -> None
     def twice(edges: ts.Collection, nodes: ts.Collection) -> ts.Collection:
         none = nodes.select("node", component="node").where(pc.scalar(False))  # noqa: FBT003 - an expression
         return none.iterate(
-            lambda found: graphs.connected_components(edges.enter(found.scope), nodes=nodes), max_iterations=2
+            lambda found: graphs.connected_components(edges.enter(found.scope), nodes=nodes),
+            max_iterations=2,
+            on_limit="return",
         )
 
     inputs = {"edges": (LONGS, [[(1, 2, 1)], [(1, 2, -1)], [], []]), "nodes": ("node long", NODES)}

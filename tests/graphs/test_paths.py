@@ -157,7 +157,7 @@ def test_it_runs_inside_a_loop_with_roots_from_outside(follows, changing) -> Non
             far = bfs(edges, start).where(pc.field("distance") >= 2).select("node")
             return far.concat(roots).distinct()
 
-        return roots.iterate(step, max_iterations=3)
+        return roots.iterate(step, max_iterations=3, on_limit="return")
 
     def oracle(edges: list[tuple[int, int]], roots: list[tuple[int]]) -> Iterable[tuple[int]]:
         start = roots

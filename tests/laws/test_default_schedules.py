@@ -83,7 +83,7 @@ def counting() -> ts.Dataflow:
     def body(x: ts.Stream) -> ts.Stream:
         return flow.vertex(Stale(), x.exchange("n"), "n long", by="n", name="stale")
 
-    flow.input("x", "n long").loop(body, max_iterations=4).capture("out")
+    flow.input("x", "n long").loop(body, max_iterations=4, on_limit="return").capture("out")
     return flow
 
 

@@ -279,7 +279,7 @@ def scoped() -> ts.Dataflow:
         targets = sizes.join(links, left=["node"], right=["src"]).select(node="dst")
         return targets.concat(near).distinct(name="near").settle()
 
-    edges.select(node="src").loop(hop, max_iterations=4).capture("near")
+    edges.select(node="src").loop(hop, max_iterations=4, on_limit="return").capture("near")
     return flow
 
 

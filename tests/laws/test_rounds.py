@@ -110,7 +110,7 @@ def random_flow(salt: int) -> ts.Dataflow:  # noqa: C901 - the cases of a random
     if n >= 3 and r.random() < 0.8:
         a = r.randint(1, n - 1)
         b = r.randint(a, n - 1)
-        outer = flow.scope.inner(name="outer", max_iterations=r.choice([None, None, 2]))
+        outer = flow.scope.inner(name="outer", max_iterations=r.choice([None, None, 2]), on_limit="return")
         scopes[a : b + 1] = [outer] * (b - a + 1)
         if r.random() < 0.5:
             c = r.randint(a, b)

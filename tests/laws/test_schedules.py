@@ -288,7 +288,7 @@ def test_an_aggregate_in_a_loop_waits_for_each_iteration(rows: Epochs, schedule:
         counted = x.group_by("k").aggregate(v=("sum", "v"), per="time")
         return counted.map(lambda row: ((row.k + 1) % 4, row.v + 1), "k long, v long")
 
-    flow.input("x", "k long, v long").loop(body, max_iterations=5).capture("out")
+    flow.input("x", "k long, v long").loop(body, max_iterations=5, on_limit="return").capture("out")
     expected = {}
     for epoch, variable in enumerate(rows):
         left: list[Any] = []

@@ -75,7 +75,7 @@ def test_max_iterations_is_how_often_the_step_is_applied() -> None:
     for most in (1, 2, 5):
         flow = ts.Dataflow("iterations")
         step = lambda x: x.map(lambda row: row.n + 1, "n long")  # noqa: E731
-        flow.input("x", "n long").loop(step, max_iterations=most).capture("out")
+        flow.input("x", "n long").loop(step, max_iterations=most, on_limit="return").capture("out")
         for workers in (1, 2):
             rows = run(flow, {"x": [[0]]}, workers=workers)["out"].rows()
             assert rows == {0: [(i + 1,) for i in range(most)]}
@@ -107,7 +107,9 @@ def test_three_nested_loops() -> None:
     def nest(x: ts.Stream, depth: int) -> ts.Stream:
         if depth == 0:
             return x.map(lambda row: row.n + 1, "n long").exchange("n")
-        return x.loop(lambda inner: nest(inner, depth - 1), max_iterations=2, name=f"loop{depth}")
+        return x.loop(
+            lambda inner: nest(inner, depth - 1), max_iterations=2, on_limit="return", name=f"loop{depth}"
+        )
 
     nest(flow.input("x", "n long"), 3).distinct().capture("out")
     expected = run(flow, {"x": [[0]]})["out"].rows()

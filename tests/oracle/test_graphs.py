@@ -166,7 +166,7 @@ def test_paths_of_at_most_k_edges_with_a_limit_on_the_iterations() -> None:
             targets = best.join(proposed.scope.enter(links), left=["node"], right=["src"])
             return targets.select(node="dst", d=pc.field("d") + pc.field("w")), best
 
-        roots.loop(relax, max_iterations=k).capture("out")
+        roots.loop(relax, max_iterations=k, on_limit="return").capture("out")
         for workers in (1, 3):
             out = run(flow, {"edges": [edges], "roots": [[(0, 0)]]}, workers=workers)["out"].rows()
             assert dict(out[0]) == expected, (k, workers)

@@ -84,5 +84,26 @@ def test_a_loop_that_drifts_has_no_cycle_and_one_at_rest_has_no_changes(begin: A
     assert "no cycle" in str(found)
     with pytest.raises(BadArgument, match="last"):
         look.changing("turns", last=1)
-    with pytest.raises(UnknownName, match="no loop or step with a trace in a loop 'out'"):
+    with pytest.raises(UnknownName, match="no loop at work, or step in one 'out'"):
         look.changing("out")
+
+
+@pytest.mark.parametrize("columns", ["n long", "n long, diff long, epoch long"])
+def test_of_a_loop_of_streams_the_records_in_flight_are_shown(
+    columns: str, begin: Any, tmp_path: Path
+) -> None:
+    flow = ts.Dataflow("plain")
+    more = {name: name for name in columns.replace(" long", "").split(", ")[1:]}
+    up = {"n": pc.add(pc.field("n"), 1)}
+    flow.input("x", columns).loop(lambda n: n.select(**up, **more), name="up").capture("out")
+    process = begin(flow, workers=2, rounds=2, keep=50)
+    process.handles["x"].send([{"n": 7} | dict.fromkeys(more, 5)])
+    process.batch()
+
+    found = ts.inspect(str(tmp_path)).at().changing("up")
+
+    assert found.iterations == [80], "two rounds have ended there and before"
+    assert "iteration 80: +(n=87" in str(found)
+    assert ("diff_=5, epoch_=5" in str(found)) == bool(more)
+    with pytest.raises(UnknownName, match="no loop at work, or step in one 'down'"):
+        ts.inspect(str(tmp_path)).at().changing("down")

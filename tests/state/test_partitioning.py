@@ -38,15 +38,19 @@ WAYS: dict[str, tuple[Callable[[ts.Stream], ts.Stream], Partition | None]] = {
     "two that do not": (lambda x: x.exchange("k").concat(x.exchange("v")), None),
     "one that is copied": (lambda x: x.exchange("k").concat(x.broadcast()), BROADCAST),
     "a loop that keeps to it": (
-        lambda x: x.exchange("k").loop(lambda n: n.where(pc.field("v") > 3), max_iterations=3),
+        lambda x: x.exchange("k").loop(
+            lambda n: n.where(pc.field("v") > 3), max_iterations=3, on_limit="return"
+        ),
         BY_K,
     ),
     "a loop that does not": (
-        lambda x: x.exchange("k").loop(lambda n: n.exchange("v"), max_iterations=3),
+        lambda x: x.exchange("k").loop(lambda n: n.exchange("v"), max_iterations=3, on_limit="return"),
         Partition(("v",)),
     ),
     "what comes round": (
-        lambda x: x.exchange("k").loop(lambda n: (n.map(same, "k long, v long"), n), max_iterations=3),
+        lambda x: x.exchange("k").loop(
+            lambda n: (n.map(same, "k long, v long"), n), max_iterations=3, on_limit="return"
+        ),
         None,
     ),
 }

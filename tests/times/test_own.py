@@ -122,7 +122,9 @@ def flow_of(times: Any, programs: list[Program]) -> ts.Dataflow:
         for place, name in program:
             build = OPERATORS[name][0]
             if place == "loop":
-                stream = stream.loop(lambda v, build=build: shift(build(v)), max_iterations=ITERATIONS)
+                stream = stream.loop(
+                    lambda v, build=build: shift(build(v)), max_iterations=ITERATIONS, on_limit="return"
+                )
             else:
                 stream = build(stream.delay(epochs=1) if place == "delayed" else stream)
         stream.capture(f"out{i}")

@@ -98,13 +98,15 @@ def flow_of(places: Places) -> ts.Dataflow:
             scope = stream.scope.inner(name=f"scope{i}", time=INNER[kind])
             inside = scope.enter(stream, at=AT[kind])
             if place == "loop in scope":
-                return inside.loop(lambda v: shift(build(v)), max_iterations=ITERATIONS)
+                return inside.loop(lambda v: shift(build(v)), max_iterations=ITERATIONS, on_limit="return")
             return build(inside)
 
         if place == "scope in loop":
-            given.loop(lambda v, within=within: shift(within(v).leave()), max_iterations=ITERATIONS).capture(
-                f"out{i}"
-            )
+            given.loop(
+                lambda v, within=within: shift(within(v).leave()),
+                max_iterations=ITERATIONS,
+                on_limit="return",
+            ).capture(f"out{i}")
             continue
         stream = within(given)
         stream.leave().capture(f"out{i}")

@@ -70,7 +70,7 @@ def test_an_endless_loop_fails_in_tests(notices: list[Any], workers: int) -> Non
 
 
 def test_a_long_loop_with_a_limit_ends_in_tests(notices: list[Any]) -> None:
-    out = run(growing(max_iterations=30), {"x": [[0]]}, warn_after=10)["out"]
+    out = run(growing(max_iterations=30, on_limit="return"), {"x": [[0]]}, warn_after=10)["out"]
     assert len(out.rows()[0]) == 30
     assert len(notices) == 2
 
@@ -88,8 +88,8 @@ def test_a_round_ends_at_a_multiple_of_warn_after(notices: list[Any]) -> None:
 
 
 def test_no_warning_without_need(notices: list[Any]) -> None:
-    run(growing(max_iterations=60), {"x": [[1], [2]]}, warn_after=61)
-    run(growing(max_iterations=60), {"x": [[1], [2]]}, warn_after=None)
+    run(growing(max_iterations=60, on_limit="return"), {"x": [[1], [2]]}, warn_after=61)
+    run(growing(max_iterations=60, on_limit="return"), {"x": [[1], [2]]}, warn_after=None)
     assert not notices
     with pytest.raises(GraphError, match=r"(?s)warn_after=0.*\nHint: "):
         run(growing(max_iterations=3), {}, warn_after=0)
@@ -100,11 +100,11 @@ def test_no_warning_without_need(notices: list[Any]) -> None:
 def test_records_dropped_by_a_limit_are_counted_and_warned_of(
     notices: list[Any], limit: int, workers: int
 ) -> None:
-    silent = run(growing(max_iterations=limit), {"x": [[1, 5], [2]]}, workers=workers)
+    silent = run(growing(max_iterations=limit, on_limit="return"), {"x": [[1, 5], [2]]}, workers=workers)
     assert silent.cut_off == {"up": 3}
     assert not notices
 
-    warned = run(growing(max_iterations=limit, on_limit="warn"), {"x": [[1, 5], [2]]}, workers=workers)
+    warned = run(growing(max_iterations=limit), {"x": [[1, 5], [2]]}, workers=workers)
     assert warned.cut_off == {"up": 3}
     assert {name: of.rows() for name, of in warned.items()} == {
         name: of.rows() for name, of in silent.items()
@@ -119,7 +119,9 @@ def test_records_dropped_where_they_enter_are_counted() -> None:
     """The body is a collection from outside: its records meet the limit in the message that enters."""
     flow = ts.Dataflow("flow")
     x = flow.input("x", "n long").collection().distinct()
-    x.iterate(lambda v: x.enter(v.scope), max_iterations=1, consolidate=False).changes().capture("out")
+    x.iterate(
+        lambda v: x.enter(v.scope), max_iterations=1, consolidate=False, on_limit="return"
+    ).changes().capture("out")
 
     found = run(flow, {"x": [[1, 5], [2]]})
 
@@ -194,7 +196,9 @@ def test_after_cancel_the_results_are_those_of_a_bounded_loop(
     bound = simulation.coordinator.loops.bounds["up"]
     assert simulation.result.cut_off["up"] > 0
     assert any("ended by cancel after" in str(warning.message) for warning in notices)
-    other = Simulation(build(max_iterations=bound + 1), workers=workers, rounds_per_batch=1)
+    other = Simulation(
+        build(max_iterations=bound + 1, on_limit="return"), workers=workers, rounds_per_batch=1
+    )
     for records in (first, second, third):
         other.send("x", records)
         other.run()
@@ -234,7 +238,7 @@ def test_the_bound_of_cancel_survives_a_restart(notices: list[Any]) -> None:
 
 
 def test_cancel_of_an_epoch_that_is_over_or_unknown_does_nothing() -> None:
-    simulation = Simulation(growing(max_iterations=4), rounds_per_batch=1)
+    simulation = Simulation(growing(max_iterations=4, on_limit="return"), rounds_per_batch=1)
     simulation.send("x", [1])
     simulation.run()
     simulation.cancel(0)

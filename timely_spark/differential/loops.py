@@ -76,7 +76,7 @@ def iterate(
         collection: the initial value.
         step: gets the variable, a collection in the loop's scope; returns its next value.
         max_iterations: how often `step` is applied at most.
-        on_limit: what happens if changes are left then: "return" (the default), "warn" or "raise", as for
+        on_limit: what happens if changes are left then: "warn" (the default), "return" or "raise", as for
             `Stream.loop`, which explains warnings about endless loops.
         consolidate: consolidate the changes that are fed back, per iteration, so that a change and its
             opposite do not circulate for ever; and those that leave, when all iterations of their time are

@@ -236,7 +236,9 @@ def check_limit(max_iterations: Any, on_limit: Any) -> int | None:
     limit = None
     if max_iterations is not None:
         limit = integer("max_iterations", max_iterations, step="loop", error=GraphError) - 1
-    if on_limit not in (None, "return", "warn", "raise") or (on_limit and max_iterations is None):
+    if on_limit not in (None, "return", "warn", "raise") or (
+        on_limit not in (None, "return") and max_iterations is None
+    ):
         msg = f"loop: on_limit={on_limit!r} with max_iterations={max_iterations!r}"
         hint = 'with max_iterations, on_limit may be "return", "warn" or "raise".'
         raise GraphError(msg, where=caller(), hint=hint)

@@ -152,7 +152,7 @@ def _propagated(
         votes = votes.select("node", "label", rank=pc.scalar(1)).concat(mine)
         return votes.reduce_batches(_first_ranked, result, keys="node")
 
-    return start.iterate(vote, max_iterations=iterations, name=name)
+    return start.iterate(vote, max_iterations=iterations, on_limit="return", name=name)
 
 
 def _first_ranked(votes: pa.Table) -> pa.Table:

@@ -167,7 +167,7 @@ def pagerank(
         return received.concat(base).consolidate()
 
     # the reduction in the next iteration consolidates
-    ranks = first.iterate(walk, max_iterations=iterations, consolidate=False).consolidate()
+    ranks = first.iterate(walk, max_iterations=iterations, on_limit="return", consolidate=False).consolidate()
     return ranks.count("rank", keys="node", name=name)
 
 
@@ -221,7 +221,7 @@ def _powers(nodes: Collection, by_source: Collection, iterations: int, damping: 
         walked = walked.select(node="dst", step=pc.field("step") + pc.scalar(1), power=moved)
         return walked.concat(one).sum("power", keys=["node", "step"])
 
-    return one.iterate(step, max_iterations=iterations)
+    return one.iterate(step, max_iterations=iterations, on_limit="return")
 
 
 def _weighed(

@@ -184,9 +184,9 @@ def loop(
         step: gets the variable, a stream in the loop's scope; returns the stream to feed back, which also
             leaves; or (the stream to feed back, the streams that leave ...).
         max_iterations: how often `step` is applied at most; records fed back beyond are dropped.
-        on_limit: what happens if `max_iterations` drops records. "return", the default: they are counted
-            (`last_progress.cut_off`), as such a loop is often meant to end there. "warn": also a warning,
-            once per epoch. "raise": the flow fails with `LimitReached`.
+        on_limit: what happens if `max_iterations` drops records. "warn", the default: they are counted
+            (`last_progress.cut_off`), and there is a warning, once per epoch. "return": no warning, for a
+            loop that is meant to end there. "raise": the flow fails with `LimitReached`.
         name: the loop's name.
 
     A loop, also one with `max_iterations`, warns at its ten thousandth iteration in an epoch, and again

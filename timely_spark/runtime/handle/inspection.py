@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 
 from timely_spark.compiler.summary import PlanSummary
+from timely_spark.differential.trace import DIFF
 from timely_spark.errors import UnknownName
 from timely_spark.graph import caller, find, integer, locate_errors
 from timely_spark.graph.schema import RESERVED
@@ -212,17 +213,19 @@ class Round:
     def changing(self, name: str, *, last: int = 16) -> Changing:
         """Which records of a loop still change, in the oldest epoch in flight, and whether that repeats.
 
-        Reads the trace of a step in the loop, which has all changes by iteration.
+        Reads the trace of a step in the loop, which has all changes by iteration. In a loop of streams no step
+        keeps one: then the records in flight are shown, of the last iterations that have any.
 
         Args:
-            name: a loop, of which the first step that changes is taken; or a step in a loop that keeps a
-                trace: a reduction, `distinct`, or `arrange`.
+            name: a loop, of which the first step that changes is taken; or a step in a loop: one that keeps a
+                trace (a reduction of collections, `distinct`, `arrange`), or one with records in flight.
             last: how many of the last iterations are shown. A cycle is found if they have it twice.
 
         Raises:
             BadArgument: `last` is no number of at least 2.
-            UnknownName: there is no such loop or step with a trace.
+            UnknownName: there is no such loop or step in a loop.
         """
+        last = integer("last", last, least=2)
         epoch = min(self._manifest.open_epochs, default=self._manifest.coordinator["begun"])
         found = {}
         for step, *_ in self._summary.steps:
@@ -230,10 +233,32 @@ class Round:
                 state = self.state(step)
                 traces = [state[each] for each in ("output", "state", "input") if each in state]
                 if traces and {"epoch", "iteration1", "diff"} <= set(traces[0].schema.names):
-                    found[step] = Changing.of(step, epoch, traces[0], integer("last", last, least=2))
+                    found[step] = Changing.of(step, epoch, traces[0], last)
+        found = found or {
+            step: Changing.of(step, epoch, trace, last) for step, trace in self._in_flight(name, epoch)
+        }
         if not found:
-            find({}, name, kind="loop or step with a trace in a loop", flow=self.flow)  # raises
+            find({}, name, kind="loop at work, or step in one", flow=self.flow)  # raises
         return max(found.values(), key=lambda each: max(each.iterations, default=-1))
+
+    def _in_flight(self, name: str, epoch: int) -> Iterator[tuple[str, pa.Table]]:
+        """By step of a loop the records in flight, as a trace of an epoch."""
+        found: dict[str, list[pa.Table]] = {}
+        for where, batch in self._batches():
+            step, at = where["step"], where["at"]
+            counters = [each for each in at[1:] if isinstance(each, int)]
+            inside = step == name or step.startswith(f"{name}.")
+            if not inside or not counters or len(counters) < len(at) - 1 or at[0] != epoch:
+                continue
+            times = {"epoch": epoch} | {f"iteration{i}": each for i, each in enumerate(counters, 1)}
+            taken = {*times, "diff"}
+            columns = {f"{each}_" if each in taken else each: batch[each] for each in batch.schema.names}
+            ones = pa.repeat(pa.scalar(1, pa.int64()), batch.num_rows)
+            diff = columns.pop(DIFF, pa.chunked_array([ones]))
+            numbers = {each: pa.repeat(pa.scalar(n, pa.int64()), batch.num_rows) for each, n in times.items()}
+            found.setdefault(step, []).append(pa.table({**numbers, **columns, "diff": diff}))
+        for step, parts in found.items():
+            yield step, _concat(parts)
 
     def sizes(self) -> pa.Table:
         """The bytes of state by step and worker.
@@ -286,13 +311,16 @@ class Round:
         for worker, message in wire.read(self._rows, Message):
             step, input_ = self._summary.channels[message.channel]
             where = {"worker": worker, "sender": message.sender, "step": step, "input": input_}
-            yield {**where, "time": time_text(message.time)}, self._blobs.table(message.payload)
+            yield (
+                {**where, "time": time_text(message.time), "at": message.time},
+                self._blobs.table(message.payload),
+            )
         codec = self._codec()
         for worker, head, parts in self._workers():
             for (step, input_, time), encoded in zip(head["queue"], head["batches"], strict=True):
                 where = {"worker": worker, "sender": None, "step": step, "input": input_}
                 batch = from_bytes(codec.get(decode_chunk(encoded, parts)))
-                yield {**where, "time": time_text(time)}, batch
+                yield {**where, "time": time_text(time), "at": time}, batch
 
     def _attributes(self, snapshot: VertexSnapshot) -> Iterator[tuple[str, pa.Table]]:
         codec = self._codec()

@@ -442,7 +442,9 @@ class Query(Questions):
         return self._wait(lambda: self._watch.newest().batch > before, timeout)
 
     def epochs(self) -> Iterator[Completed]:
-        """Iterate over the epochs that this run releases at outputs, in order, until the query ends.
+        """Iterate over the epochs that this run releases, in order, until the query ends.
+
+        An epoch comes once for each output, when it is complete there.
 
         A failure of the query is raised by `await_termination`, not here. Outputs that print, or release
         records on arrival, have no epochs. If the program falls behind by more micro-batches than are
