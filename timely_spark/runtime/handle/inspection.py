@@ -213,8 +213,8 @@ class Round:
     def changing(self, name: str, *, last: int = 16) -> Changing:
         """Which records of a loop still change, in the oldest epoch in flight, and whether that repeats.
 
-        Reads the trace of a step in the loop, which has all changes by iteration. In a loop of streams no step
-        keeps one: then the records in flight are shown, of the last iterations that have any.
+        Reads the trace of a step in the loop, which has all changes by iteration. In a loop of streams no
+        step keeps one: then the records in flight are shown.
 
         Args:
             name: a loop, of which the first step that changes is taken; or a step in a loop: one that keeps a

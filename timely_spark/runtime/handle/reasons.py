@@ -106,8 +106,8 @@ class Reasons(Display):
         iterations; `cancel` ends it.
 
         Args:
-            name: a loop; or a step in one: a reduction of collections, `distinct` or `arrange`, which keep all
-                changes. Of loops of streams, the records in flight are shown.
+            name: a loop; or a step in one: a reduction of collections, `distinct` or `arrange`, which keep
+                all changes. Of loops of streams, the records in flight are shown.
             last: how many of the last iterations are shown. A cycle is found if they have it twice.
 
         Example:
