@@ -30,6 +30,8 @@ from timely_spark.streams import Stream
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+__all__ = ["drop_repeats", "origin"]
+
 #: The headers of a record, and the columns and types that `origin` makes of them.
 HEADERS = {"flow": "timely-flow", "epoch": "timely-epoch", "record": "timely-record"}
 TYPES = {"topic": pa.string(), "partition": pa.int32(), "flow": pa.string(), "epoch": pa.int64()}

@@ -1,0 +1,58 @@
+"""The site's reference of the package: examples in docstrings are code, and modules list their public names.
+
+mkdocstrings loads `Reference`. mkdocs calls `on_post_page`, which ends the build if an example is not code.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import griffe
+from mkdocs.exceptions import PluginError
+
+#: Lines from one that begins with >>> to the last one before an empty line; several such blocks are one.
+EXAMPLE = re.compile(r"^(?P<margin> *)>>> .*\n?(?:^ *\S.*\n?|^\n(?=(?P=margin)>>> ))*", re.MULTILINE)
+DIRECTIVE = re.compile(r" *# (?:doctest|noqa|type):.*$", re.MULTILINE)
+
+
+def fenced(docstring: str) -> str:
+    r"""The docstring with its examples as blocks of code.
+
+    >>> fenced("Add.\n\nExample:\n    >>> 1 + 1\n    2\n\n    >>> 3\n    3\n\nMore.")
+    'Add.\n\nExample:\n    ```pycon\n    >>> 1 + 1\n    2\n\n    >>> 3\n    3\n    ```\n\nMore.'
+    """
+
+    def fence(found: re.Match[str]) -> str:
+        margin, text = found["margin"], DIRECTIVE.sub("", found[0].rstrip("\n"))
+        end = found[0][len(found[0].rstrip("\n")) :]
+        return f"{margin}```pycon\n{text}\n{margin}```{end}"
+
+    return EXAMPLE.sub(fence, docstring)
+
+
+class Reference(griffe.Extension):
+    """Fence the examples of every object, and leave out what a module only imports or uses."""
+
+    def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Fence the examples of an object."""
+        if obj.docstring is not None:
+            obj.docstring.value = fenced(obj.docstring.value)
+
+    def on_module(self, *, mod: griffe.Module, **_: Any) -> None:
+        """Leave out the names that are not in `__all__`; submodules stay, whose names pages ask for."""
+        if mod.exports is None:
+            return
+        for name in [one for one in mod.members if one not in mod.exports]:
+            member = mod.members[name]
+            if member.is_alias or not member.is_module:
+                del mod.members[name]
+
+
+def on_post_page(output: str, *, page: Any, **_: Any) -> str:
+    """Check that all examples of a page are rendered as code."""
+    prose = re.sub(r"<pre>.*?</pre>", "", output, flags=re.DOTALL)
+    if "&gt;&gt;&gt;" in prose or (page.url.startswith("api/") and "<blockquote>" in prose):
+        msg = f"{page.url}: an example is not rendered as code"
+        raise PluginError(msg)
+    return output
