@@ -40,12 +40,15 @@ class Reference(griffe.Extension):
             obj.docstring.value = fenced(obj.docstring.value)
 
     def on_module(self, *, mod: griffe.Module, **_: Any) -> None:
-        """Leave out the names that are not in `__all__`; submodules stay, whose names pages ask for."""
-        if mod.exports is None:
-            return
-        for name in [one for one in mod.members if one not in mod.exports]:
-            member = mod.members[name]
-            if member.is_alias or not member.is_module:
+        """Leave out the names that are not in `__all__`; without it, what is not defined in the module."""
+        if mod.exports is None and mod.is_init_module:
+            return  # names that are imported on first use
+        for name, member in list(mod.members.items()):
+            if mod.exports is None:
+                hidden = member.is_alias or name == "TYPE_CHECKING"
+            else:  # submodules stay: pages ask for names in them
+                hidden = name not in mod.exports and (member.is_alias or not member.is_module)
+            if hidden:
                 del mod.members[name]
 
 
