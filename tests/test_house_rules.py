@@ -100,3 +100,34 @@ def test_a_hint_is_given_to_the_error_and_not_written_into_its_text(parsed: dict
         ]
 
     assert wrong == [], "give it as hint=..., or to with_hint"
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+
+
+def _raised(tree: ast.AST, errors: set[str], own: str = "") -> Iterator[ast.Call]:
+    """The calls that make an error of the library; `cls` is the class in whose body a call is."""
+    for node in ast.iter_child_nodes(tree):
+        yield from _raised(node, errors, node.name if isinstance(node, ast.ClassDef) else own)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            name = own if node.func.id == "cls" else node.func.id
+            if name in errors:
+                yield node
+
+
+def test_every_error_has_a_hint(parsed: dict[Path, ast.Module]) -> None:
+    classes = [node for tree in parsed.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    errors = {"TimelyError"}
+    for _ in range(5):  # subclasses of subclasses
+        errors |= {one.name for one in classes if errors.intersection(map(_name, one.bases))}
+    calls = [(path, call) for path, tree in parsed.items() for call in _raised(tree, errors)]
+    without = [
+        f"{path}:{call.lineno}"
+        for path, call in calls
+        if not any(word.arg in {"hint", None} for word in call.keywords)  # None: **more
+        or any(word.arg == "hint" and ast.unparse(word.value) in {"None", "''"} for word in call.keywords)
+    ]
+
+    assert len(calls) > 200
+    assert without == []

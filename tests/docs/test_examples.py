@@ -85,6 +85,15 @@ def _run(script: Path, folder: Path) -> None:
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
+def test_what_the_pages_install_can_be_had() -> None:
+    """The package is not on PyPI: only extras of a package that is installed already go by its name."""
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS if name != "CHANGELOG.md"]
+    commands = [command for text in texts for command in re.findall(r"pip install [^`\n]*", text)]
+
+    assert len(commands) >= 4
+    assert [one for one in commands if re.search(r"timely-spark(?!\[(metrics|notebook)\])", one)] == []
+
+
 def test_the_readme_shows_python() -> None:
     assert SHOWN["README.md"].strip()
 
