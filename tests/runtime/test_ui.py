@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import threading
 import urllib.error
@@ -128,6 +129,55 @@ def test_the_drawing_is_not_in_the_status_for_programs(
 
     assert main(["status", "--json", str(tmp_path)]) == 0
     assert "drawing" not in json.loads(capsys.readouterr().out)
+
+
+def ask(server: ui.Server, request: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (b"GET /?flow=" + b"9" * 5000 + b" HTTP/1.0\r\nHost: localhost\r\n\r\n", b"404"),
+        ("GET /?flow=\u0663 HTTP/1.0\r\nHost: localhost\r\n\r\n".encode(), b"404"),
+        (b"GET /?flow=%D9%A3 HTTP/1.0\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"GET /?flow=00 HTTP/1.0\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"GET /?" + b"a=1&" * 5000 + b" HTTP/1.0\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"GET //[ HTTP/1.0\r\nHost: localhost\r\n\r\n", b"40"),
+        (b"GET http://[::1/ HTTP/1.0\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"GET / HTTP/1.0\r\nHost: [\r\n\r\n", b"403"),
+        (b"GET /../../etc/passwd HTTP/1.0\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"GET /?flow=../../etc HTTP/1.0\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"GET / HTTP/1.0\r\nHost: localhost\r\n" + b"x: y\r\n" * 1000 + b"\r\n", b"431"),
+        (b"GET / HTTP/1.0\r\nx: " + b"y" * 100_000 + b"\r\n\r\n", b"431"),
+        (b"GET /" + b"a" * 100_000 + b" HTTP/1.0\r\n\r\n", b"414"),
+        (b"POST / HTTP/1.0\r\nHost: localhost\r\n\r\n", b"501"),
+        (b"\x16\x03\x01\x00", b""),
+    ],
+)
+def test_junk_is_refused_and_the_server_lives_on(
+    serve: Any, capfd: pytest.CaptureFixture[str], request_: bytes, code: bytes
+) -> None:
+    server = serve("/no/such")
+
+    answer = ask(server, request_)
+
+    assert code in answer.partition(b"\r\n")[0]
+    assert b"/no/such" not in answer
+    assert get(server.url)[0] == 200
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_client_that_sends_nothing_loses_its_thread(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ui._Handler, "timeout", 0.05)
+    server = serve("/no/such")
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+        connection.sendall(b"GET / HT")
+        assert connection.recv(100) == b""
+    assert get(server.url)[0] == 200
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

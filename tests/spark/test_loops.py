@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
-from timely_spark.errors import InvalidTime, LimitReached
+from timely_spark.errors import InvalidTime, LimitReached, VertexError
+from timely_spark.runtime.handle.status import Status
 
 
 def growing(**options: object) -> ts.Dataflow:
@@ -61,3 +63,57 @@ def test_a_limit_that_must_not_be_reached_fails_the_query(spark: SparkSession, c
         flow.handle("x").send([0])
         with pytest.raises(LimitReached, match=r"loop 'up' .* after 5 iterations of epoch 0"):
             query.wait_for(timeout=120)
+
+
+def test_commands_answer_inside_a_round_that_never_ends(spark: SparkSession, checkpoint: str) -> None:
+    flow = ts.Dataflow("endless")
+    up = {"n": pc.add(pc.field("n"), 1)}
+    flow.input("x", "n long").loop(lambda n: n.select(**up), name="up").capture("out")
+    with flow.start(spark, checkpoint=checkpoint, workers=2, warn_after=None) as query:
+        flow.handle("x").send([0])
+        while (running := query.current_progress) is None or not running.loops:
+            time.sleep(0.05)
+        assert "loop 'up' at iteration" in str(query.why())
+        assert "now batch 0" in repr(query)
+        assert Status.of(checkpoint).state == "running"
+        query.cancel(0)
+        assert query.wait_for(0, timeout=60)
+        assert query.last_progress is not None
+        assert query.last_progress.cut_off == {"up": 1}
+
+    assert Status.of(checkpoint).state == "stopped"
+    assert query.exception() is None
+
+
+def test_a_stop_inside_a_round_loses_no_work_and_a_failure_is_told(
+    spark: SparkSession, checkpoint: str
+) -> None:
+    def build(last: int) -> ts.Dataflow:
+        flow = ts.Dataflow("bad")
+        up = {"n": pc.add(pc.field("n"), 1)}
+        x = flow.input("x", "n long")
+        x.map(lambda row: 1 // (row.n + 1), "n long", name="divided").capture("divided")
+        x.loop(lambda n: n.select(**up).where(pc.field("n") < last), name="up").capture("out")
+        return flow
+
+    flow = build(10**9)
+    query = flow.start(spark, checkpoint=checkpoint, workers=2, warn_after=None)
+    flow.handle("x").send([0])
+    while (running := query.current_progress) is None or not running.loops:
+        time.sleep(0.05)
+    query.stop()
+    assert query.exception() is None
+    assert Status.of(checkpoint).epochs == [0], "the batch is committed with its work"
+
+    flow = build(0)
+    with flow.start(spark, checkpoint=checkpoint, workers=2, warn_after=None) as query:
+        assert query.wait_for(0, timeout=120)
+        flow.handle("x").send([-1])
+        with pytest.raises(VertexError, match="divided"):
+            query.wait_for(timeout=120)
+        query.why()
+        query.cancel(1)
+    status = Status.of(checkpoint)
+    assert status.state == "failed"
+    assert "ZeroDivisionError" in str(status)
+    assert "test_loops.py" in str(status)

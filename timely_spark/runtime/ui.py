@@ -66,10 +66,16 @@ class Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: Server
+    #: seconds after which a client that sends nothing loses its thread
+    timeout = 10
 
     def do_GET(self) -> None:
-        asked = urlsplit(self.path)
-        given = {name: values[-1] for name, values in parse_qs(asked.query).items()}
+        try:
+            asked = urlsplit(self.path)
+            given = {name: values[-1] for name, values in parse_qs(asked.query, max_num_fields=9).items()}
+        except ValueError:  # half an IPv6 address, or too many fields
+            self._answer(404, "no such page")
+            return
         flow = given.get("flow", "0")
         if not self._allowed(given.get("token", "")):
             self._answer(403, "not allowed: open the address that the command has printed")
@@ -86,7 +92,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _allowed(self, token: str) -> bool:
         if self.server.token is not None:
             return secrets.compare_digest(token.encode(), self.server.token.encode())
-        return urlsplit(f"//{self.headers.get('Host', '')}").hostname in _LOOPBACK
+        try:
+            return urlsplit(f"//{self.headers.get('Host', '')}").hostname in _LOOPBACK
+        except ValueError:
+            return False
 
     def _answer(self, code: int, text: str) -> None:
         body = text.encode("utf-8", "replace")
