@@ -268,5 +268,6 @@ def _fit(node: Node, batch: Any, declared: pa.Schema) -> pa.Table:
         return as_table(batch, declared)
     except SchemaError as error:
         got = describe(batch.schema) if hasattr(batch, "schema") else type(batch).__name__
-        msg = f"step {node.name!r} sends ({got}) by an output declared as ({describe(declared)}): {error.message}"
+        as_declared = f"an output declared as ({describe(declared)})"
+        msg = f"step {node.name!r} sends ({got}) by {as_declared}: {error.message}"
         raise SchemaError(msg, hint=error.hint) from error
