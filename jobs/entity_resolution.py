@@ -33,6 +33,7 @@ import pyarrow.compute as pc
 from edges import current, dataflow, deliver, run
 
 import timely_spark as ts
+from timely_spark.graph import as_schema
 from timely_spark.state import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 
@@ -51,6 +52,8 @@ def read_records(flow: ts.Dataflow, args: argparse.Namespace) -> ts.Collection:
         stream: ts.Stream = flow.delta("records", args.records, changes=True, versions_per_epoch=versions)
     else:
         limits = {"schema": args.schema, "files_per_epoch": args.files_per_epoch}
+        if args.schema is None or DIFF in as_schema(args.schema).names:  # in any file, and lacked by any
+            limits["defaults"] = {DIFF: 1}
         stream = flow.files("records", args.records, format=args.format, **limits)
     return records_of(stream, args.id, args.keys)
 

@@ -4,7 +4,8 @@
                                 [--epochs K] [--workers W] [--seed N]
 
 Input: PREFIX.properties with the algorithms' parameters, and the files that it names as vertex-file and
-edge-file, in its own folder (by default PREFIX.v and PREFIX.e): with a node a line, and with
+edge-file, in its own folder (by default PREFIX.v and PREFIX.e, which is also read where the same file is
+named as both, as in two published sets): with a node a line, and with
 `source target weight...` a line (an edge of an undirected graph once). Ids are whole numbers below 2^63.
 A node or an edge that is there again counts once; of the weights of such an edge the least. An edge from a
 node to itself is one of its edges (PR), and counts its label twice (CDLP). Weights are 0 or more.
@@ -62,7 +63,10 @@ class Graph:
     def files(self) -> list[Path]:
         """The files of the nodes, of the edges, and of the properties, which name the others."""
         properties = Path(f"{self.prefix}.properties")
-        nodes, edges = (self.said(f"{kind}-file", Path(f"{self.prefix}.{kind[0]}").name) for kind in _FILES)
+        plain = [Path(f"{self.prefix}.{kind[0]}").name for kind in _FILES]
+        nodes, edges = (self.said(f"{kind}-file", name) for kind, name in zip(_FILES, plain, strict=True))
+        if edges == nodes:  # as published sets have it
+            edges = plain[1]
         return [properties.parent / nodes, properties.parent / edges, properties]
 
     def root(self, algorithm: str) -> int:

@@ -987,7 +987,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ["tests/runtime/sources/test_reader.py", "tests/runtime/sources/test_account.py"],
         [
             ("if self._merged and first == self._merged[-1].first:", "if False:"),
-            ("if first == self._first:", "if True:"),
+            ("if first == self.first:", "if True:"),
             ("if batch not in batches:", "if False:"),
             ("if batches:\n            self._sync()", "if False:\n            self._sync()"),
             ("for name in set(names) - kept:", "for name in ():"),

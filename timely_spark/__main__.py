@@ -1,4 +1,4 @@
-"""The command line: `python -m timely_spark demo`, `status CHECKPOINT`, `inspect`, `ui`, `prepare`."""
+"""The command line: `python -m timely_spark demo`, `status`, `inspect`, `skip`, `ui`, `prepare`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from timely_spark.runtime.handle.inspection import inspect
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.prepare import place
 from timely_spark.runtime.session import require_spark
+from timely_spark.runtime.sources.skipped import skip
 
 #: Before each answer of `--watch` on a terminal: home, and clear to the end.
 _CLEAR = "\x1b[H\x1b[J"
@@ -62,6 +63,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     look.add_argument("--round", type=int, metavar="N", help="a micro-batch (the newest)")
     look.add_argument("--step", metavar="NAME", help="the step whose state and records in flight are shown")
     look.add_argument("--limit", type=int, default=20, metavar="ROWS", help="rows of a table (%(default)s)")
+    left_out = commands.add_parser(
+        "skip",
+        help="let a flow that has failed go on without a file, an entry or a Delta version",
+        description=(
+            "Decides that an input's file, entry of a handle or version of a Delta table is never read: one "
+            "that a micro-batch cannot read. It counts as skipped in status. The flow must not be running."
+        ),
+    )
+    left_out.set_defaults(run=partial(_shown, text=_skipped))
+    left_out.add_argument("checkpoint", help="the directory (or URI) given to start()")
+    which = left_out.add_mutually_exclusive_group(required=True)
+    which.add_argument("--file", metavar="NAME", help="the path of a file, or the end of its path")
+    which.add_argument("--entry", type=int, metavar="N", help="the number of an entry of a handle")
+    which.add_argument("--version", type=int, metavar="N", help="the version of a Delta table")
+    left_out.add_argument("--input", metavar="NAME", help="the input, if it is not the only one")
     serve = commands.add_parser(
         "ui",
         help="a local page of checkpoints: epochs, what holds them back, steps, drawing; live",
@@ -166,6 +182,12 @@ def _inspected(given: argparse.Namespace) -> str:
 
 def _rows(table: pa.Table, limit: int) -> str:
     return str(as_pandas(table.slice(max(table.num_rows - limit, 0))).to_string(index=False))
+
+
+def _skipped(given: argparse.Namespace) -> str:
+    return skip(
+        given.checkpoint, file=given.file, entry=given.entry, version=given.version, source=given.input
+    )
 
 
 def _status(given: argparse.Namespace) -> str:

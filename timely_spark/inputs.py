@@ -187,6 +187,7 @@ class Inputs:
         max_jump: int = 10_000_000_000,
         filesystem: FileSystem | None = None,
         defaults: Mapping[str, object] | None = None,
+        on_bad_file: Literal["fail", "quarantine"] = "fail",
     ) -> Source:
         r"""The files of a folder, and those that arrive there, as columns: each is read exactly once.
 
@@ -211,6 +212,9 @@ class Inputs:
             filesystem: the `pyarrow.fs.FileSystem` of the path, if the path alone does not say it.
             defaults: the values of columns in files that lack them, such as ``{"diff": 1}``; a JSON record
                 with null, too, has the default. Any file may have such a column, and any may lack it.
+            on_bad_file: "fail": a file that cannot be read ends the query; "quarantine": it is left out as a
+                whole, counted and told, and the flow goes on. Each file is read once more, to check it,
+                before its epoch begins; what is decided then stands in the checkpoint.
 
         **Columns:** out `schema`. A column that an older file lacks is null in its rows, or has its default.
 
@@ -237,8 +241,12 @@ class Inputs:
             if limit is not None:
                 integer(what, limit)
         folder = Folder.of(name, caller(), path, format, filesystem, defaults=defaults)
-        source = self._source(name, folder.schema(schema), epoch, max_jump)
-        self.frames[name] = FileSource(folder, files_per_epoch, max_bytes_per_epoch)
+        if on_bad_file not in ("fail", "quarantine"):
+            hint = "leave it out, or write on_bad_file='quarantine'"
+            refuse(on_bad_file, what="on_bad_file", expected="'fail' or 'quarantine'", hint=hint)
+        found, folder = folder.inspect(schema)
+        source = self._source(name, found, epoch, max_jump)
+        self.frames[name] = FileSource(folder, files_per_epoch, max_bytes_per_epoch, on_bad_file=on_bad_file)
         return source
 
     @locate_errors

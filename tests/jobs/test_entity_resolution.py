@@ -281,3 +281,30 @@ def test_entities_in_delta(
     if current:
         now = spark.read.format("delta").load(str(tmp_path / "now"))
         assert {row.record: row.entity for row in now.collect()} == last
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+@pytest.mark.parametrize("schema", [None, "id long, email string, diff long"])
+def test_files_with_and_without_the_column_diff_come_in_any_order(
+    tmp_path: Path, first: str, schema: str | None
+) -> None:
+    import entity_resolution as job
+
+    from timely_spark.runtime.sources.arrivals import Part
+
+    contents = {"a": "id,email\n1,x\n", "b": "id,email,diff\n1,x,-1\n"}
+    for at, name in enumerate([first, *({"a", "b"} - {first})]):
+        (tmp_path / f"{name}.csv").write_text(contents[name])
+        os.utime(tmp_path / f"{name}.csv", (at, at))
+    flow = ts.Dataflow("files")
+    args = argparse.Namespace(
+        format="csv", records=str(tmp_path), schema=schema, files_per_epoch=None, id="id", keys=[["email"]]
+    )
+    job.read_records(flow, args).changes().capture("out")
+    source: Any = flow.frames["records"]
+    parts = [Part(f"{tmp_path}/{name}.csv", 0, 99) for name in ("a", "b")]
+    read = source.folder.read(parts, flow.compile(1).source("records").stage.outputs[0], ["id", "diff"])
+    assert [row for batch in read for row in batch.to_pylist()] == [
+        {"id": 1, "diff": 1},
+        {"id": 1, "diff": -1},
+    ]

@@ -356,3 +356,13 @@ def test_killed_in_the_middle_it_comes_to_the_same_answer(tmp_path, written) -> 
     assert done.returncode == 0, (tmp_path / "printed").read_text()
     assert "going on from" in (tmp_path / "printed").read_text()
     assert values(output) == pytest.approx(reference("PR", True, nodes, edges, root), rel=1e-6)  # noqa: FBT003
+
+
+def test_a_set_that_names_the_file_of_its_nodes_as_that_of_its_edges(tmp_path: Path) -> None:
+    import graphalytics as job
+
+    text = "graph.x.directed = true\ngraph.x.vertex-file = x.v\ngraph.x.edge-file = x.v\n"
+    (tmp_path / "x.properties").write_text(text)
+    properties = dict(line.split(" = ") for line in text.splitlines())
+    files = job.Graph(str(tmp_path / "x"), properties).files
+    assert [path.name for path in files] == ["x.v", "x.e", "x.properties"]

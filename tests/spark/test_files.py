@@ -13,8 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from timely_spark.__main__ import main
 from timely_spark.errors import TimelyError
 from timely_spark.runtime.errors import BadFile
+from timely_spark.runtime.handle.status import Status
 
 EDGES = [(1, 2), (2, 3), (9, 10), (3, 4), (4, 5), (10, 1)]
 
@@ -149,3 +151,37 @@ def test_a_delta_table_and_its_changes_version_by_version(
     flow = ts.Dataflow("by Spark")
     flow.delta("table", table).select("k").capture("out")
     assert run(flow, spark, f"{checkpoint}-2").captured("out").rows() == {0: [(5,)]}
+
+
+@pytest.mark.parametrize("way", ["skip", "quarantine"])
+def test_a_flow_goes_on_without_a_poison_file(
+    spark: SparkSession, tmp_path: Path, checkpoint: str, way: Any
+) -> None:
+    folder = tmp_path / "in"
+    put(folder, 1, [(1, 2)])
+
+    def counted() -> ts.Dataflow:
+        flow = ts.Dataflow("poisoned")
+        more = {"on_bad_file": way} if way == "quarantine" else {}
+        flow.files("edges", folder, schema="src long, dst long", **more).capture("out")
+        return flow
+
+    run(counted(), spark, checkpoint)
+    put(folder, 3, [(5, 6), (7, 8)])
+    half = (folder / "3.parquet").read_bytes()
+    (folder / "odd 2% #?.parquet").write_bytes(half[: len(half) // 2])
+    os.utime(folder / "odd 2% #?.parquet", (2, 2))
+    if way == "skip":
+        with pytest.raises(BadFile, match=r"(?s)odd 2% #\?\.parquet.*Hint: .*skip CHECKPOINT --file"):
+            run(counted(), spark, checkpoint).await_termination()
+        (folder / "odd 2% #?.parquet").unlink()  # which alone does not help
+        with pytest.raises(BadFile, match=r"(?s)is gone .*skip CHECKPOINT --file"):
+            run(counted(), spark, checkpoint).await_termination()
+        assert main(["skip", checkpoint, "--file", "odd 2% #?.parquet"]) == 0
+    query = run(counted(), spark, checkpoint)
+    rows = [row for epoch in query.captured("out").rows().values() for row in epoch]
+    assert sorted(rows) == [(1, 2), (5, 6), (7, 8)]
+    read = Status.of(checkpoint).read["edges"]
+    assert (read.listed, read.entered, read.rows) == (3, 2, 3)
+    assert (read.quarantined, read.skipped) == ((1, 0) if way == "quarantine" else (0, 1))
+    assert any("odd 2% #?.parquet" in name for name in read.names)

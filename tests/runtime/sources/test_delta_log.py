@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,6 +23,7 @@ from timely_spark.runtime.sources.arrivals import Part
 from timely_spark.runtime.sources.delta_log import DeltaLog, DeltaSource
 from timely_spark.runtime.sources.folder import Folder
 from timely_spark.runtime.sources.reader import DeltaReader
+from timely_spark.runtime.storage.files import Files
 
 FIELDS = [
     {"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in (("n", "long"), ("day", "date"))
@@ -263,7 +265,9 @@ def reader_of(table: Table) -> DeltaReader:
     schema = table.log().schema()
     stage = SimpleNamespace(outputs=[schema])
     plan = SimpleNamespace(source=lambda _: SimpleNamespace(stage=stage))
-    context: Any = SimpleNamespace(reporting=nullcontext, plan=plan)
+    context: Any = SimpleNamespace(
+        log=SimpleNamespace(files=Files(tempfile.mkdtemp())), reporting=nullcontext, plan=plan
+    )
     return DeltaReader(context, DeltaSource(table.log().folder, columns=["n"]))
 
 

@@ -12,6 +12,7 @@ import tracemalloc
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -213,10 +214,76 @@ def test_a_column_that_an_older_file_lacks_is_null_and_other_differences_are_err
     with pytest.raises(BadFile, match="lacks"):
         rows(folder, as_schema("x long"))
     pq.write_table(pa.table({"n": ["many"]}), tmp_path / "b.parquet")
-    with pytest.raises(
-        BadFile, match=r"b\.parquet cannot be read: ArrowInvalid: Failed to parse string: 'many'"
-    ):
+    with pytest.raises(BadFile, match=r"column 'n' is int64, and string in .*b\.parquet"):
         rows(folder, schema)
+
+
+def test_texts_of_a_file_with_types_are_not_read_as_other_types(tmp_path: Path) -> None:
+    for form, name in (("parquet", "a.parquet"), ("arrow", "a.arrow")):
+        (folder := tmp_path / form).mkdir()
+        table = pa.table({"n": ["007", "1e3"], "s": pa.array(["x", "y"]).dictionary_encode()})
+        if form == "parquet":
+            pq.write_table(table, folder / name)
+        else:
+            feather.write_feather(table, folder / name, compression="uncompressed")
+        for kind in ("long", "double", "date", "timestamp", "decimal(9,2)", "boolean"):
+            with pytest.raises(
+                BadFile, match=rf"(?s)column 'n' is .*, and string in .*{name}.*Hint: give files"
+            ):
+                rows(folder_of(folder, form), as_schema(f"n {kind}, s string"))
+        assert rows(folder_of(folder, form), as_schema("n binary, s string"))[0] == {"n": b"007", "s": "x"}
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv" / "a.csv").write_text("n\n007\n")
+    assert rows(folder_of(tmp_path / "csv", "csv"), as_schema("n long")) == [{"n": 7}]
+
+
+def test_columns_that_come_later_are_told_and_those_left_out_on_purpose_are_not(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": [1], "unread": [2]}), tmp_path / "a.parquet")
+    schema, folder = folder_of(tmp_path).inspect("n long")
+    pq.write_table(pa.table({"n": [2], "unread": [2], "new": [3]}), tmp_path / "b.parquet")
+    told: list[Any] = []
+    parts = [Part(file.path, 0, file.size) for file in folder.files()]
+    assert (
+        sum(batch.num_rows for batch in folder.read(parts, schema, ["n"], unknown=lambda *a: told.append(a)))
+        == 2
+    )
+    assert told == [(f"{tmp_path}/b.parquet", ["new"])]
+
+
+def test_why_a_file_is_bad_is_its_content_and_not_its_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pa.table({"n": list(range(1000))})
+    pq.write_table(table, tmp_path / "a.parquet")
+    content = (tmp_path / "a.parquet").read_bytes()
+    (tmp_path / "half.parquet").write_bytes(content[: len(content) // 2])
+    (tmp_path / "page.parquet").write_bytes(content[:20] + bytes(100) + content[120:])
+    (tmp_path / "other.parquet").write_text("n\n1\n")
+    pq.write_table(pa.table({"n": ["1"]}), tmp_path / "text.parquet")
+    folder, schema = folder_of(tmp_path), as_schema("n long")
+    by_name = {Path(file.path).stem: file for file in folder.files()}
+    reasons = {name: folder.why_bad(file, schema, ["n"]) for name, file in by_name.items()}
+    assert reasons.pop("a") is None
+    assert all(reason is not None and name in reason for name, reason in reasons.items())
+    assert len(reasons) == 4
+    (tmp_path / "half.parquet").unlink()
+    assert folder.why_bad(by_name["half"], schema, ["n"]) is None
+
+    def failing(*_: Any) -> Any:
+        raise OSError(5, "the disk")
+
+    monkeypatch.setattr(Folder, "_fragment", failing)
+    assert folder.why_bad(by_name["a"], schema, ["n"]) is not None
+    monkeypatch.setattr(Folder, "place", (SimpleNamespace(open_input_stream=failing), ""))
+    with pytest.raises(BadFile, match="the disk"):
+        folder_of(tmp_path).why_bad(by_name["a"], schema, ["n"])
+
+
+def test_a_csv_row_that_is_short_is_bad(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n,s\n1,a\n2\n")
+    folder = folder_of(tmp_path, "csv")
+    (file,) = folder.files()
+    assert "Expected 2 columns, got 1" in str(folder.why_bad(file, as_schema("n long, s string"), ["n"]))
 
 
 def test_a_record_of_json_lacks_columns_but_none_in_another_case(tmp_path: Path) -> None:

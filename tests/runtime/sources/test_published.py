@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -178,7 +179,9 @@ def test_a_query_begins_with_the_snapshot_and_holds_what_it_has_not_committed(tm
         first.advance_to("x", epoch + 1)
         first.run()
     published: Any = Published.of(Files(tmp_path))
-    context: Any = SimpleNamespace(reporting=nullcontext, checkpoint="/c")
+    context: Any = SimpleNamespace(
+        log=SimpleNamespace(files=Files(tempfile.mkdtemp())), reporting=nullcontext, checkpoint="/c"
+    )
     source: Any = importing(tmp_path).frames["given"]
     newest = published.newest()
 
@@ -220,7 +223,9 @@ def test_with_available_now_a_snapshot_that_has_all_epochs_is_read(tmp_path: Pat
     published: Any = Published.of(Files(tmp_path))
     published.compact()
     assert [name for name in published.files.names(".") if name[0] != "_"] == [f"snapshot-{0:020d}.arrow"]
-    context: Any = SimpleNamespace(reporting=nullcontext, checkpoint="/c")
+    context: Any = SimpleNamespace(
+        log=SimpleNamespace(files=Files(tempfile.mkdtemp())), reporting=nullcontext, checkpoint="/c"
+    )
     reader = ReplayReader(context, importing(tmp_path).frames["given"])  # type: ignore[arg-type]
     reader.prepareForTriggerAvailableNow()
     first.send("x", [(2, 2, 1)], epoch=1)

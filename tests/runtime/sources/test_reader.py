@@ -36,7 +36,7 @@ class World:
 
     def __init__(self, limit: int | None) -> None:
         self.root, self.arrived = Files(tempfile.mkdtemp()), []
-        self.limit = limit
+        self.limit, self.removed = limit, set[str]()
         self.offsets = [{"files": -1}]
         #: by batch its files, as they were first read
         self.read: dict[int, list[str]] = {}
@@ -44,10 +44,14 @@ class World:
 
     def start(self) -> None:
         log = SimpleNamespace(files=self.root, check_owner=lambda: None)
-        context: Any = SimpleNamespace(log=log, reporting=nullcontext, keep=2)
+        context: Any = SimpleNamespace(log=log, reporting=nullcontext, keep=2, log_message=mock.Mock())
         here = Where("job.py", 1)
         folder: Any = SimpleNamespace(
-            source="in", where=here, divisible=False, listing=lambda: (list(self.arrived), {})
+            source="in",
+            where=here,
+            divisible=False,
+            listing=lambda: (list(self.arrived), {}),
+            gone=lambda files: {file.path for file in files} & self.removed,
         )
         self.reader = FilesReader(context, FileSource(folder, files_per_epoch=self.limit))
 
@@ -135,6 +139,19 @@ def test_under_available_now_what_arrives_later_is_left() -> None:
         pass
 
     assert world.read == {1: ["/in/0"], 2: ["/in/1"]}
+
+
+def test_a_file_that_is_removed_before_its_batch_is_not_waited_for() -> None:
+    world = World(1)
+    for n in range(4):
+        world.arrive(n)
+    world.batch()
+    world.removed = {"/in/1", "/in/2"}
+    while world.batch():
+        pass
+
+    assert world.read == {1: ["/in/0"], 2: ["/in/3"]}
+    assert [call.args[-1] for call in world.reader.context.log_message.mock_calls] == ["/in/1", "/in/2"]
 
 
 def test_a_trigger_that_asks_for_everything_gets_it() -> None:

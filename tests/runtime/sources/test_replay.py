@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -197,7 +198,9 @@ def polls(tmp_path: Path) -> Callable[..., Any]:
     written(tmp_path, 3)
     flow = ts.Dataflow("replays")
     flow.replay("n", tmp_path).capture("out")
-    context: Any = SimpleNamespace(reporting=nullcontext)
+    context: Any = SimpleNamespace(
+        log=SimpleNamespace(files=Files(tempfile.mkdtemp())), reporting=nullcontext
+    )
 
     def poll(start: dict[str, Any] | None = None, *, now: bool = False) -> tuple[ReplayReader, Any]:
         found = ReplayReader(context, flow.frames["n"])

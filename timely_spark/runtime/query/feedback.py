@@ -196,9 +196,8 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
     def _packed(self, name: str, numbers: range) -> pa.Table:
         entries = ((number, read_entry(self.log, name, number)) for number in numbers)
         with self.context.reporting():
-            return pack_input(
-                self.context.plan, name, [(number, e.kind, e.epoch, e.table) for number, e in entries]
-            )
+            sent = [(number, e.kind, e.epoch, e.table) for number, e in entries if e.kind != "skipped"]
+            return pack_input(self.context.plan, name, sent)
 
 
 def _changed_at(folder: str) -> int:

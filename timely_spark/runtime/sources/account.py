@@ -1,7 +1,7 @@
 """`Account`: what became of all that a flow's inputs were given, read from a checkpoint by any process.
 
-Law: `listed == entered + quarantined`, in files, entries, versions or epochs, each once by its identity;
-and the records of what has entered are `rows`, of which `late` were late.
+Law: `listed == entered + quarantined + skipped`, in files, entries or epochs, each once by its identity; and
+the records of what has entered are `rows`, of which `late` were late.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from timely_spark.runtime.sources.journal import FileCounts
+from timely_spark.runtime.sources.skipped import Skipped
 from timely_spark.runtime.storage.files import Files, quoted
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
@@ -36,11 +37,14 @@ class Account:
     listed: int = 0
     entered: int = 0
     quarantined: int = 0
+    #: by `python -m timely_spark skip`
+    skipped: int = 0
     #: records that have entered, and of these the late ones
     rows: int = 0
     late: int = 0
-    #: how many names in a folder are not read, as links to files that are; with the reasons of some
+    #: how many names in a folder are not read, as links to files that are
     ignored: int = 0
+    #: of some names (files, entries, columns) that are not read, the reasons
     names: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -65,7 +69,12 @@ class Account:
     def __str__(self) -> str:
         parts = [f"{self.entered:,} {_plural(self.unit, self.entered)}"] if self.unit is not None else []
         parts += [counted(self.rows, "record")]
-        counts = {"late": self.late, "quarantined": self.quarantined, "names ignored": self.ignored}
+        counts = {
+            "late": self.late,
+            "quarantined": self.quarantined,
+            "skipped": self.skipped,
+            "names ignored": self.ignored,
+        }
         return ", ".join([*parts, *(f"{count:,} {what}" for what, count in counts.items() if count)])
 
 
@@ -75,29 +84,52 @@ def _plural(unit: str, number: int) -> str:
 
 def _counted(files: Files, name: str, offset: Any) -> dict[str, Any]:
     """The counts of an input at its offset, or at the number of a handle's last entry."""
+    skipped = Skipped.of(files, name)
     match offset:
         case int():
-            return {"unit": "entry", "listed": offset + 1, "entered": offset + 1}
+            gone = sum(number <= offset for number in skipped.entries)
+            return {
+                "unit": "entry",
+                "listed": offset + 1,
+                "entered": offset + 1 - gone,
+                "skipped": gone,
+                "names": skipped.names,
+            }
         case {"epochs": int(epochs)}:
             return {"unit": "epoch", "listed": epochs, "entered": epochs}
         case {"files": int(until)}:
             counts = FileCounts.of(files, name, until)
-            found = files.json(_file(name)) or {"count": 0, "names": {}}
+            gone = sum(batch <= until for batch in skipped.files.values())
+            found = files.json(_file("ignored", name)) or {"count": 0, "names": {}}
+            kinds = ("quarantined", "columns")
+            other = [(files.json(_file(kind, name)) or {"names": {}})["names"] for kind in kinds]
             return {
                 "unit": "file",
                 "listed": counts.listed,
-                "entered": counts.entered,
+                "entered": counts.entered - gone,
                 "quarantined": counts.quarantined,
+                "skipped": gone,
                 "ignored": found["count"],
-                "names": found["names"],
+                "names": {**other[0], **other[1], **skipped.names, **found["names"]},
             }
-    return {}
+    return {"skipped": len(skipped.names), "names": skipped.names}
 
 
 def write_ignored(files: Files, source: str, names: Mapping[str, str]) -> None:
     """Write which names in the folder of a source are not read, and why."""
-    files.write_json(_file(source), {"count": len(names), "names": dict(sorted(names.items())[:_NAMES])})
+    some = dict(sorted(names.items())[:_NAMES])
+    files.write_json(_file("ignored", source), {"count": len(names), "names": some})
 
 
-def _file(source: str) -> str:
-    return f"ignored/{quoted(source)}.json"
+def write_names(
+    files: Files, kind: Literal["quarantined", "columns"], source: str, names: Mapping[str, str]
+) -> None:
+    """Add names of a source that are not read, and why, to those of before."""
+    before = files.json(_file(kind, source)) or {"names": {}}
+    files.write_json(
+        _file(kind, source), {"names": dict([*before["names"].items(), *names.items()][-_NAMES:])}
+    )
+
+
+def _file(kind: str, source: str) -> str:
+    return f"ignored/{quoted(source)}-{kind}.json"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import pickle
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from json import loads
 from operator import and_
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -23,6 +23,7 @@ from timely_spark.errors import Where
 from timely_spark.graph import as_schema, describe, path_text, refuse
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sources.arrivals import File, Part, Values, is_visible
+from timely_spark.runtime.sources.casts import changes, folded, intervals, types
 from timely_spark.runtime.sources.listing import walk
 from timely_spark.runtime.storage.files import location
 from timely_spark.runtime.storage.stores import filesystem_of
@@ -52,12 +53,6 @@ _PLAIN = {
     pa.uint64(): pa.decimal128(20, 0),
     pa.float16(): pa.float32(),
 }
-#: Names of types inside of a column, from the column's on.
-Path: TypeAlias = tuple[str, ...]
-#: What is in a list, among such names.
-_ELEMENT = "element"
-#: The types that Spark gave the columns of a file of Parquet.
-_SPARK = b"org.apache.spark.sql.parquet.row.metadata"
 #: Null as the name of a folder.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 #: Errors of pyarrow about the content of a file.
@@ -77,6 +72,8 @@ class Folder:
     filesystem: fs.FileSystem | None = None
     #: the values of columns in files that lack them
     defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    #: the columns of the newest file when the flow was built
+    known: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -157,6 +154,29 @@ class Folder:
             if info.type == fs.FileType.File and is_visible(self._relative(info.path))
         ], {}
 
+    def gone(self, files: Sequence[File]) -> set[str]:
+        """The paths of files that are no longer there."""
+        infos = self.place[0].get_file_info([file.path for file in files])
+        return {info.path for info in infos if info.type == fs.FileType.NotFound}
+
+    def why_bad(self, file: File, schema: pa.Schema, columns: Sequence[str]) -> str | None:
+        """Why a file's content cannot be read; None if it can, or if the file is gone.
+
+        Raises:
+            BadFile: not the content is the reason, but that the storage does not give it.
+        """
+        try:
+            for _ in self.read([Part(file.path, 0, file.size, file.values)], schema, columns):
+                pass
+        except BadFile as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            with self.reading(file.path), self.place[0].open_input_stream(file.path, None) as content:
+                while content.read(16 << 20):
+                    pass
+            return error.message
+        return None
+
     def error(self, what: str, hint: str) -> BadFile:
         """An error of the source, with the user's line."""
         return BadFile(f"source {self.source!r}: {what}", where=self.where, hint=hint)
@@ -172,28 +192,34 @@ class Folder:
             BadFile: there is no schema and no file, or the newest file cannot be read or has other columns.
             BadArgument: a default is no value of its column.
         """
-        schema = self._schema(given)
+        schema, _ = self.inspect(given)
+        return schema
+
+    def inspect(self, given: Any) -> tuple[pa.Schema, Folder]:
+        """The schema, as `schema` says; and the folder, which knows the columns of the newest file."""
+        schema, known = self._schema(given)
         for name, value in self.defaults.items():
             kind = schema.field(name).type if name in schema.names else None
             if kind is None or value is None or _scalar(value, kind) is None:
                 expected = f"values of columns of ({describe(schema)})"
                 hint = "columns without a default are null in files that lack them"
                 refuse({name: value}, what="defaults", expected=expected, hint=hint)
-        return schema
+        return schema, replace(self, known=tuple(known))
 
-    def _schema(self, given: Any) -> pa.Schema:
+    def _schema(self, given: Any) -> tuple[pa.Schema, Sequence[str]]:
         if given is None:
             self.check_exists()
         newest = max((file for file in self.files() if file.size), default=None)
         keys: Values = () if newest is None else self._values(newest.path, newest.values)
         if given is not None:
+            names: Sequence[str] = ()
             schema = as_schema(given)
             if newest is not None:
                 with self.reading(newest.path):
                     fragment = self._fragment(newest.path, schema, keys)
-                    own = fragment.physical_schema.names
-                    self._check(newest.path, own, schema, schema.names, dict(keys), all_of_them=True)
-            return schema
+                    names = fragment.physical_schema.names
+                    self._check(newest.path, names, schema, schema.names, dict(keys), all_of_them=True)
+            return schema, names
         if newest is None:
             hint = 'files(..., schema="id long, name string"); names that begin with "." or "_" do not count.'
             msg = f"no schema is given, and {self.path} has no file to take it from"
@@ -211,7 +237,7 @@ class Folder:
         for name, value in self.defaults.items():
             if name not in columns and (scalar := _scalar(value)) is not None:
                 columns[name] = scalar.type
-        return as_schema(pa.schema(list(columns.items())))
+        return as_schema(pa.schema(list(columns.items()))), own.names
 
     def _values(self, path: str, known: Values | None) -> Values:
         """The columns that have one value in a file."""
@@ -281,16 +307,16 @@ class Folder:
         """Check that a file has no types, also inside of others, whose values Arrow would change or miss."""
         # texts are read as the types given, or are an error
         typed = not isinstance(self.format, ds.CsvFileFormat | ds.JsonFileFormat)
-        intervals = _intervals(own)
+        spans = intervals(own)
         for name in sorted({*columns} & {*own.names} & {*schema.names}):
             of, to = own.field(name).type, schema.field(name).type
-            there, wanted = dict(_types(of, (name,))), dict(_types(to, (name,)))
+            there, wanted = dict(types(of, (name,))), dict(types(to, (name,)))
             changed = typed and any(
-                _changes(there[at], wanted[at])
+                changes(there[at], wanted[at])
                 for at in {*there} & {*wanted}
-                if not (at in intervals and wanted[at] == pa.duration("us"))
+                if not (at in spans and wanted[at] == pa.duration("us"))
             )
-            if changed or _folded({*wanted} - {*there}) & _folded(there):
+            if changed or folded({*wanted} - {*there}) & folded(there):
                 what = f"column {name!r} is {to}, and {of} in {path}"
                 raise self.error(what, "give files(schema=...) the types of the files; case counts.")
 
@@ -302,12 +328,16 @@ class Folder:
         columns: Sequence[str],
         condition: pc.Expression | None = None,
         computed: Mapping[str, pc.Expression] = MappingProxyType({}),
+        *,
+        unknown: Callable[[str, list[str]], object] = lambda *_: None,
     ) -> Iterator[pa.RecordBatch]:
         """The rows of parts of files, in order, with columns of the schema's types.
 
         Args:
             condition: row groups whose statistics exclude it need not be read.
             computed: columns that are computed from a file's other columns where it lacks them.
+            unknown: called with the path and the columns of a file that neither the schema nor the newest
+                file had when the flow was built.
 
         Raises:
             BadFile: a file is missing, damaged, or has other columns.
@@ -318,6 +348,8 @@ class Folder:
                 fragment = self._fragment(self._validated(path), schema, values)
                 own = fragment.physical_schema
                 given = {*own.names, *dict(values)}
+                if self.known and (new := {*own.names} - {*self.known, *schema.names}):
+                    unknown(path, sorted(new))
                 of = {
                     name: computed[name] if name in computed and name not in given else pc.field(name)
                     for name in columns
@@ -385,13 +417,13 @@ class Folder:
             raise
         except FileNotFoundError as error:
             msg = f"{path} was listed, and is gone before the flow has read it"
-            hint = "restore it and start again; remove files only when their epochs are complete."
+            hint = f"restore it and start again, or go on without it: {_skip(path)}."
             raise self.error(msg, hint) from error
         except _DAMAGE as error:
             reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             hint = (
-                "mend it, or give files(schema=...) types that fit all files, and start again; write files "
-                'under a name that begins with "_", and rename them.'
+                "mend it, or give files(schema=...) types that fit all files, and start again; or go on "
+                f'without it: {_skip(path)}; files(on_bad_file="quarantine") does so from then on.'
             )
             if "zone offset" in reason:
                 hint = "times without a zone are of type timestamp_ntz: give it in files(schema=...)."
@@ -402,6 +434,11 @@ class Folder:
                 )
             msg = f"{path} cannot be read: {reason}"
             raise self.error(msg, hint) from error
+
+
+def _skip(path: str) -> str:
+    """The command that skips a file."""
+    return f"python -m timely_spark skip CHECKPOINT --file {shlex.quote(path)}"
 
 
 @dataclass(frozen=True)
@@ -415,6 +452,7 @@ class FileSource:
         columns: the columns that the flow reads.
         condition: true of all records that the flow reads; None: unknown.
         tasks: how many tasks run at once.
+        on_bad_file: what becomes of a file that cannot be read.
     """
 
     folder: Folder
@@ -423,6 +461,7 @@ class FileSource:
     columns: Sequence[str] = ()
     condition: pc.Expression | None = None
     tasks: int = 1
+    on_bad_file: Literal["fail", "quarantine"] = "fail"
 
     @property
     def computed(self) -> Mapping[str, pc.Expression]:
@@ -482,59 +521,6 @@ def _scalar(value: Any, kind: pa.DataType | None = None) -> pa.Scalar | None:
         return pa.scalar(value, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return None
-
-
-def _types(kind: pa.DataType, at: Path) -> Iterator[tuple[Path, pa.DataType]]:
-    """A type and all types inside it, by the names of the fields; a map is a list of keys and values."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    yield at, kind
-    if pa.types.is_struct(kind):
-        for field in kind:
-            yield from _types(field.type, (*at, field.name))
-    elif pa.types.is_map(kind):
-        yield from _types(kind.key_type, (*at, _ELEMENT, "key"))
-        yield from _types(kind.item_type, (*at, _ELEMENT, "value"))
-    elif pa.types.is_nested(kind) and hasattr(kind, "value_type"):  # lists of all kinds
-        yield from _types(kind.value_type, (*at, _ELEMENT))
-
-
-def _folded(paths: Iterable[Path]) -> set[Path]:
-    return {tuple(name.lower() for name in path) for path in paths}
-
-
-def _intervals(schema: pa.Schema) -> set[Path]:
-    """The intervals of days and times in a file of Parquet that Spark wrote, which are plain microseconds."""
-
-    def found(kind: Any, at: Path) -> Iterator[Path]:
-        match kind:
-            case str() if kind.startswith("interval "):  # those of months are 32 bits, which Arrow refuses
-                yield at
-            case {"fields": fields}:
-                for field in fields:
-                    yield from found(field["type"], (*at, field["name"]))
-            case {"elementType": element}:
-                yield from found(element, (*at, _ELEMENT))
-            case {"keyType": key, "valueType": value}:
-                yield from found(key, (*at, _ELEMENT, "key"))
-                yield from found(value, (*at, _ELEMENT, "value"))
-
-    written = (schema.metadata or {}).get(_SPARK)
-    return set() if written is None else set(found(loads(written), ()))
-
-
-def _changes(of: pa.DataType, to: pa.DataType) -> bool:
-    """Whether a cast drops the time of a date, or a zone, or takes a number for a time or a truth value."""
-    if pa.types.is_null(of):
-        return False
-    if pa.types.is_boolean(to):
-        return not pa.types.is_boolean(of)
-    if pa.types.is_list_view(of) or pa.types.is_large_list_view(of):
-        return not of.equals(to)  # Arrow's cast to a list loses elements
-    if pa.types.is_timestamp(of) and pa.types.is_timestamp(to):
-        return of.tz is not None and to.tz is None
-    part = pa.types.is_timestamp(of) and (pa.types.is_date(to) or pa.types.is_time(to))
-    return part or any(pa.types.is_integer(a) and pa.types.is_temporal(b) for a, b in ((of, to), (to, of)))
 
 
 def _starts(fragment: Any) -> Iterator[int]:

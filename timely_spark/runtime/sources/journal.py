@@ -107,24 +107,24 @@ class FileJournal:
         for first, last in spans:
             if self._merged and first == self._merged[-1].first:  # the longer one has its paths
                 self._merged.pop()
-            if first == self._first:
+            if first == self.first:
                 self._merged.append(MergedBatches(first, last, 0))
         batches = {int(name) for name in names if name.isdecimal()}
         #: The newest batch; -1: none.
-        self.last = max([*batches, self._first - 1])
-        for batch in range(self._first, self.last):
+        self.last = max([*batches, self.first - 1])
+        for batch in range(self.first, self.last):
             if batch not in batches:
                 raise LogDamaged.no_file(files.root, self._name(batch))
         if watches:
             return
-        kept = {*map(str, range(self._first, self.last + 1)), *(merged.name for merged in self._merged)}
+        kept = {*map(str, range(self.first, self.last + 1)), *(merged.name for merged in self._merged)}
         if batches:
             self._sync()  # the process that wrote the newest one may have been killed before
         for name in set(names) - kept:  # merged, by a process that was killed before it removed them
             files.remove(self._name(name))
 
     @property
-    def _first(self) -> int:
+    def first(self) -> int:
         """The first batch that is not merged."""
         return self._merged[-1].last + 1 if self._merged else 0
 
@@ -135,7 +135,7 @@ class FileJournal:
             table = self._table(merged.name)
             self._merged[place] = merged._replace(paths=table.num_rows)
             found |= _pairs(table)
-        for batch in range(self._first, self.last + 1):
+        for batch in range(self.first, self.last + 1):
             found |= {file.path: file.identity for file in self.batch(batch)}
         return found
 
@@ -173,7 +173,7 @@ class FileJournal:
 
     def merge(self, until: int) -> None:
         """Merge the batches up to `until`, once they are `EVERY`."""
-        first = self._first
+        first = self.first
         if until - first + 1 < EVERY:
             return
         seen = {file.path: file.identity for batch in range(first, until + 1) for file in self.batch(batch)}

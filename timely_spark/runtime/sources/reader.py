@@ -13,8 +13,9 @@ import logging
 import pickle
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -28,13 +29,15 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from timely_spark.errors import with_hint
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.query.run_context import RunContext
-from timely_spark.runtime.sources.account import write_ignored
+from timely_spark.runtime.sources.account import write_ignored, write_names
 from timely_spark.runtime.sources.arrivals import File, Part, Unread, split
 from timely_spark.runtime.sources.delta_log import DeltaSource
 from timely_spark.runtime.sources.journal import FileJournal
 from timely_spark.runtime.sources.replay import CapturedEpochs, ReplaySource
+from timely_spark.runtime.sources.skipped import Skipped
 from timely_spark.runtime.storage.published import Published, epoch_of
 from timely_spark.worker import pack_input
 
@@ -46,6 +49,8 @@ _IDLE = 10
 _TOLD = 10
 #: One batch replays at most so many bytes of files, but one epoch at least.
 _REPLAYED = 64 << 20
+#: (source, column) of which this process has warned.
+_told_columns: set[tuple[str, str]] = set()
 
 
 class Share(InputPartition):
@@ -108,11 +113,25 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._next_look = ended + (_IDLE - 1) * (ended - began)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[Share]:
-        """The shares of the tasks between two offsets."""
+        """The shares of the tasks between two offsets; one at least, which reports the epoch."""
         with self.context.reporting():
-            files = self._files(start, end)
+            files = [file for file in self._files(start, end) if file.path not in self._skipped.files]
         shares = split(files, self.source.tasks, divisible=self.source.folder.divisible)
-        return [Share(number, parts) for number, parts in enumerate(shares)]
+        return [Share(number, parts) for number, parts in enumerate(shares or [[]])]
+
+    @cached_property
+    def _skipped(self) -> Skipped:
+        return Skipped.of(self.context.log.files, self._name)
+
+    def _warn_of_columns(self, path: str, names: list[str]) -> None:
+        """Warn, once in a process, of columns that are new in a file and are not read."""
+        new = [name for name in names if (self._name, name) not in _told_columns]
+        if new:
+            _told_columns.update((self._name, name) for name in new)
+            text = f"source {self._name!r}: columns {new} of {path} are not read: it was built without them."
+            hint = "an input of another name, with them in files(schema=...), reads them from the start."
+            self.context.log_message(logging.WARNING, "%s", with_hint(text, hint))
+            write_names(self.context.log.files, "columns", self._name, dict.fromkeys(new, f"first in {path}"))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The packed rows of one share."""
@@ -120,7 +139,12 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         source, schema = self.source, self.context.plan.source(self._name).stage.outputs[0]
         with self.context.task():
             rows = source.folder.read(
-                partition.parts, schema, source.columns, source.condition, source.computed
+                partition.parts,
+                schema,
+                source.columns,
+                source.condition,
+                source.computed,
+                unknown=self._warn_of_columns,
             )
             yield from self.context.pack(self._name, rows, partition.value)
 
@@ -189,18 +213,45 @@ class FilesReader(Reader):
         unlimited = isinstance(limit, ReadAllAvailable)
         most_files = None if unlimited else self.source.files_per_epoch
         most_bytes = None if unlimited else self.source.max_bytes_per_epoch
-        files = self._unread.next(most_files, most_bytes)
+        files = self._there(most_files, most_bytes)
         if not files and not self._available_now and time.monotonic() >= self._next_look:
             self._list()
-            files = self._unread.next(most_files, most_bytes)
+            files = self._there(most_files, most_bytes)
         if not files:
             return start
+        if self.source.on_bad_file == "quarantine":
+            files = self._checked(files)
         self.context.log.check_owner()
         try:
             self._journal.append(files)
         except FileExistsError:  # written by a run that lost the checkpoint a moment ago
             del self._journal, self._unread
         return {"files": number + 1}
+
+    def _there(self, most_files: int | None, most_bytes: int | None) -> list[File]:
+        """The next files that have not been removed since they were listed."""
+        while files := self._unread.next(most_files, most_bytes):
+            gone = self.source.folder.gone(files)
+            for path in sorted(gone):
+                text = "source %r: %s was removed before it was read"
+                self.context.log_message(logging.WARNING, text, self._name, path)
+            if there := [file for file in files if file.path not in gone]:
+                return there
+        return []
+
+    def _checked(self, files: list[File]) -> list[File]:
+        """The files with the reasons why some cannot be read: decided once, before the journal has them."""
+        schema = self.context.plan.source(self._name).stage.outputs[0]
+        check = partial(self.source.folder.why_bad, schema=schema, columns=self.source.columns)
+        with ThreadPoolExecutor(max(1, self.source.tasks)) as threads:
+            reasons = list(threads.map(check, files))
+        bad = {file.path: reason for file, reason in zip(files, reasons, strict=True) if reason is not None}
+        for path, reason in bad.items():
+            text = "source %r: %s is quarantined: %s"
+            self.context.log_message(logging.WARNING, text, self._name, path, reason)
+        if bad:
+            write_names(self.context.log.files, "quarantined", self._name, bad)
+        return [file._replace(bad=bad.get(file.path)) for file in files]
 
     def _list(self) -> None:
         with self._looking():
@@ -210,7 +261,8 @@ class FilesReader(Reader):
     def _files(self, start: Offset, end: Offset) -> list[File]:
         numbers = range(start["files"] + 1, end["files"] + 1)
         self._journal.wait()
-        return [file for number in numbers for file in self._journal.batch(number)]
+        files = [file for number in numbers for file in self._journal.batch(number)]
+        return [file for file in files if file.bad is None]
 
     def commit(self, end: Offset) -> None:
         """Batches up to `end` are committed: merge those that no retained batch can read again."""
@@ -251,7 +303,7 @@ class DeltaReader(Reader):
             end, found = max(start["version"], self._empty), 0
             while found < self.source.versions_per_epoch and end != self._target and log.has(end + 1):
                 end += 1
-                found += bool(log.files(end))
+                found += bool(self._version(end))
             if not found:
                 self._empty = end
                 if end == self._checked and log.has(end):
@@ -274,7 +326,11 @@ class DeltaReader(Reader):
             return list(log.snapshot(end["version"]))
         versions = range(start["version"] + 1, end["version"] + 1)
         expected = self.context.plan.source(self._name).stage.outputs[0]
-        return [file for version in versions for file in log.files(version, expected)]
+        return [file for version in versions for file in self._version(version, expected)]
+
+    def _version(self, version: int, expected: pa.Schema | None = None) -> list[File]:
+        """The files of a version; none if it is skipped."""
+        return [] if version in self._skipped.versions else self.source.log.files(version, expected)
 
 
 class ReplayReader(Reader):
@@ -356,6 +412,7 @@ class ReplayReader(Reader):
             number = end["epochs"] - start["epochs"]
             since = end.get("since", -1)
             files = [file for _, file in self.source.between(start["epoch"], end["epoch"], number, since)]
+            files = [file for file in files if file.path not in self._skipped.files]
         progress = None if end["complete"] else end["epoch"] + 1
         first, *others = split(files, self.source.tasks, divisible=False) or [[]]
         shares = [Share(0, first, progress)]

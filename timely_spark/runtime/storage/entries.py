@@ -31,7 +31,7 @@ _MOMENT, _SENDS = 0.01, 10_000
 class Entry:
     """One call of a handle. `epoch`: the epoch sent to or advanced to; None with clock epochs."""
 
-    kind: Literal["send", "advance", "close"]
+    kind: Literal["send", "advance", "close", "skipped"]
     epoch: int | None
     table: pa.Table
     #: Identifies the entry, so that an interrupted handle recognises its own entry in the log.
@@ -218,6 +218,19 @@ def read_entry(log: RoundLog, name: str, number: int) -> Entry:
     table = log.files.found(file, log.files.table(file))
     head = log.files.head(file, table.schema)
     return Entry(head["kind"], head["epoch"], table.replace_schema_metadata(None), head.get("id", ""))
+
+
+def skip_entry(log: RoundLog, name: str, number: int) -> None:
+    """Replace an entry, perhaps a damaged or missing one, by one that says nothing; the old file is kept."""
+    file, before = _file(name, number), _file(name, number - 1)
+    if (content := log.files.read(file)) is not None:
+        log.files.write(f"skipped/{quoted(name)}-{number}.arrow", content)
+    head: dict[str, Any] = {"stands": 0, "closed": False}
+    if number and (schema := log.files.schema(before)) is not None:
+        head |= log.files.head(before, schema)
+    head |= {"kind": "skipped", "epoch": None, "id": uuid.uuid4().hex}
+    table = pa.schema([]).with_metadata({HEAD: json.dumps(head).encode()}).empty_table()
+    log.files.write_table(file, table, durable=True)
 
 
 def entry_size(log: RoundLog, name: str, number: int) -> int | None:

@@ -11,7 +11,8 @@ Under `<checkpoint>/timely/`, in Arrow and JSON; nothing here is ever unpickled:
     blobs/<t>-...            large states, messages and outputs
     inputs/<name>/<k>.arrow  entries of input handles, in order
     files/<name>/<k>.arrow   files of the batches of a file source; <j>-<k>.arrow: of several old batches
-    ignored/<name>.json      names in the folder of a file source that are not read, and why
+    ignored/<name>-...json   names of a file source that are not read, and why: for people
+    skipped/<name>.json      files, entries and versions of an input that are never read, by order of a user
     captured/<name>/<v>.arrow deliveries of `capture` and `to_memory`
     cancels/<k>.json         canceled epochs, and the batch in which each takes effect
     cuts/<N>-<round>-<worker>.json  where a command ended a round of batch N early
@@ -75,6 +76,7 @@ _FOLDERS = (
     "live",
     "outputs",
     "peers",
+    "skipped",
     "terms",
     *_NESTED,
 )
@@ -363,6 +365,10 @@ class RoundLog:
         return {
             name: parse_json(line) for name, line in zip(names, lines, strict=False) if line.startswith("{")
         }
+
+    def committed(self) -> int:
+        """The last batch that Spark has committed; -1: none."""
+        return max(self.spark.commits, default=FIRST)
 
     def used_by_spark(self) -> bool:
         """Whether some streaming query has already run on this checkpoint."""

@@ -1,0 +1,76 @@
+"""Types of files that cannot be read as those of a source: Arrow's cast changes or misses values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from json import loads
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+#: Names of types inside of a column, from the column's on.
+Path: TypeAlias = tuple[str, ...]
+#: What is in a list, among such names.
+_ELEMENT = "element"
+#: The types that Spark gave the columns of a file of Parquet.
+_SPARK = b"org.apache.spark.sql.parquet.row.metadata"
+
+
+def types(kind: pa.DataType, at: Path) -> Iterator[tuple[Path, pa.DataType]]:
+    """A type and all types inside it, by the names of the fields; a map is a list of keys and values."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    yield at, kind
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from types(field.type, (*at, field.name))
+    elif pa.types.is_map(kind):
+        yield from types(kind.key_type, (*at, _ELEMENT, "key"))
+        yield from types(kind.item_type, (*at, _ELEMENT, "value"))
+    elif pa.types.is_nested(kind) and hasattr(kind, "value_type"):  # lists of all kinds
+        yield from types(kind.value_type, (*at, _ELEMENT))
+
+
+def folded(paths: Iterable[Path]) -> set[Path]:
+    """The names in lower case."""
+    return {tuple(name.lower() for name in path) for path in paths}
+
+
+def intervals(schema: pa.Schema) -> set[Path]:
+    """The intervals of days and times in a file of Parquet that Spark wrote, which are plain microseconds."""
+
+    def found(kind: Any, at: Path) -> Iterator[Path]:
+        match kind:
+            case str() if kind.startswith("interval "):  # those of months are 32 bits, which Arrow refuses
+                yield at
+            case {"fields": fields}:
+                for field in fields:
+                    yield from found(field["type"], (*at, field["name"]))
+            case {"elementType": element}:
+                yield from found(element, (*at, _ELEMENT))
+            case {"keyType": key, "valueType": value}:
+                yield from found(key, (*at, _ELEMENT, "key"))
+                yield from found(value, (*at, _ELEMENT, "value"))
+
+    written = (schema.metadata or {}).get(_SPARK)
+    return set() if written is None else set(found(loads(written), ()))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return kind in {pa.string(), pa.large_string(), pa.string_view()}
+
+
+def changes(of: pa.DataType, to: pa.DataType) -> bool:
+    """Whether a cast reads a text, drops a date's time or a zone, or takes a number for a time or a truth."""
+    if pa.types.is_null(of):
+        return False
+    if _is_text(of):  # "007" would become 7
+        return not (_is_text(to) or to in {pa.binary(), pa.large_binary()})
+    if pa.types.is_boolean(to):
+        return not pa.types.is_boolean(of)
+    if pa.types.is_list_view(of) or pa.types.is_large_list_view(of):
+        return not of.equals(to)  # Arrow's cast to a list loses elements
+    if pa.types.is_timestamp(of) and pa.types.is_timestamp(to):
+        return of.tz is not None and to.tz is None
+    part = pa.types.is_timestamp(of) and (pa.types.is_date(to) or pa.types.is_time(to))
+    return part or any(pa.types.is_integer(a) and pa.types.is_temporal(b) for a, b in ((of, to), (to, of)))
