@@ -6,6 +6,7 @@ import os
 import zlib
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -221,3 +222,13 @@ def test_a_state_too_deep_to_be_read_is_not_written(within: Callable[[Any], Any]
 def test_a_moment_of_another_type_is_refused(kind: str) -> None:
     with pytest.raises((ValueError, TypeError)):
         Codec(PRODUCT).read(pack_parts([b'{"moment": ["%s", 1234567]}' % kind.encode()]))
+
+
+def test_a_stream_with_any_bytes_changed_is_read_or_refused_by_arrow() -> None:
+    table = pa.table({"n": [1, 2], "word": pa.array(["a", "b"]).dictionary_encode()})
+    good = to_bytes(table)
+    for at in range(len(good)):
+        for change in (b"\x00", b"\xff", b"\xff\xff\xff\x7f", b"\xff" * 8):
+            forged = good[:at] + change + good[at + len(change) :]
+            with suppress(pa.ArrowException, ValueError, OSError):
+                from_bytes(forged).validate(full=True)

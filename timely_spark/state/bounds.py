@@ -38,7 +38,11 @@ def check_stream(data: Any) -> None:
     """
     buffer = pa.py_buffer(data)
     for message in pa.ipc.MessageReader.open_stream(buffer):  # checks the structure of each
-        compressed, rows = _batch(memoryview(message.metadata))
+        try:
+            compressed, rows = _batch(memoryview(message.metadata))
+        except (struct.error, IndexError) as error:
+            msg = f"a message of the Arrow stream has no batch where it should: {error}"
+            raise pa.ArrowInvalid(msg) from None
         if compressed:
             msg = "a message of the Arrow stream is compressed"
             raise pa.ArrowInvalid(msg)
