@@ -35,7 +35,7 @@ class Schedule:
     """
 
     def __init__(self, plan: Plan, seed: Any, *, rounds: int | None, budget: Budget | None) -> None:
-        self.workers, self.most_rounds, self.given_budget = plan.workers, rounds, budget
+        self.most_rounds, self.given_budget = rounds, budget
         self.rare = seed is not None
         #: the seed of all draws
         self.seed = _default_seed(plan) if seed is None else seed
@@ -67,14 +67,16 @@ class Schedule:
             return Budget(steps=self.random.randint(1, 6))
         return self.given_budget
 
-    def arriving(self, waiting: list[pa.Table], busy: set[int]) -> tuple[list[pa.Table], list[pa.Table]]:
+    def arriving(
+        self, waiting: list[pa.Table], busy: set[int], workers: int
+    ) -> tuple[list[pa.Table], list[pa.Table]]:
         """The messages for the next batch, and those for later ones: workers may be skipped.
 
         A worker gets all of its waiting messages, or none. Workers in `busy` have input.
         """
         if not self.rare:
             return [shuffled(pa.concat_tables(waiting), self.random)], []
-        late = {w for w in range(self.workers) if w not in busy and self.random.random() < 0.3}
+        late = {w for w in range(workers) if w not in busy and self.random.random() < 0.3}
         arriving, later = [], []
         for table in waiting:
             sent = table if table is waiting[-1] else wire.only(table, Message)  # the newest headers

@@ -293,7 +293,7 @@ class Simulation:
     def _begin(self) -> Batch:
         """The next batch, with the state before it."""
         busy = {worker for table in self._input for worker in table.column("worker").to_pylist()}
-        arriving, later = self.schedule.arriving(self.waiting, busy)
+        arriving, later = self.schedule.arriving(self.waiting, busy, self.plan.workers)
         rows, self._input = pa.concat_tables([ROWS.empty_table(), *arriving, *self._input]), []
         cancel, self._cancel = self._cancel, []
         return Batch(

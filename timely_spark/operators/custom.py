@@ -170,7 +170,7 @@ def binary_notify(
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("both")
-        >>> sides = flow.input("x", "n long"), flow.input("y", "n long")
+        >>> sides = [flow.input(name, "n long", epochs="manual") for name in "xy"]
         >>> sizes = lambda time, left, right: [(left.num_rows, right.num_rows)]
         >>> _ = sides[0].binary_notify(sides[1], sizes, "left long, right long").capture("out")
         >>> ts.testing.run(flow, {"x": [[5, 6], []], "y": [[1], [2]]})["out"].rows()
