@@ -157,3 +157,19 @@ def test_steps_that_need_a_name_are_listed_a_few_of_them_and_by_line() -> None:
     assert [name.split()[0] for name in flow(2)] == ["count"]
     assert unnamed_in_words([]) == ""
     assert unnamed_in_words(list("abcd")).endswith(": a, b, c and 1 more")
+
+
+def test_a_step_that_remembers_more_than_before_is_new() -> None:
+    def step(**options: Any) -> Callable[[ts.Stream], Any]:
+        return lambda x: x.group_by("k").aggregate(n="count", name="s", **options).capture("out")
+
+    old = started(step(per="time"))
+    assert "new: step 's'" in refused(old, built(step()))
+    old = started(lambda x: x.collection().where(ABOVE[0], name="s").capture("out"))
+    assert "new: step 's'" in refused(
+        old, built(lambda x: x.collection().min("v", keys="k", name="s").capture("out"))
+    )
+    idle = ts.testing.Simulation(built(step(per="time")), workers=2)
+    idle.advance_to("x", 3)
+    idle.run()
+    go_on(idle, built(step()))  # no record has passed

@@ -32,15 +32,15 @@ def behind(plan: Plan, stages: Iterable[Stage]) -> set[Stage]:
     return seen
 
 
-def new_steps(plan: Plan, continuing: Collection[str], old_inputs: Collection[str]) -> list[Stage]:
-    """The steps with a vertex that do not continue, and that old inputs reach: first those of the user."""
-    fed = behind(plan, (source.stage for source in plan.inputs if source.name in old_inputs))
+def new_steps(plan: Plan, continuing: Collection[str], read: Collection[str]) -> list[Stage]:
+    """The steps with a vertex that do not continue, and that inputs reach whose records were `read`."""
+    fed = behind(plan, (source.stage for source in plan.inputs if source.name in read))
     new = [
         stage
         for stage in plan.stages
         if stage in fed and stage.name in plan.by_name and stage.name not in continuing
     ]
-    return sorted(new, key=lambda stage: stage.name.endswith(".settled"))  # which the compiler inserts
+    return sorted(new, key=lambda stage: stage.name.endswith(".settled"))  # last what the compiler inserts
 
 
 def lacks_past(plan: Plan, stage: Stage) -> bool:

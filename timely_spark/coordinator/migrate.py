@@ -137,19 +137,16 @@ class _Migrator:
         self.contents = self._contents()
         #: vertices that keep their contents
         self.continuing = set(before["nodes"]) & set(plan.by_name) - set(self.differences.changed)
-        #: new steps that records of before the restart would have reached
-        self.new = [] if snapshot["begun"] < 0 else self._new_steps(before)
-        same = self.differences.same if "edges" in before and snapshot["begun"] >= 0 else self.continuing
+        #: new and changed steps that records of before the restart would have reached
+        self.new = new_steps(
+            plan, self.continuing, [n for n, rows in snapshot.get("read", {}).items() if rows]
+        )
+        same = self.differences.same if "edges" in before and snapshot.get("read") else self.continuing
         #: steps that need the past, and got it from other steps than those before them now
         self.fed_otherwise = fed_otherwise(plan, sorted(self.continuing - same), self.new)
         #: the reasons to refuse the new plan, and hints
         self.problems: list[str] = []
         self.hints: dict[str, None] = {}
-
-    def _new_steps(self, before: Mapping[str, Any]) -> list[Stage]:
-        """New steps behind old inputs. A changed step without contents had nothing before, either."""
-        old_inputs = {name for name, *_ in before["inputs"]}
-        return new_steps(self.plan, {*self.continuing, *self.differences.changed}, old_inputs)
 
     # -- the contents of the checkpoint ----------------------------------------------------------------------
 
