@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
-from timely_spark.errors import BadArgument
+from timely_spark.errors import BadArgument, GraphError
 from timely_spark.runtime import start
 from timely_spark.runtime.errors import (
     CheckpointInUse,
@@ -419,3 +419,13 @@ def test_an_ended_query_with_a_checkpoint_is_closed_for_its_next_start(
     query.close("x")
     log = RoundLog(str(tmp_path))
     assert [read_entry(log, "x", k).kind for k in log.files.numbers("inputs/x")] == ["close"]
+
+
+def test_a_flow_that_nobody_sees_is_not_started(session: Session, tmp_path: Path) -> None:
+    flow = ts.Dataflow("unseen")
+    counted = flow.input("x", "n long").group_by("n").count("count")
+    with pytest.raises(GraphError, match=r"'unseen' has no output(.|\n)*Hint: .*capture\(\)"):
+        started(flow, session, tmp_path)
+    assert not any(tmp_path.iterdir())
+    counted.probe("seen")
+    started(flow, session, tmp_path).stop()

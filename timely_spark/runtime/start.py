@@ -22,8 +22,8 @@ import pyarrow as pa
 from timely_spark.compiler import Plan
 from timely_spark.compiler.summary import plan_summary, unnamed_in_words
 from timely_spark.coordinator import Bound, Coordinator
-from timely_spark.errors import BadArgument, TimelyError, without_stack
-from timely_spark.graph import caller, frame_schema, integer, seconds
+from timely_spark.errors import BadArgument, GraphError, TimelyError, without_stack
+from timely_spark.graph import Kind, caller, frame_schema, integer, seconds
 from timely_spark.runtime.arguments import trigger_of
 from timely_spark.runtime.errors import (
     CheckpointInUse,
@@ -107,6 +107,7 @@ def start(
     rounds = Bound().rounds if rounds_per_batch is None else integer("rounds_per_batch", rounds_per_batch)
     name, arguments = name or plan.name, trigger_of(trigger)
     _check_sources(plan, dataframes, inputs, local=on_one_machine(session))
+    _check_outputs(plan)
     same_python(session)
     context = RunContext(
         checkpoint="",
@@ -323,6 +324,14 @@ def _is_stateful(frame: DataFrame) -> bool:
         frame.explain("extended")
     analyzed = text.getvalue().partition("== Analyzed Logical Plan ==")[2].partition("== Optimized")[0]
     return any(re.search(rf"^\W*({_STATEFUL})", line) for line in analyzed.splitlines())
+
+
+def _check_outputs(plan: Plan) -> None:
+    """Check that somebody can see what the flow does."""
+    if not any(stage.kind in {Kind.OUTPUT, Kind.INSPECT, Kind.PROBE} for stage in plan.stages):
+        msg = f"flow {plan.name!r} has no output: it would read its inputs, and nobody would see a result"
+        hint = "give a step an output, such as capture(), to_delta(...), subscribe(...) or probe()."
+        raise GraphError(msg, where=caller(), hint=hint)
 
 
 def _check_sources(
