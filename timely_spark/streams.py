@@ -23,6 +23,7 @@ from timely_spark.graph import (
     check_limit,
     describe,
     locate_errors,
+    no_truth_value,
 )
 from timely_spark.graph import Scope as GraphScope
 from timely_spark.show.table import schema_table
@@ -67,6 +68,9 @@ class Stream(StreamMethods):
     def name(self) -> str:
         """The name of the step that sends the stream."""
         return self.stage.name
+
+    def __bool__(self) -> bool:
+        return no_truth_value("stream")
 
     def __repr__(self) -> str:
         return f"Stream({self.stage.name}: {describe(self.schema)})"

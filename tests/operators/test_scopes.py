@@ -471,7 +471,7 @@ def test_an_input_opened_in_a_scope_is_one_that_enters_it() -> None:
             stream.distinct().leave().capture(f"seen {at}")
         nested = scopes["day"].inner(name="also", time=int)
         least = nested.input("least", "n long", epochs="manual") if inside else None
-        entered = least or nested.enter(flow.input("least", "n long", epochs="manual"))
+        entered = nested.enter(flow.input("least", "n long", epochs="manual")) if least is None else least
         flow.vertex(Calls(), entered, CALLS).leave().leave().capture("calls least")
         return flow
 

@@ -232,6 +232,41 @@ def test_sources_of_spark_among_ours_do_not_hide_their_offsets() -> None:
     assert own_offsets(sources, [*lines, {"files": 5}]) == {}, "which is which nobody can tell"
 
 
+def test_calls_with_other_arguments_name_those_that_there_are(begin: Begin) -> None:
+    process = begin(manual())
+    query: Any = query_of(process)
+    for call, name in [
+        (
+            lambda: query.ask("of_a", freshly=True),
+            "keys, fresh, within, at, timeout, diff)",
+        ),
+        (
+            lambda: query.wait_for("of_a", seconds=3),
+            "Hint: check the arguments: wait_for(target, epoch, timeout)",
+        ),
+        (lambda: query.why(1, 2), "why(epoch)"),
+        (lambda: query.awaitTermination(seconds=1), "await_termination(timeout)"),
+        (process.handles["a"].send, "send(records, epoch)"),
+    ]:
+        with pytest.raises(BadArgument) as error:
+            call()
+        assert str(error.value).endswith(name)
+        assert "test_sent.py" in str(error.value)
+
+
+def test_a_dataframe_of_spark_is_not_sent(begin: Begin) -> None:
+    frame: Any = SimpleNamespace(sparkSession=None, toArrow=None)
+    with pytest.raises(ts.TimelyError, match=r"a Spark DataFrame is not sent.*\n.*frame.toArrow\(\)"):
+        begin(manual()).handles["a"].send(frame)
+
+
+def test_what_has_no_records_yet_has_no_truth_value() -> None:
+    edges = ts.Dataflow("truth").input("edges", "n long, diff long")
+    for given, kind in ((edges, "stream"), (edges.collection(diff="diff"), "collection")):
+        with pytest.raises(ts.TimelyError, match=rf"a {kind} has no truth value"):
+            _ = "some" if given else "none"
+
+
 def test_answers_keep_the_ids_of_records_beside_a_missing_one(begin: Begin) -> None:
     flow = ts.Dataflow("ids")
     flow.input("x", "k long, id long, ok boolean, diff long").collection(diff="diff").capture("out")

@@ -52,8 +52,10 @@ def test_keys_that_do_not_tell_records_apart_are_an_error(spark: SparkSession, t
     deliver(spark, sink, 0, (1, "a", 1))
 
     for second in ([(1, "b", 1)], [(2, "b", 1), (2, "c", 1)]):
-        with pytest.raises(Exception, match=r"are the keys of more than one record\nHint: give keys"):
+        with pytest.raises(SchemaError) as error:
             deliver(spark, sink, 1, *second)
+        what = f'{sink.target}: {{"k":{second[0][0]}}} are the keys of more than one record'
+        assert str(error.value) == f"{what}\nHint: give keys that tell the records apart."
     assert rows(spark, tmp_path / "now") == [(0, 1, "a")]
 
 

@@ -10,7 +10,16 @@ import pyarrow as pa
 from timely_spark.differential.consolidation import lasting, transient
 from timely_spark.differential.trace import DIFF, SEQUENCE
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Skew, Suggests, caller, check_given, composed, describe, locate_errors
+from timely_spark.graph import (
+    Skew,
+    Suggests,
+    caller,
+    check_given,
+    composed,
+    describe,
+    locate_errors,
+    no_truth_value,
+)
 from timely_spark.operators.rows import computed
 from timely_spark.show.table import schema_table
 from timely_spark.streams import Scope, Stream
@@ -263,6 +272,9 @@ class Collection(CollectionMethods):
         every = [self, *others]
         scope = max((one.scope for one in every), key=lambda one: one.graph_scope.depth)
         return [one if one.scope == scope else one.enter(scope) for one in every]
+
+    def __bool__(self) -> bool:
+        return no_truth_value("collection")
 
     def __repr__(self) -> str:
         return f"Collection({self.index.name}: {describe(self.schema)})"

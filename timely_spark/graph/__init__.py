@@ -11,9 +11,11 @@ from timely_spark.graph.arguments import (
     integer,
     names,
     nanoseconds,
+    no_truth_value,
     path_text,
     refuse,
     seconds,
+    with_checked_arguments,
 )
 from timely_spark.graph.caller import caller
 from timely_spark.graph.expressions import Expression, columns_in, never_fails, project
@@ -77,9 +79,11 @@ __all__ = [
     "names",
     "nanoseconds",
     "never_fails",
+    "no_truth_value",
     "operator",
     "path_text",
     "project",
     "refuse",
     "seconds",
+    "with_checked_arguments",
 ]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
+import inspect
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
 from numbers import Integral, Number
@@ -24,6 +26,45 @@ T = TypeVar("T")
 
 OnLimit: TypeAlias = Literal["return", "warn", "raise"]
 """The reaction if a loop's `max_iterations` drops records."""
+
+
+def no_truth_value(kind: str) -> NoReturn:
+    """Refuse `if stream:`."""
+    msg = f"a {kind} has no truth value: it has no records until the flow runs"
+    raise GraphError(msg, where=caller(), hint="compare it with None; or keep records by where(...).")
+
+
+def with_checked_arguments(kind: type[T]) -> type[T]:
+    """Let the public methods of a class name the arguments that they have, if they are called with others.
+
+    >>> class Query:
+    ...     def step(self, timeout=None): ...
+    >>> with_checked_arguments(Query)().step(seconds=3)
+    Traceback (most recent call last):
+    timely_spark.errors.BadArgument: step: got an unexpected keyword argument 'seconds' (...)
+    Hint: check the arguments: step(timeout)
+    """
+    for name in dir(kind):
+        if not name.startswith("_") and inspect.isfunction(method := getattr(kind, name)):
+            setattr(kind, name, _checked(method))
+    return kind
+
+
+def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def called(*args: Any, **options: Any) -> Any:
+        try:
+            signature.bind(*args, **options)
+        except TypeError as error:
+            _, *names = signature.parameters
+            hint = f"check the arguments: {method.__name__}({', '.join(names)})"
+            msg = f"{method.__name__}: {error}"
+            raise BadArgument(msg, where=caller(), hint=hint) from None
+        return method(*args, **options)
+
+    return called
 
 
 def integer(

@@ -304,6 +304,10 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Ta
         >>> as_table([(1, "a"), {"id": 2, "name": "b"}], as_schema("id long, name string")).to_pylist()
         [{'id': 1, 'name': 'a'}, {'id': 2, 'name': 'b'}]
     """
+    if hasattr(records, "sparkSession") or hasattr(records, "toArrow"):
+        msg = f"{of + ': ' if of else ''}a Spark DataFrame is not sent: its records are not in this process"
+        hint = "give frame.toArrow() of a small one; or flow.source(name, frame) of a stream."
+        raise SchemaError(msg, hint=hint)
     try:
         if isinstance(records, pa.RecordBatch):
             records = pa.Table.from_batches([records])

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from timely_spark.graph import caller
+from timely_spark.graph import caller, with_checked_arguments
 from timely_spark.graph.schema import SchemaLike, as_schema, as_table
 from timely_spark.runtime.errors import EpochClosed
 from timely_spark.runtime.storage.entries import Buffer, Entry, Journal, Running
@@ -17,6 +17,7 @@ from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.times import as_epoch
 
 
+@with_checked_arguments
 class InputHandle:
     """The user's end of an input (Naiad section 4.1: OnNext, OnCompleted).
 

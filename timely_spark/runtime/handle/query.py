@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from timely_spark.captured import Captured
 from timely_spark.errors import TimelyError, with_hint
-from timely_spark.graph import caller, find, seconds
+from timely_spark.graph import caller, find, seconds, with_checked_arguments
 from timely_spark.runtime.errors import (
     EpochClosed,
     LostOwnership,
@@ -116,6 +116,7 @@ def _delete(folder: str, views: bool) -> None:  # noqa: FBT001 - called by `fina
     _shown.add(folder)
 
 
+@with_checked_arguments
 class Query(Questions):
     """A running flow.
 

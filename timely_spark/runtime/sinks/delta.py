@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
-from timely_spark.errors import with_hint
+from timely_spark.errors import SchemaError
 from timely_spark.graph.schema import every_name
 from timely_spark.graph.sql import identifier, literal, table_name
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
@@ -39,6 +39,10 @@ _BY_NAME = {"delta.columnMapping.mode": "name"}
 #: Columns of an upsert's source: a record's position in its epoch, its rank among the records of its key, and
 #: the sum of the diffs of its key.
 _PLACE, _RANK, _MORE = "__timely_place", "__timely_rank", "__timely_more"
+
+#: What Spark says of keys that do not tell records apart; ours before and after it.
+_MANY, _TELL_APART = "are the keys of more than one record", "give keys that tell the records apart."
+_TWICE = re.compile(rf"({{.*?}}) {_MANY}")
 
 
 @dataclass
@@ -157,7 +161,13 @@ class DeltaSink(Sink):
                     "allow these settings, or leave out to_delta(keys=...), whose appends do not need them."
                 )
                 raise OutputMismatch(msg, hint=hint)
-            _tried(lambda: self._merge(session, frame).execute())
+            try:
+                _tried(lambda: self._merge(session, frame).execute())
+            except Exception as error:
+                if (found := _TWICE.search(str(error))) is None:
+                    raise
+                msg = f"{self.target}: {found[1]} {_MANY}"
+                raise SchemaError(msg, hint=_TELL_APART) from error
 
     def _merge(self, session: SparkSession, frame: DataFrame) -> DeltaMergeBuilder:
         """The upsert of an epoch's last records into the table as it is now, if it is still this output's."""
@@ -178,8 +188,7 @@ class DeltaSink(Sink):
     def _epoch_unless_more_than(self, most: int) -> dict[str, str | Column]:
         """The epoch of a row, or an error if its key would have a second record."""
         key = ", ".join(map(_s, self.keys))
-        what = with_hint("are the keys of more than one record", "give keys that tell the records apart.")
-        two = f"raise_error(concat(to_json(struct({key})), ' {what}'))"
+        two = f"raise_error(concat(to_json(struct({key})), ' {_MANY}'))"
         return {identifier(EPOCH): f"CASE WHEN {_s(_MORE)} > {most} THEN {two} ELSE {_s(EPOCH)} END"}
 
     def _last_per_key(self, frame: DataFrame) -> DataFrame:
