@@ -43,6 +43,7 @@ from timely_spark.runtime.query.feedback import FeedbackReader
 from timely_spark.runtime.query.run_context import RunContext, labels, packed
 from timely_spark.runtime.restore import check
 from timely_spark.runtime.sinks.outputs import outputs_of
+from timely_spark.runtime.sources.account import Account
 from timely_spark.runtime.storage import blobs
 from timely_spark.runtime.storage.blobs import files_of
 from timely_spark.runtime.storage.files import Files
@@ -478,12 +479,31 @@ def difference(world: World) -> str | None:
             got, wrong = _rows({name: Watch(process.context).captured(name)})[name], False
         if wrong or got != epochs:
             return f"output {name!r}: {got} instead of {epochs}"
+    if (counted := _audited(process)) != (given := _given(world)):
+        return f"inputs have read {counted} of {given} (entries, records)"
     live, gone, there = files(process.context.log)
     if live - there:
         return f"files that a retained batch needs are not there: {sorted(live - there)}"
     if there - live - gone:
         return f"files that nobody needs are there: {sorted(there - live - gone)}"
     return None
+
+
+def _audited(process: Process) -> dict[str, tuple[int, int]]:
+    """By input the entries and records that the flow says to have read."""
+    log, plan = process.context.log, process.context.plan
+    manifest = log.read(log.newest())
+    accounts = Account.of(log, manifest, plan.described()["inputs"])
+    assert all(each.listed == each.entered + each.quarantined for each in accounts.values())
+    return {name: (each.entered, each.rows) for name, each in accounts.items()}
+
+
+def _given(world: World) -> dict[str, tuple[int, int]]:
+    """By input the entries and records that the program has sent."""
+    return {
+        name: (len(calls), sum(len(args[0]) for verb, args in calls if verb == "send"))
+        for name, calls in world.sends.items()
+    }
 
 
 def files(log: RoundLog) -> tuple[set[str], set[str], set[str]]:

@@ -254,6 +254,18 @@ def test_calls_with_other_arguments_name_those_that_there_are(begin: Begin) -> N
         assert "test_sent.py" in str(error.value)
 
 
+def test_an_audit_tells_what_became_of_all_that_was_sent(begin: Begin) -> None:
+    process = begin(manual())
+    process.handles["a"].send([(1, 1), (2, 1)])
+    process.handles["a"].advance_to(1)
+    query = query_of(process)
+    assert {name: str(each) for name, each in query.audit().items()} == dict.fromkeys("ab", "0 records")
+    process.batches()
+    audit = query.audit()
+    assert (audit["a"].entered, audit["a"].listed, audit["a"].rows, audit["a"].late) == (2, 2, 2, 0)
+    assert str(audit["a"]) == "2 entries, 2 records"
+
+
 def test_a_dataframe_of_spark_is_not_sent(begin: Begin) -> None:
     frame: Any = SimpleNamespace(sparkSession=None, toArrow=None)
     with pytest.raises(ts.TimelyError, match=r"a Spark DataFrame is not sent.*\n.*frame.toArrow\(\)"):

@@ -13,6 +13,7 @@ from timely_spark.runtime.handle.changing import Changing
 from timely_spark.runtime.handle.display import Display
 from timely_spark.runtime.handle.inspection import inspect
 from timely_spark.runtime.handle.why import Why
+from timely_spark.runtime.sources.account import Account
 from timely_spark.times import as_epoch
 
 
@@ -56,6 +57,23 @@ class Reasons(Display):
         return Why.of(
             self._context.log, manifest, rows, PlanSummary.of(self._context.plan), at, running=running
         )
+
+    def audit(self) -> dict[str, Account]:
+        """By input what became of all that it was given, up to the newest micro-batch.
+
+        Law: `listed == entered + quarantined`, in files, entries of handles, or captured epochs; and of the
+        records that were read, `rows`, `late` ones were late, and all others are in the flow.
+        `python -m timely_spark status` shows the same.
+
+        Example:
+            >>> print(query.audit()["payments"])  # doctest: +SKIP
+            3 files, 1,204 records, 2 late
+
+        Raises:
+            QueryEnded: the query's temporary checkpoint is deleted.
+        """
+        self._check_kept("audit()")
+        return Account.of(self._context.log, self._watch.newest(), self._context.plan.described()["inputs"])
 
     def explain_row(
         self,
