@@ -13,7 +13,7 @@ from stepper import Begin, Stepper
 
 import timely_spark as ts
 from timely_spark.errors import VertexError
-from timely_spark.runtime.errors import LostOwnership, OtherFlow, OutputMismatch
+from timely_spark.runtime.errors import LostOwnership, OtherFlow
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.handle.watch import Watch
 from timely_spark.runtime.query.driver import Driver
@@ -460,27 +460,3 @@ def test_a_driver_whose_checkpoint_is_taken_while_it_delivers_does_not_commit(be
         process.finish(process.run())
     assert taken
     assert process.world.files.numbers("commits") == []
-
-
-@pytest.mark.parametrize(("now", "differs"), [("k", False), ("k double", True), ("j", True), ("k, j", True)])
-def test_a_captured_output_has_the_same_columns_after_a_restart(
-    begin: Begin, now: str, *, differs: bool
-) -> None:
-    def flow(columns: str) -> ts.Dataflow:
-        made = ts.Dataflow("columns")
-        numbers = made.input("x", "k long")
-        types = ", ".join(one if " " in one else f"{one} long" for one in columns.split(", "))
-        numbers.map_batches(lambda batch: batch, types, name="same").capture("out")
-        return made
-
-    process = begin(flow("k"))
-    assert not process.driver.outputs[0].sink.deliveries.files.names("captured")  # type: ignore[attr-defined]
-    process.handles["x"].send([1])
-    process.batches()
-    if not differs:
-        assert begin(flow(now)).next == 1
-        return
-    with pytest.raises(OutputMismatch) as error:
-        begin(flow(now))
-    assert "'out' has delivered records with the columns (k int64), and now has (" in str(error.value)
-    assert "give the output another name=" in str(error.value)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pyarrow as pa
-
 from timely_spark.errors import SchemaError, TimelyError, Where
-from timely_spark.graph import describe
 
 
 class SparkMissing(TimelyError, ImportError):
@@ -133,19 +130,6 @@ class TableTaken(TimelyError, ValueError):
 
 class OutputMismatch(TimelyError, ValueError):
     """An output does not fit its table or folder."""
-
-    @classmethod
-    def columns(cls, output: str, before: pa.Schema, now: pa.Schema) -> OutputMismatch:
-        """A captured output had other columns before this start."""
-        msg = (
-            f"output {output!r} has delivered records with the columns ({describe(before)}), and now has "
-            f"({describe(now)})"
-        )
-        hint = (
-            "give the output another name=, under which only later epochs are captured; or restore its "
-            "columns; or begin with a new checkpoint."
-        )
-        return cls(msg, hint=hint)
 
     @classmethod
     def lost(cls, table: str) -> OutputMismatch:

@@ -51,14 +51,6 @@ class Deliveries:
             metadata = {key: value for key, value in table.schema.metadata.items() if key != HEAD}
             yield version, table.replace_schema_metadata(metadata or None)
 
-    def schema(self) -> pa.Schema | None:
-        """The columns of the newest delivery, the first of which has the epochs; None if there is none."""
-        files = self.files
-        if not (versions := self._versions(files)):
-            return None
-        name = captured_file(self.output, versions[-1])
-        return files.found(name, files.schema(name)).remove_metadata()
-
     def _versions(self, files: Files) -> list[int]:
         return files.numbers(f"captured/{quoted(self.output)}")
 
