@@ -14,7 +14,7 @@ import pytest
 from stepper import Begin, Stepper
 
 import timely_spark as ts
-from timely_spark.errors import BadArgument, NotComplete, Where
+from timely_spark.errors import BadArgument, NotComplete, UnknownName, Where
 from timely_spark.runtime.handle.idle import Idle
 from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.sources.arrivals import File
@@ -264,6 +264,39 @@ def test_an_audit_tells_what_became_of_all_that_was_sent(begin: Begin) -> None:
     audit = query.audit()
     assert (audit["a"].entered, audit["a"].listed, audit["a"].rows, audit["a"].late) == (2, 2, 2, 0)
     assert str(audit["a"]) == "2 entries, 2 records"
+
+
+def test_threads_that_ask_see_one_epoch_each_and_none_goes_back(begin: Begin) -> None:
+    process = begin(manual())
+    a, query = process.handles["a"], query_of(process)
+    wrong: list[object] = []
+    done = threading.Event()
+
+    def asks() -> None:
+        last = -1
+        while not done.is_set():
+            epoch = query.ask("of_a").epoch
+            now = -1 if epoch is None else epoch
+            then = [] if epoch is None else query.ask("of_a", at=epoch // 2).rows()
+            if now < last or then != [(n,) for n in range(now // 2 + 1)]:
+                wrong.append((last, now, then))
+            last = now
+
+    askers = [threading.Thread(target=asks) for _ in range(3)]
+    for asker in askers:
+        asker.start()
+    for epoch in range(12):
+        a.send([(epoch, 1)])
+        a.advance_to(epoch + 1)
+        process.batches()
+    done.set()
+    for asker in askers:
+        asker.join()
+    assert not wrong
+    empty: list[Any] = [[], 3]
+    for nothing in empty:
+        with pytest.raises((BadArgument, UnknownName)):
+            query.ask(nothing, fresh=True)
 
 
 def test_a_dataframe_of_spark_is_not_sent(begin: Begin) -> None:

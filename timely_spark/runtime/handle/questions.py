@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from timely_spark.errors import NotComplete
-from timely_spark.graph import caller, find
+from timely_spark.graph import caller, find, refuse
 from timely_spark.runtime.handle.ask import Answer, Indexes, how_old
 from timely_spark.runtime.handle.reasons import Reasons
 from timely_spark.runtime.handle.sent import Sent
@@ -84,7 +84,9 @@ class Questions(Reasons):
                 to an epoch that an input has not closed; or the epoch `at` is not complete.
             TimelyError: the query failed.
         """
-        names = [name] if isinstance(name, str) else list(name)
+        names = list(name) if isinstance(name, list | tuple) else [name]
+        if not names:
+            refuse(name, what="name", expected="the name of an output, or several", hint="name one.")
         outputs = self._indexes.schemas
         for each in names:
             find(outputs, each, kind="captured output", flow=self._context.name)
