@@ -84,7 +84,8 @@ class Questions(Reasons):
                 to an epoch that an input has not closed; or the epoch `at` is not complete.
             TimelyError: the query failed.
         """
-        names = list(name) if isinstance(name, list | tuple) else [name]
+        given: Any = name
+        names: list[str] = list(given) if isinstance(given, list | tuple) else [given]
         if not names:
             refuse(name, what="name", expected="the name of an output, or several", hint="name one.")
         outputs = self._indexes.schemas
