@@ -805,6 +805,14 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ],
     ),
     (
+        "operators/retractions.py",
+        ["tests/operators/test_expire.py"],
+        [
+            ("if column is None or column in known", "if column is None"),
+            ("one if column is None else", "one if True else"),
+        ],
+    ),
+    (
         "differential/consolidation.py",
         ["tests/differential/test_transient.py"],
         [

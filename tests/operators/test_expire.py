@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -370,3 +371,76 @@ def test_simulated_epochs_of_the_clock_are_counted_as_they_are_given(workers: in
     }
     made = run(flow, inputs, workers=workers, seed=seed, together=seed == 2)
     assert made["pairs"].rows() == {0: [], 1: [(1, 1, 5), (2, 2, 5), (3, 3, 0)], 2: [(3, 3, 9)]}
+
+
+def test_a_sum_over_a_window_subtracts_what_leaves_it() -> None:
+    flow = ts.Dataflow("sums")
+    x = flow.input("x", "k string, v long, price decimal(9,2), w double", epochs="manual").expire(after=2)
+    of: dict[str, Any] = {
+        "total": ("sum", "v"),
+        "n": "count",
+        "valid": ("count", "v"),
+        "paid": ("sum", "price"),
+        "w": ("sum", "w"),
+    }
+    x.group_by("k").aggregate(of, sign=("sum", "diff")).capture("all")
+    renamed = x.select("k", "v", s="diff").where(lambda row: True).group_by("k")
+    renamed.aggregate(n="count", total=("sum", "v"), expire=2).capture("renamed")
+    x.aggregate(n="count").capture("of all")
+    epochs = {"x": [[("a", 5, Decimal("1.50"), 0.5)], [("a", 2, None, 1.0)], [], []]}
+    for workers in (1, 2):
+        made = run(flow, epochs, workers=workers)
+        assert [made["all"].rows()[epoch] for epoch in range(4)] == [
+            [("a", 5, 1, 1, Decimal("1.50"), 0.5, 1)],
+            [("a", 7, 2, 2, Decimal("1.50"), 1.5, 2)],
+            [("a", 2, 1, 1, Decimal("0.00"), 1.0, 1)],
+            [("a", 0, 0, 0, Decimal("0.00"), 0.0, 0)],
+        ]
+        assert [made["renamed"].rows()[epoch] for epoch in range(4)] == [
+            [("a", 1, 5)], [("a", 2, 7)], [("a", 1, 2)], [("a", 0, 0)],
+        ]  # fmt: skip
+        assert [made["of all"].rows()[epoch] for epoch in range(4)] == [[(1,)], [(2,)], [(1,)], [(0,)]]
+
+
+def test_a_window_that_is_joined_with_records_keeps_its_signs() -> None:
+    flow = ts.Dataflow("joined")
+    x, y = (
+        flow.input("x", "k long, v long", epochs="manual"),
+        flow.input("y", "k long, w long", epochs="manual"),
+    )
+    joined = x.expire(after=1).join(y, on="k").group_by("k").aggregate(total=("sum", "w"), n="count")
+    joined.capture("out")
+    made = run(flow, {"x": [[(1, 1), (1, 2)], [], []], "y": [[(1, 5)], [(1, 7)], []]})["out"].rows()
+    assert made == {0: [(1, 10, 2)], 1: [(1, 0, 0)], 2: []}
+
+
+REFUSED: dict[str, Callable[[ts.Stream, ts.Stream], Any]] = {
+    "distinct": lambda x, _: x.distinct(),
+    "min": lambda x, _: x.select("k", "v").min("v", keys="k"),
+    "max": lambda x, _: x.max("v", keys="k", expire=2),
+    "top_k": lambda x, _: x.top_k(1, "v", keys="k"),
+    "merge": lambda x, _: x.merge("v", max, keys="k"),
+    "count_distinct": lambda x, _: x.select("k", "v").count_distinct("n", keys="k"),
+    "union": lambda x, _: x.union(x),
+    "running_max_by": lambda x, _: x.running_max_by("v", keys="k"),
+    "window": lambda x, _: x.window("v", ts.every(2), lateness=1),
+    "join": lambda x, y: x.join(x.select("k", u="v"), on="k"),
+    "join how": lambda x, y: x.join(y, on="k", how="left", per="time"),
+    "asof_join": lambda x, y: x.asof_join(y, "v", by="k"),
+    "aggregate of min": lambda x, _: x.group_by("k").aggregate(least=("min", "v")),
+    "aggregate without signs": lambda x, _: x.select("k").group_by("k").count(),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_operators_of_records_refuse_retractions(name: str) -> None:
+    flow = ts.Dataflow("refused")
+    x, y = (
+        flow.input("x", "k long, v long").expire(1),
+        flow.input("y", "k long, v long").select("k", "v", w="v"),
+    )
+    with pytest.raises(
+        GraphError, match=rf"(?s)^{name.split(maxsplit=1)[0]}: .*retractions of step 'expire'.*Hint: "
+    ) as caught:
+        REFUSED[name](x, y if name == "asof_join" else y.select("k", "w"))
+    assert "test_expire.py" in str(caught.value)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from timely_spark.differential import trace
 from timely_spark.graph import Graph, Kind, Partition, Stage
+from timely_spark.graph.schema import is_key_type
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.keys import numbers
 
@@ -92,7 +93,8 @@ def consolidated(collection: AnyCollection, vertex: Consolidate, *, name: str | 
     stream = collection.stream
     by = partition_of(stream.flow.graph, stream.stage)
     if by is None or not set(by.reads) <= set(collection.schema.names):
-        by = Partition(tuple(collection.schema.names))
+        flat = [field.name for field in collection.schema if is_key_type(field.type)]
+        by = Partition(tuple(flat if vertex.opposite and flat else collection.schema.names))
     made: AnyCollection = collection.like(
         stream.then(
             "consolidate",

@@ -22,7 +22,6 @@ from timely_spark.graph import (
     Skew,
     States,
     caller,
-    check_columns,
     composed,
     operator,
 )
@@ -338,8 +337,6 @@ def _join(
     name: str | None,
 ) -> Collection:
     sides = collection.together(operator, other)
-    for side in sides:
-        check_columns(operator, side.schema, side.schema.names, keys=True)
     indexed = [side.keys == on for side, on in zip(sides, keys, strict=True)]
     hot, spread = _hot_side(operator, sides, keys, indexed, skew)
     if hot is None:

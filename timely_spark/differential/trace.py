@@ -31,6 +31,8 @@ SEQUENCE = "__timely_sequence"
 MOST = 1 << 62
 """A multiplicity that is too large: with what is below it, a sum of two does not wrap around."""
 
+_LOW = (1 << 32) - 1
+
 
 def consolidate(table: pa.Table) -> pa.Table:
     """Add up the weights of equal rows, and drop rows whose weights are all zero; sort them by their labels.
@@ -71,14 +73,20 @@ def check_totals(of: Groups, weights: Mapping[str, Indices]) -> None:
     for name, counts in weights.items():
         if len(of.starts) == len(counts) or max_abs(counts) * len(counts) < MOST:
             continue  # nothing is added, or no total reaches the bound
-        if (np.abs(np.add.reduceat(counts[of.order].astype(np.float64), of.starts)) >= MOST).any():
+        ordered = counts[of.order]
+        low = np.add.reduceat(ordered & _LOW, of.starts)  # in halves, whose sums are exact
+        high = np.add.reduceat(ordered >> 32, of.starts) + (low >> 32)
+        most = MOST >> 32
+        if ((high >= most) | (high < -most) | ((high == -most) & (low & _LOW == 0))).any():
             raise _too_large(name)
 
 
 def products(ours: Indices, theirs: Indices, weight: str = DIFF) -> Indices:
     """The products of multiplicities, or of values and multiplicities, which must not be too large."""
-    if max_abs(ours) * max_abs(theirs) >= MOST and (np.abs(ours * theirs.astype(np.float64)) >= MOST).any():
-        raise _too_large(weight)
+    if max_abs(ours) * max_abs(theirs) >= MOST:
+        one, other = (np.abs(each).view(np.uint64) for each in (ours, theirs))
+        if (one > np.uint64(MOST - 1) // np.maximum(other, np.uint64(1))).any(where=other > 0):
+            raise _too_large(weight)
     return ours * theirs
 
 

@@ -15,6 +15,7 @@ from timely_spark.errors import SchemaError
 from timely_spark.graph import SchemaLike, Suggests, caller, check_columns, check_given, composed, operator
 from timely_spark.operators.expire import Sessions, check_expire, check_per, options_text
 from timely_spark.operators.group_map import group_mapped
+from timely_spark.operators.retractions import signed
 from timely_spark.operators.rows import check_name, computed
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
@@ -555,6 +556,7 @@ def _aggregate(
         raise SchemaError(
             msg, where=where, hint="name what to compute, for example aggregate(count='count')."
         )
+    stream, listed = signed(stream, keys, listed)
     aggregates = Aggregates(keys, tuple(listed))
     return stream.then(
         "aggregate",

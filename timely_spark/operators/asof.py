@@ -17,6 +17,7 @@ from timely_spark.operators.aggregate import ALL, one_group
 from timely_spark.operators.event_time import Duration, length, time_type
 from timely_spark.operators.expire import check_expire, check_per, options_text
 from timely_spark.operators.join import matching_keys, other_columns, with_keys
+from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.state.history import RowTimes, compaction, epochs_of, stamped
@@ -308,6 +309,7 @@ def asof_join(
         per=per,
         expire=None if expire is None else int(expire),
     )
+    check_no_retractions("asof_join", *sides)
     made = sides[0].then(
         "asof_join",
         [vertex.schema],

@@ -157,6 +157,9 @@ def expire(stream: Stream, after: int, *, diff: str = "diff", name: str | None =
     for the next micro-batch with input.
 
     Give the same number to ``aggregate(expire=...)``, which then drops keys whose window is empty.
+    `aggregate` adds up counts and sums with the sign of `diff`. Other operators of streams, such as
+    `distinct` and `min`, refuse retractions (`join` of both sides'). Those of collections undo them, as in
+    ``.expire(2).collection(diff="diff").min("v", keys="k")``.
 
     Args:
         stream: any outside loops.
@@ -167,12 +170,12 @@ def expire(stream: Stream, after: int, *, diff: str = "diff", name: str | None =
     **Columns:** out: the stream's own, and `diff` int if it is new.
 
     Example:
-        The count of each word in the last two minutes:
+        The count of each word in the last two minutes; `aggregate` subtracts what is retracted:
 
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("window")
         >>> words = flow.input("words", "word string", epochs="manual")
-        >>> last = words.expire(after=2).group_by("word").aggregate(times=("sum", "diff"), expire=2)
+        >>> last = words.expire(after=2).group_by("word").aggregate(times="count", expire=2)
         >>> _ = last.capture("out")
         >>> ts.testing.run(flow, {"words": [["to", "be"], ["to"], []]})["out"].rows()
         {0: [('be', 1), ('to', 1)], 1: [('to', 2)], 2: [('be', 0), ('to', 1)], 3: [('to', 0)]}

@@ -23,6 +23,7 @@ from timely_spark.graph import (
     operator,
 )
 from timely_spark.operators.expire import check_expire, check_per, latest, options_text
+from timely_spark.operators.retractions import check_no_retractions, retractions_in
 from timely_spark.state.arrangement import Arrangement, Found
 from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.state.history import EPOCH, TIME, RowTimes, compaction, epochs_of, stamped
@@ -474,6 +475,10 @@ def join(
     stream.check_others("join", [other])
     keys = matching_keys("join", stream.schema, other.schema, on=on, left=left, right=right)
     check_how("join", how, stream.schema, other.schema, keys)
+    # with one such side, the pairs of a record and of its retraction cancel each other
+    both = retractions_in(stream) is not None and retractions_in(other) is not None
+    if both or how != "inner" or per != "accumulated" or expire is not None:
+        check_no_retractions("join", stream, other)
     whole = how not in {"semi", "anti"}
     extra = other_columns("join", stream.schema, other.schema, keys[1]) if whole else []
     check_per("join", per)

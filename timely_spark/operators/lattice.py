@@ -25,11 +25,13 @@ from timely_spark.graph import (
     names,
     operator,
 )
+from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.operators.rows import check_function, check_predicate, keys_and_value, passing
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import PerTime
+from timely_spark.state.codes import numbers_of
 from timely_spark.state.history import Fold, RowTimes, compaction, stamped
-from timely_spark.state.keys import Groups, Indices, flat, group, numbers, replaced, run_starts
+from timely_spark.state.keys import Groups, Indices, Mask, flat, group, numbers, replaced, run_starts
 from timely_spark.state.partitioning import repartition
 from timely_spark.streams import Stream
 
@@ -73,7 +75,7 @@ class Growing(Vertex):
             old = self.values(before, probe[earlier], named.num_rows)
             both = pa.concat_tables([before.select(batch.schema.names), batch])
             new = self.values(both, np.concatenate([probe[earlier], of]), named.num_rows)
-            grows = ~pc.fill_null(pc.equal(new, old), fill_value=False).to_numpy(zero_copy_only=False)
+            grows = _differ(new, old)
             if moment == at:
                 grown = grows
             if len(rising := which[grows[which]]):
@@ -109,7 +111,8 @@ class Merged(Growing):
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Merge the values of each key; null and NaN values are dropped."""
         column = batch.column(self.value)
-        batch = batch.filter(pc.is_valid(column) if column.null_count else pc.equal(column, column))
+        is_number = pa.types.is_floating(column.type)
+        batch = batch.filter(pc.equal(column, column) if is_number else pc.is_valid(column))
         groups = group(batch, self.keys)
         rows = batch.take(pa.array(groups.firsts))
         values = self.values(batch, groups.of, rows.num_rows)
@@ -168,6 +171,16 @@ class Counted(Growing):
         return pa.array(counts.astype(np.int64), mask=counts == 0)
 
 
+def _differ(new: pa.Array, old: pa.Array) -> Mask:
+    """Whether values are others than before, or there was none; of nested ones too."""
+    both = pa.table({"value": pa.chunked_array([new, old], new.type)})
+    same = np.ones(len(new), np.bool_)
+    for each in numbers_of(both, ["value"]):
+        same &= each[: len(new)] == each[len(new) :]
+    differ: Mask = ~(same & new.is_valid().to_numpy(zero_copy_only=False))
+    return differ
+
+
 def _firsts(table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
     return groups.firsts, table.take(pa.array(groups.firsts))
 
@@ -221,7 +234,7 @@ def merge(
             numbers `bit_wise_or`. (`distinct` is the lattice of sets of records.)
         keys: the key columns.
 
-    **Columns:** in: `keys` and `value`, none nested, others are dropped; null and NaN values are ignored.
+    **Columns:** in: `keys`, none nested, and `value`, others are dropped; null and NaN values are ignored.
     Out: `keys`, `value`.
 
     Example:
@@ -238,13 +251,14 @@ def merge(
 
     Raises:
         GraphError: `merge` cannot be called.
-        SchemaError: a column is missing or nested, or `value` is a key.
+        SchemaError: a column is missing, a key is nested, or `value` is a key.
         VertexError: at run time: `merge` returns nulls, or another number of values.
 
     Source: Naiad section 4.2; Conway et al., Logic and lattices for distributed programming, SoCC 2012.
     """
     check_function("merge", merge, "left", "right")
-    keys = keys_and_value("merge", stream.schema, keys, value)
+    keys = keys_and_value("merge", stream.schema, keys, value, nested=True)
+    check_no_retractions("merge", stream)
     columns = [*keys, value]
     outside = stream.stage.scope.parent is None
     return stream.select(*columns).then(
@@ -346,6 +360,7 @@ def count_distinct(
         raise SchemaError(msg, where=caller(), hint="give the count another name.")
     if up_to is not None:
         up_to = integer("up_to", up_to)
+    check_no_retractions("count_distinct", stream)
     monotone = Monotone(keys, column, greatest=True)
     schema = pa.schema([*(stream.schema.field(key) for key in keys), pa.field(column, pa.int64())])
     return stream.then(

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from timely_spark.errors import GraphError
 from timely_spark.graph import Monotone, Vertex, caller, composed, operator
 from timely_spark.operators.expire import Sessions, check_expire, options_text
+from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.operators.rows import keys_and_value
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import PerTime
@@ -257,6 +258,7 @@ def _monotone(
 ) -> Stream:
     if expire is not None:
         check_expire(operator, stream, expire)
+    check_no_retractions(operator, stream)
     return stream.then(
         operator,
         [schema],

@@ -214,11 +214,12 @@ def check_name(operator: str, stream: Stream, name: Any, also: str = "...") -> N
 
 
 def keys_and_value(
-    operator: str, schema: pa.Schema, keys: str | Sequence[str] | None, value: str
+    operator: str, schema: pa.Schema, keys: str | Sequence[str] | None, value: str, *, nested: bool = False
 ) -> tuple[str, ...]:
-    """The key columns, checked: `value` is another column."""
+    """The key columns, checked: `value` is another column, which may be `nested`."""
     listed = names(operator, keys)
-    check_columns(operator, schema, [*listed, value], keys=True)
+    check_columns(operator, schema, listed, keys=True)
+    check_columns(operator, schema, [value], keys=not nested)
     if value in listed:
         msg = f"{operator}: {value!r} is a key and the value"
         raise SchemaError(

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from timely_spark.graph import Monotone, check_columns, operator
 from timely_spark.operators.monotone import ImprovementsPerTime, best_per_key
+from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.operators.rows import keys_and_value
 from timely_spark.streams import Stream
 
@@ -61,6 +62,7 @@ def running_max_by(
     """
     keys, columns = keys_and_value("running_max_by", stream.schema, keys, value), stream.schema.names
     check_columns("running_max_by", stream.schema, columns, keys=True)
+    check_no_retractions("running_max_by", stream)
     ties = [column for column in columns if column != value and column not in keys]
     return stream.then(
         "running_max_by",

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph import caller, check_columns, describe, operator
+from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.keys import group
 from timely_spark.streams import Stream
@@ -137,6 +138,7 @@ def subtract(stream: Stream, other: Stream, *, all: bool = False, name: str | No
 def _compared(operation: str, stream: Stream, other: Stream, *, multiset: bool, name: str | None) -> Stream:
     stream.check_others(operation, [other])
     check_alike(operation, (stream.name, other.name), stream.schema, other.schema)
+    check_no_retractions(operation, stream, other)
     columns = tuple(stream.schema.names)
     return stream.then(
         operation,

@@ -14,6 +14,7 @@ from timely_spark.errors import SchemaError
 from timely_spark.graph import check_columns, composed, integer, operator
 from timely_spark.operators.aggregate import ALL, Aggregate, Combines, one_group
 from timely_spark.operators.expire import check_per, options_text
+from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.operators.rows import keys_and_value
 from timely_spark.state.keys import Groups, Indices
 from timely_spark.streams import Stream
@@ -89,6 +90,7 @@ def top_k(
     check_per("top_k", per)
     listed, columns = keys_and_value("top_k", stream.schema, keys, value), stream.schema.names
     check_columns("top_k", stream.schema, columns, keys=True)
+    check_no_retractions("top_k", stream)
     if not listed:
         stream, listed = one_group(stream), (ALL,)
     others = [column for column in columns if column != value and column not in listed]

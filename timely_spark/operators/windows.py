@@ -43,6 +43,7 @@ from timely_spark.operators.event_time import (
     merged,
     numbers_of_time,
 )
+from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.history import EPOCH
@@ -244,6 +245,7 @@ def window(
     check_columns("window", stream.schema, listed, keys=True)
     check_session_keys(by, listed)
     stream.check_outside("window", epochs="windows close by epochs")
+    check_no_retractions("window", stream)
     late = length("window", "lateness", lateness, stream.schema.field(on).type)
     schema = pa.schema([*stream.schema, *lengths.fields()])
     assigned = stream.then(

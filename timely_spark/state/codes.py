@@ -32,16 +32,39 @@ def numbers_of(table: pa.Table, columns: Sequence[str]) -> list[Indices]:
     """
     found: list[Indices] = []
     for column in columns:
-        values = flat(table.column(column))
-        if values.null_count:
-            found.append(pc.is_valid(values).cast(pa.int64()).to_numpy(zero_copy_only=False))
-        if not pa.types.is_null(values.type):
-            found.append(_numbers(values))
+        found += _of_values(flat(table.column(column)))
     return found
+
+
+def _of_values(values: pa.Array) -> list[Indices]:
+    found = [_numbers(values)] if not pa.types.is_null(values.type) else []
+    if values.null_count:
+        found.insert(0, pc.is_valid(values).cast(pa.int64()).to_numpy(zero_copy_only=False))
+    return found
+
+
+def _of_nested(values: pa.Array) -> Indices:
+    """The codes of structs by those of their fields, and of lists and maps by those of their elements."""
+    if pa.types.is_struct(values.type):
+        return runs([each for part in values.flatten() for each in _of_values(part)], len(values)).of
+    if pa.types.is_map(values.type):
+        entries = pa.StructArray.from_arrays([values.keys, values.items], ["key", "value"])
+    else:
+        if not pa.types.is_large_list(values.type):
+            values = values.cast(pa.large_list(values.type.value_type))
+        entries = values.values
+    codes = runs(_of_values(entries), len(entries)).of.astype(np.int64)
+    ends = values.offsets.to_numpy().astype(np.int64) * codes.itemsize
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(codes)]
+    texts = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(values), buffers)
+    found: Indices = texts.dictionary_encode().indices.to_numpy().astype(np.int64)
+    return np.where(values.is_valid().to_numpy(zero_copy_only=False), found, 0)
 
 
 def _numbers(values: pa.Array) -> Indices:
     kind = values.type
+    if pa.types.is_nested(kind):
+        return _of_nested(values)
     if pa.types.is_floating(kind):
         return words(values).view(np.int64)
     if pa.types.is_boolean(kind):

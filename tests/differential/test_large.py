@@ -1,0 +1,57 @@
+"""Multiplicities near 2 ** 62, the least that is refused: compared exactly, as no double can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import timely_spark as ts
+from timely_spark.differential.trace import MOST, products
+from timely_spark.errors import SchemaError, VertexError
+
+HALF = MOST // 2
+
+
+def run(build: Any, changes: list[tuple[int, int]]) -> Any:
+    flow = ts.Dataflow("large")
+    x = flow.input("x", "n long, d long").collection(diff="d")
+    build(x).changes().capture("out")
+    return ts.testing.run(flow, {"x": [changes]})["out"].rows()[0]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(
+    ("first", "second"), [(HALF, HALF - 1), (MOST - 1, 0), (MOST - 2, 1), (HALF + 7, HALF - 8)]
+)
+def test_the_largest_one_is_right(first: int, second: int, sign: int) -> None:
+    changes = [(7, sign * first), *([(7, sign * second)] if second else [])]
+    assert run(lambda x: x, changes) == [(7, sign * (MOST - 1))]
+    if sign > 0:
+        assert run(lambda x: x.count(keys="n"), changes) == [(7, MOST - 1, 1)]
+        assert run(lambda x: x.distinct(), changes) == [(7, 1)]
+        assert run(lambda x: x.join(x.distinct(), on="n"), changes) == [(7, MOST - 1)]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("first", "second"), [(HALF, HALF), (MOST - 1, 1), (HALF + 1, HALF - 1)])
+def test_the_next_one_is_refused(first: int, second: int, sign: int) -> None:
+    with pytest.raises(VertexError, match=r"2 \*\* 62 times or more"):
+        run(lambda x: x.count(keys="n"), [(7, sign * first), (7, sign * second)])
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [(MOST - 1, 1), (1 << 31, (1 << 31) - 1), (3, (MOST - 1) // 3), (-MOST + 1, 1), (0, MOST - 1)]
+)
+def test_products_below_it(a: int, b: int) -> None:
+    assert products(np.array([a, 1]), np.array([b, 1])).tolist() == [a * b, 1]
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [(1 << 31, 1 << 31), (3, (MOST - 1) // 3 + 1), (-(1 << 31), 1 << 31), (MOST - 1, 2)]
+)
+def test_products_from_it_on(a: int, b: int) -> None:
+    for one, other in ((a, b), (b, a)):
+        with pytest.raises(SchemaError, match=r"2 \*\* 62"):
+            products(np.array([one, 1]), np.array([other, 1]))

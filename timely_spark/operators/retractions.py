@@ -1,0 +1,99 @@
+"""Retractions among the records of a stream, which `expire` sends: who adds them up, and who refuses them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.errors import GraphError
+from timely_spark.graph import Stage, caller
+from timely_spark.operators.expire import Expire
+from timely_spark.operators.rows import computed
+from timely_spark.streams import Stream
+
+_SIGNED = "__timely_signed"
+"""Values that are negative in retractions."""
+
+Listed = list[tuple[str, str, str | None]]
+"""Aggregates: for each output column its kind and the column it reads."""
+
+
+def retractions_in(stream: Stream) -> tuple[str, str | None] | None:
+    """The step that retracts records of a stream, and the column of signs; None if no step does.
+
+    The column is None if a later step has dropped it.
+    """
+    signs: dict[str, str | None] = {}
+    seen, todo = set(), list[tuple[Stage, str | None, str | None]]()
+    for column in [None, *stream.schema.names]:
+        todo.append((stream.stage, column, column))
+    while todo:
+        stage, column, name = todo.pop()
+        if (stage, column, name) in seen:
+            continue
+        seen.add((stage, column, name))
+        if isinstance(stage.vertex, Expire):
+            if column is None:
+                signs.setdefault(stage.name, None)
+            elif column == stage.vertex.diff:
+                signs[stage.name] = name
+        elif stage.operator == "join":
+            sources = ((edge.source, edge.schema.names) for edge in stream.flow.graph.into(stage))
+            todo += [(source, column, name) for source, known in sources if column is None or column in known]
+        elif stage.is_routing or stage.keeps is not None:
+            old = column if column is None or stage.is_routing else (stage.keeps or {}).get(column)
+            if column is None or old is not None:
+                todo += [(edge.source, old, name) for edge in stream.flow.graph.into(stage)]
+    return next(iter(signs.items()), None)
+
+
+def check_no_retractions(operator: str, *streams: Stream) -> None:
+    """Refuse streams with retractions, which an operator of records would take for records."""
+    for stream in streams:
+        if (found := retractions_in(stream)) is not None:
+            raise _refused(operator, f"{operator} takes them for records", *found)
+
+
+def _refused(operator: str, why: str, step: str, diff: str | None) -> GraphError:
+    if diff is None:
+        hint = "keep the column of signs that expire adds, and use .collection(diff=...) with it."
+    else:
+        hint = f"use the operators of collections, behind .collection(diff={diff!r})."
+    msg = f"{operator}: its input has retractions of step {step!r}, and {why}"
+    return GraphError(msg, where=caller(), hint=hint)
+
+
+def signed(stream: Stream, keys: tuple[str, ...], listed: Listed) -> tuple[Stream, Listed]:
+    """A stream with retractions, and its aggregates, as sums of values with signs; others as they are."""
+    if (found := retractions_in(stream)) is None:
+        return stream, listed
+    values: dict[str, Any] = {}
+    for number, (out, kind, column) in enumerate(listed):
+        diff = found[1]
+        if diff is None or kind not in {"sum", "count"}:
+            why = f"{out}={kind!r} cannot subtract them"
+            raise _refused("aggregate", why, *found)
+        values[f"{_SIGNED}{number}"] = _value(stream.schema, kind, column, diff)
+    named = zip(listed, values, strict=True)
+    return computed(stream, *keys, values, own=[*keys, *values]), [
+        (out, "sum", new) for (out, *_), new in named
+    ]
+
+
+def _value(schema: pa.Schema, kind: str, column: str | None, diff: str) -> Any:
+    """What a record adds to a sum or a count."""
+    sign: Any = pc.field(diff)
+    if column is None or kind == "count":
+        one = sign.cast(pa.int64())
+        zero = pc.scalar(pa.scalar(0, pa.int64()))
+        return one if column is None else pc.if_else(pc.is_valid(pc.field(column)), one, zero)
+    if column == diff:
+        return sign
+    of = schema.field(column).type
+    if pa.types.is_decimal(of):  # room for the product
+        wide = pc.field(column).cast(pa.decimal256(38, of.scale))
+        return pc.multiply_checked(wide, sign.cast(pa.decimal256(19, 0))).cast(of)
+    of = of if pa.types.is_floating(of) else pa.int64()
+    return pc.multiply_checked(pc.field(column).cast(of), sign.cast(of))
