@@ -53,10 +53,11 @@ def check_no_retractions(operator: str, *streams: Stream) -> None:
     """Refuse streams with retractions, which an operator of records would take for records."""
     for stream in streams:
         if (found := retractions_in(stream)) is not None:
-            raise _refused(operator, f"{operator} takes them for records", *found)
+            why = f"{operator} takes them for records"
+            raise _refused(why, *found, operator=operator)
 
 
-def _refused(operator: str, why: str, step: str, diff: str | None) -> GraphError:
+def _refused(why: str, step: str, diff: str | None, *, operator: str) -> GraphError:
     if diff is None:
         hint = "keep the column of signs that expire adds, and use .collection(diff=...) with it."
     else:
@@ -74,7 +75,7 @@ def signed(stream: Stream, keys: tuple[str, ...], listed: Listed) -> tuple[Strea
         diff = found[1]
         if diff is None or kind not in {"sum", "count"}:
             why = f"{out}={kind!r} cannot subtract them"
-            raise _refused("aggregate", why, *found)
+            raise _refused(why, *found, operator="aggregate")
         values[f"{_SIGNED}{number}"] = _value(stream.schema, kind, column, diff)
     named = zip(listed, values, strict=True)
     return computed(stream, *keys, values, own=[*keys, *values]), [
