@@ -488,7 +488,7 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         "state/codes.py",
         ["tests/state/test_codes.py"],
         [
-            ("if values.null_count:\n            found", "if False:\n            found"),
+            ("if values.null_count:\n        found", "if False:\n        found"),
             (
                 "return words(values).view(np.int64)",
                 "return values.to_numpy(zero_copy_only=False).view(np.int64)",

@@ -37,9 +37,11 @@ def numbers_of(table: pa.Table, columns: Sequence[str]) -> list[Indices]:
 
 
 def _of_values(values: pa.Array) -> list[Indices]:
-    found = [_numbers(values)] if not pa.types.is_null(values.type) else []
+    found: list[Indices] = []
     if values.null_count:
-        found.insert(0, pc.is_valid(values).cast(pa.int64()).to_numpy(zero_copy_only=False))
+        found.append(pc.is_valid(values).cast(pa.int64()).to_numpy(zero_copy_only=False))
+    if not pa.types.is_null(values.type):
+        found.append(_numbers(values))
     return found
 
 
