@@ -6,6 +6,8 @@ Python workers to the driver, so they can be pickled, with their attributes.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -233,6 +235,57 @@ class LogDamaged(TimelyError, RuntimeError):
         msg = f"{name!r} is not the name of a file below {root}."
         hint = "restore the whole checkpoint from a backup, and check who may write there."
         return cls(msg, hint=hint)
+
+
+class StorageFailed(TimelyError, OSError):
+    """A file system refuses a checkpoint's or an output's file; start again when the cause is gone.
+
+    >>> import errno
+    >>> print(StorageFailed.of("/data/x/flow.json", OSError(errno.ENOSPC, "No space left on device")))
+    /data/x/flow.json cannot be written: No space left on device (ENOSPC)
+    Hint: free space there, and start again: nothing that was complete is lost.
+    """
+
+    @classmethod
+    def of(cls, path: str, error: BaseException, verb: str = "written") -> Self:
+        """The error of a file: `verb` says what was tried."""
+        number = getattr(error, "errno", None) or 0
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        code = f" ({errno.errorcode[number]})" if number in errno.errorcode else ""
+        remedy = _REMEDIES.get(number, "check the disk or the mount, and the rights on it")
+        failed = cls(
+            f"{path} cannot be {verb}: {reason}{code}",
+            hint=f"{remedy}, and start again: nothing that was complete is lost.",
+        )
+        failed.errno = number or None
+        return failed
+
+    @classmethod
+    def by_spark(cls, text: str, what: str) -> Self | None:
+        """The error for a text of Spark's or Delta's about a full or broken disk; None if it is another.
+
+        >>> StorageFailed.by_spark(
+        ...     "java.io.IOException: Disk quota exceeded", "output 'out', /data/out"
+        ... ).errno
+        122
+        >>> StorageFailed.by_spark("no such column", "output 'out'")
+        """
+        for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
+            if (reason := os.strerror(number)).lower() in text.lower():
+                return cls.of(what, OSError(number, reason))
+        return None
+
+
+#: What to do about an error of the operating system.
+_REMEDIES = {
+    errno.ENOSPC: "free space there",
+    errno.EDQUOT: "free space there, or raise the quota",
+    errno.EROFS: "mount it for writing",
+    errno.EACCES: "give this process the right to read and write there",
+    errno.EPERM: "give this process the right to read and write there",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the machine's limit of open files",
+}
 
 
 class VertexError(TimelyError, RuntimeError):

@@ -271,7 +271,7 @@ def test_a_local_file_that_outgrows_the_disk_leaves_what_there_was(tmp_path: Pat
             try:
                 Files(sys.argv[1]).write(f"a/{name}", bytes(10_000), new=name == "c")
             except OSError as error:
-                print(error.strerror)
+                print(error.__cause__.strerror)
     """
     printed = subprocess.check_output([sys.executable, "-c", script, str(tmp_path)], text=True)
 

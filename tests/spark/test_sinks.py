@@ -303,3 +303,20 @@ def test_an_id_is_one_property_whatever_it_holds(spark: SparkSession, tmp_path: 
     properties = DeltaTable.forPath(spark, path).detail().collect()[0]["properties"]
     assert properties["timely_spark.checkpoint"] == identity
     assert "delta.appendOnly" not in properties
+
+
+def test_a_relative_path_of_a_delta_table_is_one_of_the_working_directory(
+    spark: SparkSession, checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flow = ts.Dataflow("relative")
+    numbers = flow.input("x", "n long")
+    numbers.to_delta("out/log")
+    numbers.to_delta("./out/now", keys=["n"])
+    numbers.send([(1,), (2,)])
+    with flow.start(spark, checkpoint=checkpoint, workers=1) as query:
+        monkeypatch.chdir("/")
+        assert query.wait_for(timeout=100)
+    for name in ("log", "now"):
+        rows = spark.read.format("delta").load(str(tmp_path / "out" / name)).collect()
+        assert sorted(row.n for row in rows) == [1, 2]

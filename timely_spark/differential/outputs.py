@@ -8,7 +8,7 @@ from typing import Any
 
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.lift import changes_of, lift_output
-from timely_spark.graph import operator, path_text, seconds
+from timely_spark.graph import absolute, operator, path_text, seconds
 from timely_spark.operators import outputs
 from timely_spark.operators.outputs import Probe, Release, add_output
 
@@ -128,7 +128,10 @@ def publish(
         OutputMismatch: at the start: the folder holds other files.
         TableTaken: at the start: another checkpoint's epochs are there, and `overwrite` is false.
     """
-    folder, held = path_text(path, "give a folder that all flows can reach"), seconds("lease", lease)
+    folder, held = (
+        absolute(path_text(path, "give a folder that all flows can reach")),
+        seconds("lease", lease),
+    )
     options: dict[str, Any] = {"path": folder, "overwrite": bool(overwrite), "lease": held, "diff": diff}
     add_output(changes_of(collection, diff, name), "publish", name, "folder", "epoch", **options)
     return collection

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from timely_spark.graph.arguments import (
     OnLimit,
+    absolute,
     check_columns,
     check_limit,
     find,
@@ -59,6 +60,7 @@ __all__ = [
     "States",
     "Suggests",
     "Vertex",
+    "absolute",
     "as_schema",
     "as_table",
     "caller",

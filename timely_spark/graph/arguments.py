@@ -168,6 +168,23 @@ def path_text(path: Any, hint: str) -> str:
     return os.fspath(path)
 
 
+def absolute(path: str) -> str:
+    """A path made absolute by this process's working directory, which tasks do not share; a URI unchanged.
+
+    >>> absolute("/data"), absolute("s3://bucket/data"), absolute("dbfs:/x")
+    ('/data', 's3://bucket/data', 'dbfs:/x')
+    >>> absolute("out/found") == os.path.abspath("out/found")
+    True
+    """
+    if not path:
+        refuse(path, what="path", expected="a path", hint="give a folder of the output's own.")
+    return path if _URI.match(path) else os.path.abspath(path)  # noqa: PTH100 - links stay as they are
+
+
+#: A URI; one letter before the colon is a drive.
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+
+
 def find(things: Mapping[str, T], name: Any, *, kind: str, flow: str) -> T:
     """Look up a thing by its name.
 

@@ -13,6 +13,7 @@ from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import (
     Kind,
     Stage,
+    absolute,
     caller,
     check_columns,
     check_names,
@@ -253,7 +254,8 @@ def to_delta(
 
     Args:
         stream: any outside loops.
-        table: a path, or catalog.schema.table.
+        table: a path, which has a slash, or catalog.schema.table. A relative path is one of the program's
+            working directory when the flow is built.
         keys: None: a change log, to which records are appended with their epoch. Else a current table,
             upserted by key.
         diff: after `distinct`, `min` or `max`: the name of a new int column, +1 for a record that the epoch
@@ -297,10 +299,20 @@ def to_delta(
         release,
         added=added,
         diff=diff,
-        table=table,
+        table=_table(table),
         keys=list(columns) or None,
         overwrite=overwrite,
     )
+
+
+def _table(table: Any) -> str:
+    """A table's name; or its path, which has a slash, made absolute: Spark takes no relative one."""
+    if isinstance(table, os.PathLike) or (isinstance(table, str) and ("/" in table or "\\" in table)):
+        return absolute(os.fspath(table))
+    if not isinstance(table, str) or not table:
+        hint = 'write to_delta("catalog.schema.table"), or a path with a slash, as "./table".'
+        refuse(table, what="table", expected="a path or the name of a table", hint=hint)
+    return table
 
 
 def _check_diff(stream: Stream, diff: str, keys: Sequence[str], release: Release) -> None:
@@ -361,8 +373,9 @@ def to_files(
     if format not in {"parquet", "arrow", "csv"}:
         msg = f"to_files: format={format!r}"
         raise GraphError(msg, where=caller(), hint="give 'parquet', 'arrow' or 'csv'.")
+    folder = absolute(path_text(path, "give a folder for this output alone"))
     return add_output(
-        stream, "to_files", name, "files", "epoch", path=path, format=format, overwrite=overwrite
+        stream, "to_files", name, "files", "epoch", path=folder, format=format, overwrite=overwrite
     )
 
 
@@ -476,7 +489,7 @@ def capture_to(
         OutputMismatch: at the start: the folder holds other files.
         TableTaken: at the start: another checkpoint's epochs are there, and `overwrite` is false.
     """
-    folder = path_text(path, "give a folder that both flows can reach")
+    folder = absolute(path_text(path, "give a folder that both flows can reach"))
     return add_output(stream, "capture_to", name, "folder", "epoch", path=folder, overwrite=bool(overwrite))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import io
 import logging
 import os
@@ -22,8 +23,8 @@ import pyarrow as pa
 from timely_spark.compiler import Plan
 from timely_spark.compiler.summary import plan_summary, unnamed_in_words
 from timely_spark.coordinator import Bound, Coordinator
-from timely_spark.errors import BadArgument, GraphError, TimelyError, without_stack
-from timely_spark.graph import Kind, caller, frame_schema, integer, seconds
+from timely_spark.errors import BadArgument, GraphError, StorageFailed, TimelyError, without_stack
+from timely_spark.graph import Kind, absolute, caller, frame_schema, integer, seconds
 from timely_spark.runtime.arguments import trigger_of
 from timely_spark.runtime.errors import (
     CheckpointInUse,
@@ -120,7 +121,7 @@ def start(
         keep_seconds=0.0 if keep is None else seconds("keep", keep),
         rounds=rounds,
         parallel=_parallel(session, plan.workers, asked=parallel_rounds),
-        record=record,
+        record=None if record is None else absolute(os.fspath(record)),
         on_arrival=any(output.release == "arrival" for output in outputs),
         watched=tuple(
             folder
@@ -144,7 +145,7 @@ def start(
             resumed = before is not None and before.has_delivered(output.name, output.release)
             prepared = dataclasses.replace(output, resumed=resumed, lacks=lacks.get(output.name, ""))
             _prepare(session, prepared, plan, log.checkpoint, flow["id"])
-        system_log = None if log_to is None else SystemLog(os.fspath(log_to))
+        system_log = None if log_to is None else SystemLog(absolute(os.fspath(log_to)))
         if system_log is not None:
             system_log.prepare(log.checkpoint, flow["id"])
         given = labels(plan.workers, flow["partitions"])
@@ -183,6 +184,8 @@ def _prepare(session: SparkSession, output: Output, plan: Plan, checkpoint: str,
     except TimelyError:
         raise
     except Exception as error:
+        if own := StorageFailed.by_spark(str(error), f"output {output.name!r}{output.sink.place}"):
+            raise own from error
         msg = f"Output {output.name!r} cannot be prepared: {without_stack(error)}"
         hint = "check the output's table or folder: the cause of this error says what is wrong there."
         raise OutputMismatch(msg, where=plan.by_name[output.name].stage.where, hint=hint) from error
@@ -237,7 +240,11 @@ def _temporary(plan: Plan, session: SparkSession, undo: ExitStack) -> str:
     if not on_one_machine(session):
         msg = f"flow {plan.name!r}: no checkpoint is given, and the executors may be on other machines."
         raise TimelyError(msg, hint="give start(checkpoint=...) a folder or URI that all of them reach.")
-    folder = tempfile.mkdtemp(prefix="timely-")
+    try:
+        folder = tempfile.mkdtemp(prefix="timely-")
+    except OSError as error:
+        place = f"a temporary checkpoint in {tempfile.gettempdir()}"
+        raise StorageFailed.of(place, error) from error
     undo.callback(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
@@ -248,7 +255,11 @@ def _locked(checkpoint: str, undo: ExitStack) -> tuple[RoundLog, Lock]:
     undo.callback(lock.release)  # first, because an interrupt may follow `acquire`
     try:
         acquired = lock.acquire()
+    except StorageFailed:
+        raise
     except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}:
+            raise StorageFailed.of(log.files.root, error) from error
         msg = f"checkpoint={checkpoint!r}: {error}"
         hint = "give a folder that this process may make, and write to."
         raise BadArgument(msg, where=caller(), hint=hint) from error
@@ -272,7 +283,7 @@ def default_workers(session: SparkSession | None, checkpoint: str | None = None)
     More workers mean more exchanges, and so more rounds.
     """
     require_spark()
-    with contextlib.suppress(NotADirectoryError):  # as `start` says
+    with contextlib.suppress(StorageFailed):  # as `start` says
         log = None if checkpoint is None else RoundLog(checkpoint)
         if log is not None and log.files.exists("flow.json") and (flow := newest_flow(log)) is not None:
             return int(flow["workers"])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from timely_spark.compiler.plan import Node, Through
-from timely_spark.errors import CapabilityError, LogDamaged, SchemaError, VertexError, excerpt
+from timely_spark.errors import CapabilityError, LogDamaged, SchemaError, StorageFailed, VertexError, excerpt
 from timely_spark.graph import Scope, Vertex, as_table, describe
 from timely_spark.state.keys import destinations
 from timely_spark.times import Times, is_integer
@@ -27,7 +27,7 @@ def errors_of(node: Node, time: Any = "", batch: pa.Table | None = None) -> Iter
     """Raise exceptions of the body as errors of the step that was called with `batch`."""
     try:
         yield
-    except (VertexError, LogDamaged):
+    except (VertexError, LogDamaged, StorageFailed):
         raise
     except Exception as error:
         rows = "" if batch is None else excerpt(batch)

@@ -484,7 +484,7 @@ class Query(Questions):
     def _own_error(self, error: Exception) -> TimelyError:
         if isinstance(error, TimelyError):
             return error
-        own = self._context.failure()
+        own = self._context.failure() or self._context.storage_error(str(error))
         if own is None:
             stopped = _NO_CONTEXT.search(str(error)) is not None and has_stopped(self.session)
             own = QueryFailed.because(self._context.name, first_line(str(error)), stopped=stopped)

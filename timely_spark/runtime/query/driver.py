@@ -164,6 +164,10 @@ class Driver:
         except TimelyError:
             raise
         except Exception as error:
+            # a user's own function may have a full disk of its own
+            what = None if output.sink.calls_user else f"output {output.name!r}{output.sink.place}"
+            if what is not None and (own := self.context.storage_error(str(error), what)) is not None:
+                raise own from error
             where = self.context.plan.by_name[output.name].stage.where
             at = None if epoch is None else f"epoch {epoch}"
             failed = VertexError.from_exception(output.name, where, error, time=at)

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import pickle
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,9 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.compiler import Plan
-from timely_spark.errors import LogDamaged, TimelyError, VertexError
+from timely_spark.errors import LogDamaged, StorageFailed, TimelyError, VertexError, without_stack
 from timely_spark.runtime.batches import portions
-from timely_spark.runtime.errors import QueryFailed, Unpicklable
+from timely_spark.runtime.errors import QueryFailed, Unpicklable, first_line
 from timely_spark.runtime.query import process
 from timely_spark.runtime.query.peers import PeerLost
 from timely_spark.runtime.storage.blobs import Blobs
@@ -39,6 +40,10 @@ ROWS_DDL = "worker int, kind string, meta string, payload binary"
 #: A source task packs its rows in portions of about this size.
 PORTION_BYTES = 16 << 20
 
+#: Where Spark's text has an error of a task that names a file.
+_RAISED = re.compile(r"timely_spark\.[\w.]*\b(StorageFailed|LogDamaged): (.*(?:\n\s*Hint: .*)?)")
+# Reports of errors by run: those of this process, which may be all that is left where a disk is full.
+_reports: dict[str, dict[str, Any]] = {}
 # Plans by digest. A process serves one or two runs; more come from restarts in a notebook.
 _plans: dict[str, Plan] = {}
 
@@ -152,13 +157,18 @@ class RunContext:
             raise
 
     def _report(self, error: Exception) -> None:
-        with suppress(LogDamaged):  # a damaged report is overwritten
-            earlier = self.log.files.json(self._failure)
-            if earlier is not None and earlier["rank"] > _rank(error):
-                return  # a task's own error says more than the error that Spark makes of it
-        vertex = error.encode() if isinstance(error, VertexError) else None
-        report = {"kind": type(error).__name__, "text": str(error), "vertex": vertex, "rank": _rank(error)}
-        self.log.files.write_json(self._failure, report | {"at": time.time()})
+        own = error if isinstance(error, TimelyError) else self.storage_error(str(error)) or error
+        vertex = own.encode() if isinstance(own, VertexError) else None
+        text = str(own) if isinstance(own, TimelyError) else without_stack(own)
+        kind, rank = type(own).__name__, _rank(own)
+        report = {"kind": kind, "text": text, "vertex": vertex, "rank": rank, "at": time.time()}
+        with suppress(StorageFailed):  # a full disk: this process still knows, and Spark tells the driver
+            _reports[self.run] = report
+            with suppress(LogDamaged):  # a damaged report is overwritten
+                earlier = self.log.files.json(self._failure)
+                if earlier is not None and earlier["rank"] > report["rank"]:
+                    return  # a task's own error says more than the error that Spark makes of it
+            self.log.files.write_json(self._failure, report)
 
     @property
     def _failure(self) -> str:
@@ -177,17 +187,30 @@ class RunContext:
             report = self.log.files.json(self._failure)
         except LogDamaged as damaged:
             return damaged
+        except StorageFailed:
+            report = None
+        report = report or _reports.get(self.run)
         if report is None:
             return None
         if report["vertex"] is not None:
             return VertexError.decode(report["vertex"])
-        kinds = {kind.__name__: kind for kind in _kinds(TimelyError)}
-        if (kind := kinds.get(report["kind"])) is None:
-            return QueryFailed.because(self.name, f"{report['kind']}: {report['text']}")
-        error: TimelyError = kind.__new__(kind)
-        Exception.__init__(error, report["text"])
-        error.where = None
-        return error
+        return _remade(report["kind"], report["text"]) or QueryFailed.because(self.name, report["text"])
+
+    def storage_error(self, text: str, what: str = "what Spark writes") -> TimelyError | None:
+        """The error that a text of Spark's tells of, if a file system or the checkpoint is its owner.
+
+        `what` says whose file it is if the text does not name one.
+        """
+        if (raised := _RAISED.search(text)) and (error := _remade(raised[1], raised[2])):
+            return error
+        line = first_line(text)
+        if (failed := StorageFailed.by_spark(text, f"{self.name}: {what} ({line})")) is not None:
+            return failed
+        files = self.log.spark.files
+        if "STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY" in text:
+            return LogDamaged.no_file(files.root, "state")
+        own = re.search(re.escape(files.root) + r"/((?:state|sources|offsets|commits)/[\w./-]*\w)", text)
+        return None if own is None else LogDamaged.unreadable(files.root, own[1], line)
 
 
 def packed(plan: Plan) -> dict[str, Any]:
@@ -221,6 +244,17 @@ def _rank(error: Exception) -> int:
     if isinstance(error, PeerLost):
         return -1
     return isinstance(error, TimelyError) + isinstance(error, VertexError)
+
+
+def _remade(kind: str, text: str) -> TimelyError | None:
+    """An error of this package from the name of its class and its text."""
+    kinds = {each.__name__: each for each in _kinds(TimelyError)}
+    if kind not in kinds:
+        return None
+    error = kinds[kind].__new__(kinds[kind])
+    Exception.__init__(error, text)
+    error.message, error.where, error.hint = text, None, None
+    return error
 
 
 def _kinds(kind: type[TimelyError]) -> Iterator[type[TimelyError]]:

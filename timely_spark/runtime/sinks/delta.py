@@ -70,6 +70,11 @@ class DeltaSink(Sink):
     _folder: str | None = None
     _history: DeltaHistory | None = None
 
+    @property
+    def place(self) -> str:
+        """The table."""
+        return f" to {self.target}"
+
     # -- at start --------------------------------------------------------------------------------------------
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Create the table, or check the existing one."""

@@ -41,6 +41,11 @@ class FolderSink(Sink):
     format: Format = "parquet"
     overwrite: bool = False
 
+    @property
+    def place(self) -> str:
+        """The folder."""
+        return f" to {self.path}"
+
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Make this output the owner of the folder: files of other checkpoints have the same names."""
         _, columns = with_epoch(self.path, output.schema)

@@ -36,6 +36,13 @@ class Sink:
 
     #: settings for the query's session
     confs: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    #: whether it calls a function of the user's, which owns the errors
+    calls_user: ClassVar[bool] = False
+
+    @property
+    def place(self) -> str:
+        """Where it writes, for messages: `` to ...``, or nothing."""
+        return ""
 
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Prepare the sink, in the user's process at the start, for example create a table.
@@ -75,6 +82,7 @@ class Output:
 class SubscribeSink(Sink):
     """Calls the user's functions with each epoch's table, at least once: after a crash perhaps again."""
 
+    calls_user: ClassVar[bool] = True
     on_epoch: Callable[[int, pa.Table], object]
     on_complete: Callable[[], object] | None = None
 
@@ -98,6 +106,7 @@ class SubscribeSink(Sink):
 class ForeachEpochSink(Sink):
     """Calls the user's function with each epoch as a Spark DataFrame, at least once."""
 
+    calls_user: ClassVar[bool] = True
     function: Callable[[DataFrame, int], object]
 
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:

@@ -71,7 +71,7 @@ class Cache:
         path = self._path(key)
         try:
             whole = pa.memory_map(path).read_buffer()
-        except FileNotFoundError:
+        except OSError:  # missing, or on a disk that fails: the file is fetched again
             return None
         size = whole.size - _LENGTH
         if size < 0 or int.from_bytes(whole.slice(size), "little") != size:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
 
-from timely_spark.errors import LogDamaged
+from timely_spark.errors import LogDamaged, StorageFailed, TimelyError
 from timely_spark.runtime.errors import BadLocation
 from timely_spark.runtime.storage.cache import Cache, Stamp, stamp
 from timely_spark.runtime.storage.checksums import Intact, checksum, sealed, unsealed
@@ -26,6 +28,8 @@ _LONGEST = 150
 #: The key of the JSON head in the metadata of an Arrow file's schema.
 HEAD = b"timely"
 _NUMBERED = re.compile(r"(-?\d+)(?:\.(?:arrow|json))?", re.ASCII)
+#: Errors of reading that tell of the file itself; others are those of the file system and of rights.
+_OF_THE_FILE = {errno.EINVAL, errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENODEV}
 _intact = Intact()
 
 T = TypeVar("T")
@@ -134,7 +138,8 @@ class Files:
     @cached_property
     def exclusive(self) -> bool:
         """Whether `new` is atomic; on local file systems by a trial, once."""
-        return self._store.exclusive(self._top)
+        with self._owned("."):
+            return self._store.exclusive(self._top)
 
     @property
     def for_spark(self) -> str:
@@ -175,11 +180,15 @@ class Files:
         Raises:
             FileExistsError: the file exists, and `new` is true.
         """
-        self._store.write(self.path(name), pa.py_buffer(content), durable=durable, new=new)
+        path = self.path(name)
+        with self._owned(name):
+            self._store.write(path, pa.py_buffer(content), durable=durable, new=new)
 
     def sync(self, name: str) -> None:
         """Wait until a file that was written is on the disk, as `write` with `durable` does."""
-        self._store.sync(self.path(name))
+        path = self.path(name)
+        with self._owned(name, "synced to the disk"):
+            self._store.sync(path)
 
     def write_part(self, name: str, content: bytes, *, crc32: int) -> None:
         """Write an immutable file, which is one `part`; this process need not verify its checksum."""
@@ -200,7 +209,24 @@ class Files:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise LogDamaged.unreadable(self.root, name, error) from error
+            raise self._not_read(name, error) from error
+
+    def _not_read(self, name: str, error: OSError) -> TimelyError:
+        if error.errno in _OF_THE_FILE or error.errno is None:
+            return LogDamaged.unreadable(self.root, name, error)
+        return StorageFailed.of(f"{self.root}/{name}", error, "read")
+
+    @contextmanager
+    def _owned(self, name: str, verb: str = "written") -> Iterator[None]:
+        """Raise errors of the file system in the body as errors of a file, not of the step that runs."""
+        try:
+            yield
+        except (FileExistsError, StorageFailed):
+            raise
+        except OSError as error:
+            raise StorageFailed.of(
+                self.root if name == "." else f"{self.root}/{name}", error, verb
+            ) from error
 
     def buffer(self, name: str) -> pa.Buffer | None:
         """The content of an immutable file, memory-mapped; None: there is no such file.
@@ -215,7 +241,7 @@ class Files:
             except FileNotFoundError:
                 return None
             except OSError as error:
-                raise LogDamaged.unreadable(self.root, name, error) from error
+                raise self._not_read(name, error) from error
         key, cache = self._key(path), Cache.of_this_user()
         if (copy := cache.get(key)) is not None:
             return copy
@@ -264,7 +290,9 @@ class Files:
 
     def size(self, name: str) -> int | None:
         """The size in bytes; None: there is no such file."""
-        return self._store.size(self.path(name))
+        path = self.path(name)
+        with self._owned(name, "looked up"):
+            return self._store.size(path)
 
     def found(self, name: str, content: T | None) -> T:
         """The content of a file that must exist."""
@@ -329,7 +357,7 @@ class Files:
 
     def numbers(self, folder: str) -> list[int]:
         """The numbers among the names in a folder (`7`, `7.arrow`), ascending; lists the folder once."""
-        found = map(_NUMBERED.fullmatch, self._store.names(self._folder(folder)))
+        found = map(_NUMBERED.fullmatch, self._names(folder))
         return sorted(int(match[1]) for match in found if match)
 
     def names(self, folder: str) -> list[str]:
@@ -347,7 +375,12 @@ class Files:
 
     def _listed(self, folder: str) -> list[str]:
         above = "" if folder == "." else f"{folder}/"
-        return [above + name for name in self._store.names(self._folder(folder))]
+        return [above + name for name in self._names(folder)]
+
+    def _names(self, folder: str) -> list[str]:
+        path = self._folder(folder)
+        with self._owned(folder, "listed"):
+            return self._store.names(path)
 
     def drop(self, folder: str) -> None:
         """Remove an empty folder, on file systems that have empty folders."""
@@ -355,4 +388,6 @@ class Files:
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists."""
-        self._store.remove(self.path(name))
+        path = self.path(name)
+        with self._owned(name, "removed"):
+            self._store.remove(path)
