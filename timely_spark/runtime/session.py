@@ -307,6 +307,22 @@ def same_python(session: SparkSession) -> None:
         _log.debug("the workers' Python was not set", exc_info=True)
 
 
+def refuse_wheel(session: SparkSession, place: str = __file__) -> None:
+    """Refuse a wheel of this package in --py-files: the driver imports from it, and Spark's tasks cannot.
+
+    `place` is the file from which the driver has this package.
+    """
+    try:
+        given = str(session.conf.get("spark.submit.pyFiles", "") or "").split(",")
+    except Exception:  # noqa: BLE001 - an internal setting, which a platform may hide
+        return
+    for wheel in (path.rpartition("/")[2] for path in given if path.endswith(".whl")):
+        if f"{wheel}/" in place.replace(os.sep, "/"):
+            msg = f"--py-files has {wheel}, and Spark's tasks import from .zip, .egg and .py files only"
+            hint = "copy the wheel to timely_spark.zip and give that; or install it on every machine."
+            raise SparkMissing(msg, hint=hint)
+
+
 def on_one_machine(session: SparkSession) -> bool:
     """Whether driver and executors surely share a file system; False under Connect, where it is unknown."""
     try:

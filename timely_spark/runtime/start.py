@@ -52,6 +52,7 @@ from timely_spark.runtime.session import (
     no_parallel_rounds,
     on_one_machine,
     partitions_for,
+    refuse_wheel,
     require_spark,
     same_python,
 )
@@ -102,6 +103,7 @@ def start(
     """
     require_spark()
     session = active_session(session)
+    refuse_wheel(session)
     retained = _retention(session)
     plan = dataclasses.replace(plan, measured=log_to is not None, keep=retained)
     partitions = partitions if partitions is None else integer("partitions", partitions)

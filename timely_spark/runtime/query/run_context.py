@@ -41,7 +41,7 @@ ROWS_DDL = "worker int, kind string, meta string, payload binary"
 PORTION_BYTES = 16 << 20
 
 #: Where Spark's text has an error of a task that names a file.
-_RAISED = re.compile(r"timely_spark\.[\w.]*\b(StorageFailed|LogDamaged): (.*(?:\n\s*Hint: .*)?)")
+_RAISED = re.compile(r"timely_spark\.[\w.]*\b(StorageFailed|LogDamaged): (.*(?:\n\s*Hint[:] .*)?)")
 # Reports of errors by run: those of this process, which may be all that is left where a disk is full.
 _reports: dict[str, dict[str, Any]] = {}
 # Plans by digest. A process serves one or two runs; more come from restarts in a notebook.

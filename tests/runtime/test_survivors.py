@@ -1,0 +1,143 @@
+"""What reaches the disk, in which order records are, and which files stay: seen without Spark."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import engine
+import pyarrow as pa
+import pytest
+from engine import Process, World
+
+import timely_spark as ts
+from timely_spark.runtime.session import refuse_wheel
+from timely_spark.runtime.sinks import delivery
+from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
+from timely_spark.runtime.sinks.delta import DeltaSink
+from timely_spark.runtime.sinks.folder import Writer
+from timely_spark.runtime.storage.blobs import Blobs
+from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.state.keys import to_bytes
+
+
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of what is synced, as it happens."""
+    paths: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: paths.append(str(Path(f"/proc/self/fd/{handle}").readlink()))
+    )
+    return paths
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="tells which file a handle is of")
+def test_a_file_and_its_name_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Files(str(tmp_path))
+    files.write("a/b", b"x")
+    paths = synced(monkeypatch)
+    files.sync("a/b")
+    assert paths == [str(tmp_path / "a" / "b"), str(tmp_path / "a")]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="tells which file a handle is of")
+def test_an_epoch_in_a_folder_is_durable_when_it_is_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, paths = pa.table({"n": [1]}), synced(monkeypatch)
+    Writer(Files(str(tmp_path)), "epoch-1.parquet", "parquet", table.schema, 1)([table])
+    assert str(tmp_path) in paths
+    assert any(path.startswith(f"{tmp_path}/.") for path in paths), "the content, before it has its name"
+    paths.clear()
+    CaptureFolderSink(str(tmp_path)).complete()
+    assert str(tmp_path) in paths
+
+
+def test_records_of_a_large_epoch_are_in_the_order_of_their_payloads(tmp_path: Path) -> None:
+    """An upsert takes the last record of a key: those of later payloads come after all others."""
+    blobs = Blobs(Files(str(tmp_path)))
+    tables = [pa.table({"n": [10 * place + row for row in range(5)]}) for place in range(3)]
+    shares = [[(place, to_bytes(table))] for place, table in enumerate(tables)]
+    read = delivery._reader(blobs, shares, tables[0].schema.append(pa.field("o", pa.int64())), "o")
+    batches = list(read(iter([pa.record_batch({"id": [2, 0, 1]})])))
+    rows = pa.Table.from_batches(batches).sort_by("o")
+    assert rows["n"].to_pylist() == [10 * place + row for place in range(3) for row in range(5)]
+    assert len(set(rows["o"].to_pylist())) == 15
+
+
+@pytest.mark.parametrize("diff", [None, "d"])
+def test_an_older_epoch_never_replaces_the_record_of_a_newer_one(
+    diff: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By arrival an older epoch may come after a newer one."""
+    conditions: list[str] = []
+
+    class Merge:
+        def __getattr__(self, name: str) -> Any:
+            def call(*given: Any, **_: Any) -> Merge:
+                if name.startswith("whenMatched"):
+                    conditions.append(given[0])
+                return self
+
+            return call
+
+    sink = DeltaSink("t", keys=("k",), diff=diff)
+    sink._columns = ["k", "v"]
+    monkeypatch.setattr(sink, "_check_own", lambda _: None)
+    monkeypatch.setattr(sink, "_table", lambda _: Merge())
+    sink._merge(None, SimpleNamespace(alias=lambda _: None))  # type: ignore[arg-type]
+    newer = "`s`.`epoch` >= coalesce(`t`.`epoch`, `s`.`epoch`)"
+    assert conditions == ([newer] if diff is None else [f"`s`.`d` < 0 AND {newer}", newer])
+
+
+@pytest.mark.parametrize("epochs", ["clock", "manual"])
+def test_no_file_is_removed_that_a_retained_batch_needs(tmp_path: Path, epochs: Any) -> None:
+    """After each batch of a loop, whose messages, states and waiting outputs are all in files."""
+    flow = ts.Dataflow("kept")
+
+    def body(each: ts.Stream) -> ts.Stream:
+        counted = each.group_by("k").aggregate(v=("sum", "v"), per="time")
+        return counted.map(lambda row: ((row.k + 1) % 5, row.v + 1), "k long, v long")
+
+    numbers = flow.input("x", "k long, v long", epochs=epochs)
+    numbers.loop(body, max_iterations=3, on_limit="return").capture("out")
+    numbers.distinct(name="once").capture("all")
+    calls = [("send", ([(n % 7, 9 * n + m) for n in range(40)],)) for m in range(16)]
+    if epochs == "manual":  # outputs wait for several batches
+        for at in (12, 8, 4):
+            calls.insert(at, ("advance_to", (at,)))  # type: ignore[arg-type]
+    world = World(flow, str(tmp_path), {"x": calls}, rounds=1, workers=2, keep=3)
+    looked: list[int] = []
+
+    def look(batch: int) -> None:
+        live, _, present = engine.files(RoundLog(world.checkpoint))
+        assert live
+        assert live <= present
+        looked.append(batch)
+
+    world.committed = look
+    process = Process(world)
+    process.thread = threading.current_thread()
+    world.processes = [process]
+    with engine._points(world):
+        process.start()
+        while process.batch():
+            pass
+    assert len(looked) > 9
+    assert engine.difference(world) is None
+
+
+def test_a_wheel_that_spark_does_not_import_from_is_refused_by_name() -> None:
+    def session(files: str) -> Any:
+        return SimpleNamespace(conf=SimpleNamespace(get=lambda key, default: files))
+
+    place = "/tmp/spark/timely_spark-0.1.0-py3-none-any.whl/timely_spark/__init__.py"
+    given = "file:/x/other.py,hdfs:/y/timely_spark-0.1.0-py3-none-any.whl"
+    with pytest.raises(ts.TimelyError, match=r"(?s)timely_spark-0\.1\.0-py3-none-any\.whl.*Hint: .*\.zip"):
+        refuse_wheel(session(given), place)
+    refuse_wheel(session("hdfs:/y/other-1.whl"), place)
+    refuse_wheel(session(given), "/site-packages/timely_spark/__init__.py")
+    refuse_wheel(session(given.replace(".whl", ".zip")), place.replace(".whl", ".zip"))
