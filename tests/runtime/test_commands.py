@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +21,7 @@ import timely_spark as ts
 from timely_spark.errors import VertexError
 from timely_spark.runtime import ui
 from timely_spark.runtime.errors import QueryFailed
+from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.handle.reasons import Reasons
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.query import live
@@ -198,6 +199,80 @@ def test_why_status_and_the_line_tell_of_a_step_that_takes_long(
     json.loads(status.json())
     process.batches()
     assert Status.of(process.context.checkpoint).state == "idle"
+
+
+def collected() -> ts.Dataflow:
+    """A collection to ask about, and beside it a step that takes long, or fails."""
+    flow = ts.Dataflow("collected")
+    x = flow.input("x", "n long")
+    x.collection().count("times", keys="n").capture("counts")
+    x.unary(wait_or_fail, "n long", name="slowly").capture("out")
+    return flow
+
+
+FAILS = threading.Event()
+
+
+def wait_or_fail(time: Any, batch: Any) -> Any:
+    GO_ON.wait(20)
+    if FAILS.is_set():
+        msg = "out of order"
+        raise ValueError(msg)
+    return batch.slice(0, 0)
+
+
+def commands(process: Stepper, error: Exception | None, capsys: pytest.CaptureFixture[str]) -> str:
+    """What each command says, of a query that runs for a few looks more; all within a second."""
+    looks = iter([error is None] * 3)
+
+    class Streaming:
+        name, recentProgress = "collected", ()  # noqa: N815 - Spark's name
+
+        @property
+        def isActive(self) -> bool:  # noqa: N802 - Spark's name
+            return next(looks, False)
+
+        def exception(self) -> Exception | None:
+            return error
+
+    query = Query(Streaming(), process.context, inputs=[])  # type: ignore[arg-type]
+    started = time.monotonic()
+    answer = query.ask("counts", [7], keys="n")
+    assert answer.rows() == [(7, 1 + (answer.epoch or 0))], "epoch by epoch one 7 more"
+    texts = [str(query.why(1)), str(Status.of(process.context.checkpoint))]
+    with suppress(VertexError, QueryFailed):
+        query.watch(every=0.01)
+    assert time.monotonic() - started < 1
+    return "\n".join([*texts, capsys.readouterr().out])
+
+
+def test_all_commands_answer_within_a_second_idle_in_a_slow_step_and_after_a_failure(
+    begin: Begin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    GO_ON.set()
+    FAILS.clear()
+    process = begin(collected())
+    process.handles["x"].send([7])
+    process.batches()
+    assert "epoch 1 has not begun" in commands(process, None, capsys)
+
+    GO_ON.clear()
+    process.handles["x"].send([7])
+    with batch_running(process):
+        try:
+            until(lambda: (at := live.running_batch(process.context.log, 0)) and at.calls)
+            assert "slowly" in commands(process, None, capsys)
+        finally:
+            GO_ON.set()
+
+    FAILS.set()
+    process.handles["x"].send([7])
+    with pytest.raises(VertexError, match="out of order") as failed:
+        process.batches()
+    FAILS.clear()
+    told = commands(process, failed.value, capsys)
+    assert "failed at" in told
+    assert "out of order" in told
 
 
 def test_a_live_file_of_junk_is_not_shown(begin: Begin) -> None:
