@@ -20,8 +20,9 @@ from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.sources.arrivals import File
 from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.sources.journal import FileJournal
-from timely_spark.runtime.sources.present import own_offsets, present
+from timely_spark.runtime.sources.present import present
 from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.spark_log import INPUT, by_input
 
 RUNNING = SimpleNamespace(isActive=True, exception=lambda: None)
 
@@ -225,11 +226,10 @@ def test_the_files_that_are_there_are_awaited_one_by_one(tmp_path: Path) -> None
     assert three({"files": 2}), "a file that was removed is read by nobody"
 
 
-def test_sources_of_spark_among_ours_do_not_hide_their_offsets() -> None:
-    sources: dict[str, Any] = {"frame": object(), "one": FileSource(None), "two": FileSource(None)}  # type: ignore[arg-type]
-    lines = [{"round": 3, "inputs": {}}, {"logOffset": 1}, {"logOffset": 2}, {"files": 3}, {"files": 0}]
-    assert own_offsets(sources, lines) == {"one": {"files": 3}, "two": {"files": 0}}
-    assert own_offsets(sources, [*lines, {"files": 5}]) == {}, "which is which nobody can tell"
+def test_offsets_of_other_sources_that_look_like_ours_are_not_ours() -> None:
+    one, two = {"files": 3, INPUT: "one"}, {"files": 0, INPUT: "two"}
+    others = [{"round": 3, "inputs": {}}, {"files": 5}, {"version": 1}, {}, {INPUT: {"0": 12}}]
+    assert by_input([*others, two, {"files": 7}, one]) == {"one": one, "two": two}
 
 
 def test_calls_with_other_arguments_name_those_that_there_are(begin: Begin) -> None:

@@ -25,16 +25,17 @@ def arrive(folder: Path, number: int) -> None:
 def test_a_wait_waits_for_the_files_and_dataframes_that_are_there(
     spark: SparkSession, checkpoint: str, tmp_path: Path
 ) -> None:
-    folders = [tmp_path / name for name in ("ours", "sparks")]
+    folders = [tmp_path / name for name in ("ours", "sparks", "empty")]
     for folder in folders:
         folder.mkdir()
-        for number in range(3):
-            arrive(folder, number)
+    for number in range(3):
+        arrive(folders[0], number)
+        arrive(folders[1], number)
     flow = ts.Dataflow("waits")
+    reads = spark.readStream.schema("n long").option("maxFilesPerTrigger", 1)
+    two = reads.json(str(folders[1])).union(reads.json(str(folders[2])))  # two sources of one input
+    theirs = flow.source("theirs", two)
     ours = flow.files("ours", folders[0], format="json", schema="n long", files_per_epoch=1)
-    theirs = flow.source(
-        "theirs", spark.readStream.schema("n long").option("maxFilesPerTrigger", 1).json(str(folders[1]))
-    )
     sent = flow.input("sent", "n long")
     ours.capture("of_ours")
     theirs.capture("of_theirs")
@@ -58,6 +59,8 @@ def test_a_wait_waits_for_the_files_and_dataframes_that_are_there(
         arrive(folders[1], 3)
         assert query.wait_for("of_theirs", timeout=120), "Spark finds nothing more"
         assert 3 in read("of_theirs")
+        account = query.audit()["ours"]
+        assert (account.unit, account.listed, account.entered, account.rows) == ("file", 5, 5, 5)
 
 
 def test_times_are_the_same_in_spark_whatever_its_zone(spark: SparkSession, checkpoint: str) -> None:

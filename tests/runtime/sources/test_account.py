@@ -18,6 +18,7 @@ from timely_spark.runtime.sources.arrivals import File
 from timely_spark.runtime.sources.journal import FileCounts, FileJournal
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.runtime.storage.spark_log import INPUT
 
 
 def files(first: int, last: int) -> list[File]:
@@ -47,10 +48,12 @@ def test_the_accounts_of_a_flow_are_those_of_its_sources_at_a_manifest(tmp_path:
         FileJournal(log.files, "in").append(journaled)
     write_ignored(log.files, "in", {f"/in/link{n:03}": "is a link" for n in range(200)})
     offsets.mkdir()
-    ends = [{"round": 0, "inputs": {"sent": 4}}, {"files": 0}, {"epoch": 7, "epochs": 3, "complete": 0}]
+    feedback, frame = {"round": 0, "inputs": {"sent": 4}}, [{"files": 1}, {"logOffset": 5}]  # of two streams
+    replay = {"epoch": 7, "epochs": 3, "complete": 0, INPUT: "all"}
+    ends = [feedback, *frame, {"files": 0, INPUT: "in"}, replay]
     (offsets / "1").write_text("\n".join(["v1", "{}", *map(json.dumps, ends), "3"]))
-    inputs = [["sent", "clock", "handle"], ["in", "clock", "source"], ["all", "manual", "source"]]
-    inputs.append(["frame", "clock", "source"])
+    inputs = [["sent", "clock", "handle"], ["frame", "clock", "source"], ["in", "clock", "source"]]
+    inputs.append(["all", "manual", "source"])
     manifest = manifest_of(read={"in": 30, "frame": 7}, late={"in": 2})
     accounts = Account.of(log, manifest, inputs)
     assert accounts == {

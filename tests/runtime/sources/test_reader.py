@@ -25,6 +25,7 @@ from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.sources.journal import FileJournal
 from timely_spark.runtime.sources.reader import FilesReader, Share
 from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.spark_log import INPUT
 
 
 class Killed(Exception):
@@ -197,7 +198,7 @@ def test_a_disk_that_fails_keeps_a_batch_from_being_read(monkeypatch: pytest.Mon
 def test_a_batch_that_another_process_has_written_is_the_one_that_counts() -> None:
     world = World(None)
     world.arrive(1)
-    assert world.poll() == {"files": 0}
+    assert world.poll() == {"files": 0, INPUT: "in"}
     other = FileJournal(world.root, "in")
     other.append([File(1, "/in/other", 1)])
     world.offsets.append({"files": 0})

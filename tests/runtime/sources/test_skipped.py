@@ -19,6 +19,7 @@ from timely_spark.runtime.sources.journal import FileJournal
 from timely_spark.runtime.sources.skipped import Skipped, skip
 from timely_spark.runtime.storage.entries import read_entry
 from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.spark_log import INPUT
 
 NONE: dict[str, Any] = {"file": None, "entry": None, "version": None, "source": None}
 
@@ -41,7 +42,8 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RoundLog:
     for folder in ("offsets", "commits"):
         (tmp_path / folder).mkdir()
     for batch in (1, 2):
-        ends = [{"round": 0, "inputs": {"sent": 0}}, {"files": batch - 1}, {"version": 6 + batch}]
+        own = [{"files": batch - 1, INPUT: "in"}, {"version": 6 + batch, INPUT: "table"}]
+        ends = [{"round": 0, "inputs": {"sent": 0}}, {"files": 9}, *own]  # the second one is another's
         (tmp_path / "offsets" / str(batch)).write_text("\n".join(["v1", "{}", *map(json.dumps, ends)]))
     (tmp_path / "commits" / "1").write_text("v1\n{}")
     return log

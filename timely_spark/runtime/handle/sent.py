@@ -10,9 +10,10 @@ from timely_spark.compiler.plan import Plan
 from timely_spark.runtime.handle.idle import Idle
 from timely_spark.runtime.handle.watch import Watch
 from timely_spark.runtime.sources.folder import FileSource
-from timely_spark.runtime.sources.present import Read, last_captured, own_offsets, present
+from timely_spark.runtime.sources.present import Read, last_captured, present
 from timely_spark.runtime.sources.replay import ReplaySource
 from timely_spark.runtime.storage.entries import Journal, entry_size
+from timely_spark.runtime.storage.spark_log import by_input
 from timely_spark.worker.columns import by_column
 
 Batch = tuple[int, Sequence[Mapping[str, Any]]]
@@ -137,7 +138,7 @@ class Sent:
             inputs: Mapping[str, int] = next((each["inputs"] for each in offsets if "inputs" in each), {})
             if not all(inputs.get(name, -1) + 1 >= sent for name, sent in entries.items()):
                 return False
-            own = own_offsets(self.sources, offsets)
+            own = by_input(offsets)
             if not all(name in own and each(own[name]) for name, each in read.items()):
                 return False
             return number >= begun or idle()

@@ -15,6 +15,7 @@ from timely_spark.runtime.sources.skipped import Skipped
 from timely_spark.runtime.storage.files import Files, quoted
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.runtime.storage.spark_log import by_input
 from timely_spark.show.table import counted
 
 #: So many names are kept for people to look at.
@@ -54,8 +55,7 @@ class Account:
         Args:
             inputs: `log.flow(manifest)["described"]["inputs"]`, or `plan.described()["inputs"]`.
         """
-        sources = [name for name, _, kind in inputs if kind == "source"]
-        offsets = log.source_offsets(manifest.batch, sources)
+        offsets = by_input(log.offsets(manifest.batch))
         entries = (log.spark_offset(manifest.batch) or (0, {}))[1]
         return {
             name: cls(

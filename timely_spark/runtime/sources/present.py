@@ -6,9 +6,8 @@ A batch's offset of a source says what was read up to that batch (see `reader`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.sources.arrivals import Unread
@@ -17,8 +16,8 @@ from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.sources.journal import FileJournal
 from timely_spark.runtime.sources.replay import ReplaySource
 from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.spark_log import Offset
 
-Offset = Mapping[str, Any]
 Read = Callable[[Offset], bool]
 """Whether what was there at some moment was read up to a batch, given the batch's offset of the source."""
 
@@ -46,31 +45,6 @@ def last_captured(source: ReplaySource) -> tuple[int, bool]:
     found, published = source.after(-1), source.published
     since = -1 if published is None else published.newest()
     return max([since, *(epoch for epoch, _ in found.epochs)]), found.complete
-
-
-def own_offsets(sources: Mapping[str, object], offsets: Sequence[Offset]) -> dict[str, Offset]:
-    """By source of files its offset among all of a batch; sources of Spark's own have others.
-
-    Spark lists offsets in the order of the sources, and a DataFrame may have any number of sources.
-    """
-    found: dict[str, Offset] = {}
-    for count in ("files", "version", "epoch"):
-        names = [name for name, each in sources.items() if _count(each) == count]
-        own = [each for each in offsets if _counts(each, count)]
-        if len(names) == len(own):
-            found |= zip(names, own, strict=True)
-    return found
-
-
-def _count(source: object) -> str | None:
-    if not isinstance(source, FileSource):
-        return None
-    return {ReplaySource: "epoch", DeltaSource: "version"}.get(type(source), "files")
-
-
-def _counts(offset: Offset, count: str) -> bool:
-    rest = {"files": set(), "version": {"commit"}, "epoch": {"epochs", "complete", "capture", "since"}}
-    return isinstance(offset.get(count), int) and {*offset} - {count} <= rest[count]
 
 
 def _versions(source: DeltaSource) -> Read:

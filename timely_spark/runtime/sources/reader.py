@@ -3,6 +3,8 @@
 The offset of a folder is `{"files": k}`: batches 0 to k of the source's journal have been read. A batch is in
 the journal before its offset is in Spark's log, and durably before a task reads it. So a replay reads the
 same files, and a restart continues from the journal.
+
+Each offset also has the source's name, by which `by_input` finds it among those of a batch.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from timely_spark.runtime.sources.journal import FileJournal
 from timely_spark.runtime.sources.replay import CapturedEpochs, ReplaySource
 from timely_spark.runtime.sources.skipped import Skipped
 from timely_spark.runtime.storage.published import Published, epoch_of
+from timely_spark.runtime.storage.spark_log import INPUT
 from timely_spark.worker import pack_input
 
 Offset = dict[str, Any]
@@ -92,7 +95,15 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 msg = f"{reads}, but its position in the checkpoint is {start!r}"
                 hint = "keep the kind of the source, or use a new checkpoint."
                 raise BadFile(msg, where=self.source.folder.where, hint=hint)
-            return self._next(start, limit)
+            end = self._next(start, limit)
+            return start if end == start else {**end, INPUT: self._name}
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        """The offset before the first batch."""
+        return {**self._begin(), INPUT: self._name}
+
+    def _begin(self) -> Offset:
+        raise NotImplementedError
 
     def _end_here(self) -> None:
         raise NotImplementedError
@@ -192,8 +203,7 @@ class FilesReader(Reader):
         self._list()
         self._available_now = True
 
-    def initialOffset(self) -> Offset:  # noqa: N802
-        """The offset before the first batch."""
+    def _begin(self) -> Offset:
         return {"files": -1}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -288,8 +298,7 @@ class DeltaReader(Reader):
     def _end_here(self) -> None:
         self._target = self.source.log.newest()
 
-    def initialOffset(self) -> Offset:  # noqa: N802
-        """The offset before the first version."""
+    def _begin(self) -> Offset:
         return {"version": (self.source.from_version or 0) - 1}
 
     def _next(self, start: Offset, limit: ReadLimit) -> Offset:
@@ -378,8 +387,7 @@ class ReplayReader(Reader):
                 else:
                     published.hold(self._reader, end["epoch"])
 
-    def initialOffset(self) -> Offset:  # noqa: N802
-        """The offset before the first epoch."""
+    def _begin(self) -> Offset:
         return {"epoch": -1, "epochs": 0, "complete": 0}
 
     def _next(self, start: Offset, limit: ReadLimit) -> Offset:

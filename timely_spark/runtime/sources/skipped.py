@@ -16,6 +16,7 @@ from timely_spark.runtime.storage.entries import skip_entry
 from timely_spark.runtime.storage.files import Files, quoted
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.spark_log import by_input
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def skip(
         inputs = log.flow(manifest)["described"]["inputs"]
         kind = "handle" if entry is not None else "source"
         names = [name for name, _, of in inputs if of == kind and source in {None, name}]
-        offsets = log.source_offsets(log.committed(), [name for name, _, of in inputs if of == "source"])
+        offsets = by_input(log.offsets(log.committed()))
         if entry is not None:
             return _entry(log, names, entry)
         if version is not None:

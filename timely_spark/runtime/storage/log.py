@@ -31,7 +31,7 @@ by looking for the next number, without listing.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -354,17 +354,6 @@ class RoundLog:
         if len(changed) != 1 or now[0] == before[0] or new is None or old is None:
             return False
         return "asked" in new and old.get("asked") != new["asked"]
-
-    def source_offsets(self, batch: int, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """The end offset of each source in a batch, by Spark's own log; empty if the log has no such batch.
-
-        Args:
-            names: the sources that are no handles, in the flow's order, which is that of Spark's log.
-        """
-        lines = self.spark.ends(batch)[1:]  # the first one is the feedback's
-        return {
-            name: parse_json(line) for name, line in zip(names, lines, strict=False) if line.startswith("{")
-        }
 
     def committed(self) -> int:
         """The last batch that Spark has committed; -1: none."""

@@ -7,6 +7,7 @@ Spark writes `metadata`, `offsets/<N>` (the end of each source's input in batch 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from timely_spark.errors import LogDamaged
@@ -16,6 +17,18 @@ from timely_spark.runtime.storage.files import Files
 _VERSION = re.compile(r"v\d+")
 #: The offset of Spark's source of files.
 _LISTED = re.compile(r'{"logOffset":(-?\d+)}')
+#: In the offset of a source of this package, the name of the input.
+INPUT = "timely_input"
+
+Offset = Mapping[str, Any]
+
+
+def by_input(offsets: Iterable[Offset]) -> dict[str, Offset]:
+    """By input the offset among all of a batch: of sources of files, and of no others.
+
+    Spark lists offsets by source, and a DataFrame has any number of sources.
+    """
+    return {each[INPUT]: each for each in offsets if isinstance(each.get(INPUT), str)}
 
 
 class SparkLog:
