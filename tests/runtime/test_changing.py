@@ -84,7 +84,7 @@ def test_a_loop_that_drifts_has_no_cycle_and_one_at_rest_has_no_changes(begin: A
     assert "no cycle" in str(found)
     with pytest.raises(BadArgument, match="last"):
         look.changing("turns", last=1)
-    with pytest.raises(UnknownName, match="no loop at work, or step in one 'out'"):
+    with pytest.raises(UnknownName, match="no loop, or step in one 'out'"):
         look.changing("out")
 
 
@@ -105,5 +105,30 @@ def test_of_a_loop_of_streams_the_records_in_flight_are_shown(
     assert found.iterations == [80], "two rounds have ended there and before"
     assert "iteration 80: +(n=87" in str(found)
     assert ("diff_=5, epoch_=5" in str(found)) == bool(more)
-    with pytest.raises(UnknownName, match="no loop at work, or step in one 'down'"):
+    with pytest.raises(UnknownName, match="no loop, or step in one 'down'"):
         ts.inspect(str(tmp_path)).at().changing("down")
+
+
+def test_in_a_loop_of_streams_that_has_ended_nothing_changes(begin: Any, tmp_path: Path) -> None:
+    flow = ts.Dataflow("ends")
+    up = {"n": pc.add(pc.field("n"), 1)}
+    turns = flow.input("x", "n long").loop(
+        lambda n: n.select(**up).where(pc.field("n") < 9).loop(lambda m: m.distinct(), name="inner"),
+        name="up",
+    )
+    turns.capture("out")
+    process = begin(flow, workers=2, rounds=2, keep=50)
+    for n in (7, 8):
+        process.handles["x"].send([(n,)])
+        process.batch()
+    for _ in range(3):
+        process.batch()
+    look = ts.inspect(str(tmp_path)).at()
+
+    for name in ("up", "up.inner", "up.inner.distinct"):
+        found = look.changing(name)
+        assert (found.step, found.epoch, found.cycle, found.iterations) == (name, 1, None, [])
+        assert str(found) == f"{name} at epoch 1: nothing changes"
+        assert found.changes.num_rows == 0
+    with pytest.raises(UnknownName, match="no loop, or step in one 'u' "):
+        look.changing("u")

@@ -18,9 +18,9 @@ from timely_spark.state.keys import replaced
 class Changing:
     """The changes of a step in the last iterations of its loop; as text, one line for each iteration."""
 
-    #: the step
+    #: the step, or the loop if nothing changes in it
     step: str
-    #: the epoch in flight
+    #: the oldest epoch in flight, or the last one
     epoch: int
     #: Columns: iteration long, the records', diff long: by how much a record's multiplicity changes then.
     changes: pa.Table
@@ -46,6 +46,12 @@ class Changing:
         changes = changes.rename_columns(["iteration", *records, "diff"])
         order = [(name, "ascending") for name in ("iteration", *records)]
         return cls(step=step, epoch=epoch, changes=changes.sort_by(order), cycle=cycle)
+
+    @classmethod
+    def nothing(cls, step: str, epoch: int) -> Changing:
+        """That nothing changes in a loop, or at a step in one."""
+        schema = pa.schema({"iteration": pa.int64(), "diff": pa.int64()})
+        return cls(step=step, epoch=epoch, changes=schema.empty_table(), cycle=None)
 
     @property
     def iterations(self) -> list[int]:

@@ -214,7 +214,8 @@ class Round:
         """Which records of a loop still change, in the oldest epoch in flight, and whether that repeats.
 
         Reads the trace of a step in the loop, which has all changes by iteration. In a loop of streams no
-        step keeps one: then the records in flight are shown.
+        step keeps one: then the records in flight are shown. If nothing is in flight, nothing changes: there
+        are no changes, as of the last epoch.
 
         Args:
             name: a loop, of which the first step that changes is taken; or a step in a loop: one that keeps a
@@ -238,7 +239,10 @@ class Round:
             step: Changing.of(step, epoch, trace, last) for step, trace in self._in_flight(name, epoch)
         }
         if not found:
-            find({}, name, kind="loop at work, or step in one", flow=self.flow)  # raises
+            steps = [step.split(".") for step, _, _, depth in self._summary.steps if depth]
+            loops = [".".join(parts[:n]) for parts in steps for n in range(1, len(parts) + 1)]
+            find(dict.fromkeys(loops), name, kind="loop, or step in one", flow=self.flow)
+            return Changing.nothing(name, epoch)
         return max(found.values(), key=lambda each: max(each.iterations, default=-1))
 
     def _in_flight(self, name: str, epoch: int) -> Iterator[tuple[str, pa.Table]]:

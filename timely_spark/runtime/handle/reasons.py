@@ -125,7 +125,8 @@ class Reasons(Display):
 
         Args:
             name: a loop; or a step in one: a reduction of collections, `distinct` or `arrange`, which keep
-                all changes. Of loops of streams, the records in flight are shown.
+                all changes. Of loops of streams, the records in flight are shown; if there are none, there
+                are no changes.
             last: how many of the last iterations are shown. A cycle is found if they have it twice.
 
         Example:
