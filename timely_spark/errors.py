@@ -10,7 +10,8 @@ import errno
 import os
 import re
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -259,6 +260,17 @@ class StorageFailed(TimelyError, OSError):
         )
         failed.errno = number or None
         return failed
+
+    @classmethod
+    @contextmanager
+    def owning(cls, path: str, verb: str = "written") -> Iterator[None]:
+        """Raise what the file system says in the body as this error, of the path."""
+        try:
+            yield
+        except cls:
+            raise
+        except OSError as error:
+            raise cls.of(path, error, verb) from error
 
     @classmethod
     def by_spark(cls, text: str, what: str) -> Self | None:

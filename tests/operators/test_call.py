@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import threading
 import time as clock
@@ -17,9 +18,10 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
-from timely_spark.errors import BadArgument, GraphError, VertexError
+from timely_spark.errors import BadArgument, GraphError, StorageFailed, VertexError
 from timely_spark.operators import call as module
-from timely_spark.testing import Simulation, run
+from timely_spark.testing import Recorded, Simulation, run
+from timely_spark.worker.wire import Header
 
 REFUSED = "refused"
 TRIED = {"call": lambda x, _: x.call(lambda batch: batch, "k long, v long", name="it")}
@@ -178,6 +180,31 @@ def test_answers_that_were_recorded_are_not_asked_for_again(tmp_path: Path) -> N
     assert asked - first == Counter([3])
     assert dict(rows)[3] == 5
     assert all(value <= 4 for n, value in rows if n != 3)
+
+
+def test_the_file_system_owns_the_error_of_an_answer_that_it_refuses(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    for record in (tmp_path / "file", tmp_path / "file" / "below"):
+        made = flow(lambda batch: [(n, n) for n in batch["n"].to_pylist()], record=str(record))
+        with pytest.raises(StorageFailed, match=rf"(?s)call: record: .*{record.name}.*\nHint: ") as error:
+            run(made, {"x": [[1]]})
+        assert isinstance(error.value.__cause__, OSError)
+
+
+def test_the_file_system_owns_the_error_of_a_round_that_cannot_be_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    table = pa.table({"n": [1]})
+    recorded = Recorded(
+        batch=0, worker=0, header=Header(batch=0), state=None, rows=table, new_state=b"", out=table
+    )
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(StorageFailed, match=r"(?s)record='.*/r'.*\(ENOSPC\)\nHint: free space") as error:
+        recorded.write(str(tmp_path / "r"))
+    assert error.value.errno == errno.ENOSPC
 
 
 @pytest.mark.parametrize("epochs", ["clock", "manual"])

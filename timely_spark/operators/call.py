@@ -19,8 +19,18 @@ from uuid import uuid4
 import pyarrow as pa
 from pyarrow import fs
 
-from timely_spark.errors import GraphError
-from timely_spark.graph import SchemaLike, Vertex, as_schema, as_table, caller, integer, operator, seconds
+from timely_spark.errors import GraphError, StorageFailed
+from timely_spark.graph import (
+    SchemaLike,
+    Vertex,
+    absolute,
+    as_schema,
+    as_table,
+    caller,
+    integer,
+    operator,
+    seconds,
+)
 from timely_spark.operators.rows import check_function
 from timely_spark.state.keys import from_bytes, to_bytes
 from timely_spark.streams import Stream
@@ -153,27 +163,32 @@ class Answers:
 
     def read(self, question: pa.Table) -> pa.Table | None:
         """The recorded answer to a question of this time; None: there is none."""
-        try:
-            with self.files.open_input_stream(self._name(question)) as file:
-                return from_bytes(file.read())
-        except FileNotFoundError:
-            return None
+        name = self._name(question)
+        with (
+            StorageFailed.owning(f"call: record: {name}", "read"),
+            suppress(FileNotFoundError),
+            self.files.open_input_stream(name) as file,
+        ):
+            return from_bytes(file.read())
+        return None
 
     def write(self, question: pa.Table, answer: pa.Table) -> None:
         """Record an answer."""
-        self.files.create_dir(self.folder)
-        draft = f"{self.folder}/{uuid4().hex}.draft"
-        with self.files.open_output_stream(draft) as file:
-            file.write(to_bytes(answer))
-        self.files.move(draft, self._name(question))
+        draft, name = f"{self.folder}/{uuid4().hex}.draft", self._name(question)
+        with StorageFailed.owning(f"call: record: {name}"):
+            self.files.create_dir(self.folder)
+            with self.files.open_output_stream(draft) as file:
+                file.write(to_bytes(answer))
+            self.files.move(draft, name)
 
     def sweep(self, batch: int) -> None:
         """Delete the answers of micro-batches before this one, none of which can run again."""
-        for found in self.files.get_file_info(fs.FileSelector(self.path, allow_not_found=True)):
-            name = found.base_name
-            if found.type is fs.FileType.Directory and name.isdecimal() and int(name) < batch:
-                with suppress(FileNotFoundError):  # another worker was first
-                    self.files.delete_dir(found.path)
+        with StorageFailed.owning(f"call: record: {self.path}", "swept"):
+            for found in self.files.get_file_info(fs.FileSelector(self.path, allow_not_found=True)):
+                name = found.base_name
+                if found.type is fs.FileType.Directory and name.isdecimal() and int(name) < batch:
+                    with suppress(FileNotFoundError):  # another worker was first
+                        self.files.delete_dir(found.path)
 
 
 @operator(Stream)
@@ -235,8 +250,9 @@ def call(
     if folder is not None and not (isinstance(folder, str) and folder):
         msg = f"call: record={record!r}"
         raise GraphError(msg, where=caller(), hint="give a folder as text, or leave record out.")
+    folder = folder and absolute(folder)
     others = [stage for stage in stream.flow.graph.stages if isinstance(stage.vertex, Call)]
-    if record and (same := [each.name for each in others if each.vertex.record == record]):  # type: ignore[union-attr]
+    if folder and (same := [each.name for each in others if each.vertex.record == folder]):  # type: ignore[union-attr]
         msg = f"call: record={record!r} is the folder of step {same[0]!r}"
         raise GraphError(msg, where=caller(), hint="give each step a folder of its own.")
     vertex = Call(
@@ -246,6 +262,6 @@ def call(
         rows=integer("rows", rows),
         timeout=seconds("timeout", timeout, above=True),
         attempts=integer("attempts", attempts),
-        record=record,
+        record=folder,
     )
     return stream.then("call", [vertex.schema], name=name, vertex=vertex)[0]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from timely_spark.compiler.plan import Plan
+from timely_spark.errors import StorageFailed
 from timely_spark.state.bounds import parse_json
 from timely_spark.state.codec import pack_parts, unpack_parts
 from timely_spark.state.keys import from_bytes, to_bytes
@@ -59,8 +60,10 @@ class Recorded:
         """Write the round to a file of its own."""
         head = json.dumps([self.batch, self.round, self.worker, self.header.encode(), self.state is None])
         parts = [head.encode(), self.state or b"", to_bytes(self.rows), self.new_state, to_bytes(self.out)]
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        Path(folder, f"{self.batch:08}-{self.round:04}-{self.worker:04}.round").write_bytes(pack_parts(parts))
+        file = Path(folder, f"{self.batch:08}-{self.round:04}-{self.worker:04}.round")
+        with StorageFailed.owning(f"record={folder!r}: {file}"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(pack_parts(parts))
 
     @classmethod
     def read(cls, file: Path) -> Recorded:
