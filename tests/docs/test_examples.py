@@ -85,6 +85,28 @@ def _run(script: Path, folder: Path) -> None:
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
+@pytest.mark.spark
+@pytest.mark.timeout(480)
+def test_the_first_job_writes_a_delta_table_as_its_page_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs/start.md").read_text(encoding="utf-8")
+    assert (
+        'With `.to_delta("out/found", name="found")` and `ts.configure(..., delta=True)` it is a Delta table'
+        in page
+    )
+    program = SHOWN["docs/start.md"]
+    for before, after in {
+        '.to_files("out/found", name="found")': '.to_delta("out/found", name="found")',
+        '.appName("reach"))': '.appName("reach"), delta=True)',
+    }.items():
+        assert program.count(before) == 1
+        program = program.replace(before, after)
+    script = tmp_path / "reach.py"
+    script.write_text(program, encoding="utf-8")
+    _run(script, tmp_path)
+
+    assert (tmp_path / "out/found/_delta_log").is_dir()
+
+
 def test_what_the_pages_install_can_be_had() -> None:
     """The package is not on PyPI: only extras of a package that is installed already go by its name."""
     texts = [(ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS if name != "CHANGELOG.md"]
