@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -57,25 +58,32 @@ SHOWN = {document: _program((ROOT / document).read_text(encoding="utf-8")) for d
 @pytest.mark.timeout(480)
 @pytest.mark.parametrize("document", [document for document, program in SHOWN.items() if program.strip()])
 def test_the_blocks_of_a_document_run(document: str, tmp_path: Path) -> None:
-    program = SHOWN[document]
-    script = tmp_path / f"{Path(document).name}.py"
-    script.write_text(program, encoding="utf-8")
+    folder = tmp_path / "empty"
+    folder.mkdir()
     for name, text in files((ROOT / document).read_text(encoding="utf-8")).items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
+        (folder / name).write_text(text, encoding="utf-8")
 
     with ExitStack() as stack:
         if document in KAFKA:
             broker = stack.enter_context(run_path(str(ROOT / "tests/kafka/broker.py"))["Broker"](tmp_path))
             stack.enter_context(pytest.MonkeyPatch.context()).setenv("KAFKA", broker.servers)
-        _run(script, tmp_path)
+        _run(SHOWN[document], f"{Path(document).name}.py", folder)
 
 
-def _run(script: Path, folder: Path) -> None:
+def _run(program: str, name: str, folder: Path) -> None:
+    """Run a program in a folder, in which it is not itself; the files there can be imported."""
+    script = folder.parent / name
+    script.write_text(program, encoding="utf-8")
     # A process of its own: what a document does to a session (it may stop it) stays there.
     done = subprocess.run(
         [sys.executable, script],
         cwd=folder,
-        env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
+        env=os.environ
+        | {
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
+        },
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -100,11 +108,11 @@ def test_the_first_job_writes_a_delta_table_as_its_page_says(tmp_path: Path) -> 
     }.items():
         assert program.count(before) == 1
         program = program.replace(before, after)
-    script = tmp_path / "reach.py"
-    script.write_text(program, encoding="utf-8")
-    _run(script, tmp_path)
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    _run(program, "reach.py", folder)
 
-    assert (tmp_path / "out/found/_delta_log").is_dir()
+    assert (folder / "out/found/_delta_log").is_dir()
 
 
 def test_what_the_pages_install_can_be_had() -> None:
@@ -118,6 +126,63 @@ def test_what_the_pages_install_can_be_had() -> None:
 
 def test_the_readme_shows_python() -> None:
     assert SHOWN["README.md"].strip()
+
+
+def other_blocks(markdown: str) -> list[tuple[int, str]]:
+    r"""The blocks that do not run, with the line of their fence: commands, output, files of other languages.
+
+    >>> other_blocks("```\nout\n```\n```python\nx = 1\n```\n  ~~~py\n  y\n  ~~~")
+    [(1, 'out\n'), (7, '  y\n')]
+    """
+    found: list[tuple[int, str]] = []
+    opened = ""
+    for number, line in enumerate(markdown.splitlines(), 1):
+        fence = re.match(r"[ \t]*(```+|~~~+)", line)
+        if fence and not opened:
+            opened = line.strip()
+            found.append((number, ""))
+        elif fence and line.strip() == fence[1] and opened.startswith(fence[1]):
+            if opened == "```python":
+                found.pop()
+            opened = ""
+        elif opened:
+            found[-1] = (found[-1][0], f"{found[-1][1]}{line}\n")
+    return found
+
+
+def statements(text: str) -> list[str]:
+    r"""The lines that are statements of Python, or open one: calls, assigned or alone, imports, definitions.
+
+    >>> statements("make run  # (a minute)\n$ python -m job\nfrom a import b\nx = f(1)  # y\n>>> f\nq = f(\n")
+    ['from a import b', 'x = f(1)  # y', '>>> f', 'q = f(']
+    """
+    return [line for line in text.splitlines() if line.startswith(">>> ") or _is_python(line.strip())]
+
+
+def _is_python(line: str) -> bool:
+    if re.match(r"(\w+ = )?[\w.]+\($|(with|for|def|class|if|while) .*:( *#.*)?$|@\w", line):
+        return True
+    if re.match(r"[\w.]+ +\(", line):  # columns of output
+        return False
+    try:
+        parsed = ast.parse(line)
+    except SyntaxError:
+        return False
+    kinds = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Call, ast.Assert)
+    return any(isinstance(node, kinds) for node in ast.walk(parsed))
+
+
+def test_python_is_in_blocks_that_run() -> None:
+    wrong = {
+        f"{name}:{line}": found
+        for name in DOCUMENTS
+        for line, text in other_blocks((ROOT / name).read_text(encoding="utf-8"))
+        if (found := statements(text))
+    }
+
+    assert wrong == {}, (
+        "write it as a ```python block that runs after those before it, or show its output only"
+    )
 
 
 def test_no_python_block_is_exempt() -> None:

@@ -446,8 +446,6 @@ class Query(Questions):
         """Iterate over the epochs that this run releases, in order, until the query ends.
 
         An epoch comes once for each output, when it is complete there.
-
-        An epoch comes once for each output that releases it: a flow with one output tells each epoch once.
         A failure of the query is raised by `await_termination`, not here. Outputs that print, or release
         records on arrival, have no epochs. If the program falls behind by more micro-batches than are
         retained (`start(keep=...)`), it misses the epochs of the oldest.
