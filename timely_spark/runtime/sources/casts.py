@@ -56,12 +56,40 @@ def intervals(schema: pa.Schema) -> set[Path]:
     return set() if written is None else set(found(loads(written), ()))
 
 
+def with_instants(fragment: Any) -> pa.Schema:
+    """The columns of a file of Parquet, where INT96 is a time with a zone.
+
+    Spark writes its `timestamp` so, in UTC, and never its `timestamp_ntz`; Arrow says that it has no zone.
+    """
+    own, columns = fragment.physical_schema, fragment.metadata.schema
+    stored = [columns.column(number).physical_type for number in range(len(columns))]
+    if "INT96" not in stored:
+        return own
+    leaves = iter(stored)  # the columns of Parquet are the innermost types, in order
+    return pa.schema([each.with_type(_instants(each.type, leaves)) for each in own], own.metadata)
+
+
+def _instants(kind: pa.DataType, leaves: Iterator[str]) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(_instants(each.type, leaves)) for each in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_instants(kind.key_type, leaves), _instants(kind.item_type, leaves))
+    if pa.types.is_nested(kind):
+        return pa.list_(kind.value_field.with_type(_instants(kind.value_type, leaves)))
+    return pa.timestamp("us", "UTC") if next(leaves, None) == "INT96" else kind
+
+
+def zones(kind: pa.DataType) -> dict[Path, bool]:
+    """The times in a type, and whether they have a zone."""
+    return {at: each.tz is not None for at, each in types(kind, ()) if pa.types.is_timestamp(each)}
+
+
 def _is_text(kind: pa.DataType) -> bool:
     return kind in {pa.string(), pa.large_string(), pa.string_view()}
 
 
 def changes(of: pa.DataType, to: pa.DataType) -> bool:
-    """Whether a cast reads a text, drops a date's time or a zone, or takes a number for a time or a truth."""
+    """Whether a cast reads a text, drops a time of day, adds or drops a zone, or takes numbers for others."""
     if pa.types.is_null(of):
         return False
     if _is_text(of):  # "007" would become 7
@@ -71,6 +99,6 @@ def changes(of: pa.DataType, to: pa.DataType) -> bool:
     if pa.types.is_list_view(of) or pa.types.is_large_list_view(of):
         return not of.equals(to)  # Arrow's cast to a list loses elements
     if pa.types.is_timestamp(of) and pa.types.is_timestamp(to):
-        return of.tz is not None and to.tz is None
+        return zones(of) != zones(to)
     part = pa.types.is_timestamp(of) and (pa.types.is_date(to) or pa.types.is_time(to))
     return part or any(pa.types.is_integer(a) and pa.types.is_temporal(b) for a, b in ((of, to), (to, of)))

@@ -23,7 +23,7 @@ from timely_spark.errors import Where
 from timely_spark.graph import as_schema, describe, path_text, refuse
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sources.arrivals import File, Part, Values, is_visible
-from timely_spark.runtime.sources.casts import changes, folded, intervals, types
+from timely_spark.runtime.sources.casts import changes, folded, intervals, types, with_instants, zones
 from timely_spark.runtime.sources.listing import walk
 from timely_spark.runtime.storage.files import location
 from timely_spark.runtime.storage.stores import filesystem_of
@@ -203,6 +203,8 @@ class Folder:
             if kind is None or value is None or _scalar(value, kind) is None:
                 expected = f"values of columns of ({describe(schema)})"
                 hint = "columns without a default are null in files that lack them"
+                if kind is not None and zones(kind):
+                    hint = "times of a timestamp have a zone (tzinfo=timezone.utc), of a timestamp_ntz none"
                 refuse({name: value}, what="defaults", expected=expected, hint=hint)
         return schema, replace(self, known=tuple(known))
 
@@ -226,7 +228,7 @@ class Folder:
             raise self.error(msg, hint)
         with self.reading(newest.path):
             fragment = self._fragment(newest.path, pa.schema([]), ())
-            own = fragment.physical_schema
+            own = self._own(fragment)
             columns = {field.name: _plain(field.type) for field in own}
             if empty := [name for name, kind in columns.items() if pa.types.is_null(kind)]:
                 hint = f'give one: files(..., schema="{empty[0]} string, ...").'
@@ -272,6 +274,10 @@ class Folder:
         expression = reduce(and_, known) if known else None
         place = self.place[0] if isinstance(path, str) else None
         return self.format.make_fragment(path, place, partition_expression=expression)
+
+    def _own(self, fragment: Any) -> pa.Schema:
+        """The columns that a file has."""
+        return with_instants(fragment) if self.divisible else fragment.physical_schema
 
     def _check(
         self,
@@ -346,7 +352,7 @@ class Folder:
             values = self._values(path, known)
             with self.reading(path):
                 fragment = self._fragment(self._validated(path), schema, values)
-                own = fragment.physical_schema
+                own = self._own(fragment)
                 given = {*own.names, *dict(values)}
                 if self.known and (new := {*own.names} - {*self.known, *schema.names}):
                     unknown(path, sorted(new))
@@ -383,7 +389,7 @@ class Folder:
         """
         options = self.format.default_fragment_scan_options
         wanted = pa.schema([field for field in schema if field.name in of and field.name not in values])
-        texts, of = _with_dates_as_texts(wanted, of)
+        texts, of = _with_times_as_texts(wanted, of)
         for name, default in self._defaults(schema, of).items():
             of[name] = pc.coalesce(of[name], default)
         for name in values.keys() & of.keys():
@@ -426,7 +432,11 @@ class Folder:
                 f'without it: {_skip(path)}; files(on_bad_file="quarantine") does so from then on.'
             )
             if "zone offset" in reason:
-                hint = "times without a zone are of type timestamp_ntz: give it in files(schema=...)."
+                hint = (
+                    "times without a zone are of type timestamp_ntz, and those with one of type timestamp: "
+                    "give it in files(schema=...); or read them by Spark, in the session's zone: "
+                    "flow.source(name, spark.readStream...)."
+                )
             if "straddling" in reason:
                 hint = (
                     "a record is longer than the reader's blocks: format=pyarrow.dataset.JsonFileFormat("
@@ -483,41 +493,46 @@ class FileSource:
         return base64.b64encode(pickle.dumps(self)).decode()
 
 
-def _with_dates_as_texts(
+def _with_times_as_texts(
     schema: pa.Schema, columns: Mapping[str, pc.Expression]
 ) -> tuple[pa.Schema, dict[str, pc.Expression]]:
-    """The schema with texts for dates, which Arrow's reader of JSON takes for numbers; and the dates."""
-    texts = pa.schema([field.with_type(_dates_as_texts(field.type)) for field in schema])
+    """The schema with texts for dates and times; and these.
+
+    Arrow's reader of JSON takes dates for numbers, and times without a zone for those of UTC.
+    """
+    texts = pa.schema([field.with_type(_times_as_texts(field.type)) for field in schema])
     dates = {field.name for field, text in zip(schema, texts, strict=True) if field.type != text.type}
     cast = {name: pc.field(name).cast(schema.field(name).type) for name in dates & {*columns}}
     return texts, {**columns, **cast}
 
 
-def _dates_as_texts(kind: pa.DataType) -> pa.DataType:
-    """The type with texts for dates and times of day."""
-    if pa.types.is_date(kind) or pa.types.is_time(kind):
+def _times_as_texts(kind: pa.DataType) -> pa.DataType:
+    """The type with texts for dates and times."""
+    if pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_timestamp(kind):
         return pa.string()
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_dates_as_texts(field.type)) for field in kind])
+        return pa.struct([field.with_type(_times_as_texts(field.type)) for field in kind])
     if pa.types.is_map(kind):
-        return pa.map_(_dates_as_texts(kind.key_type), _dates_as_texts(kind.item_type))
+        return pa.map_(_times_as_texts(kind.key_type), _times_as_texts(kind.item_type))
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_dates_as_texts(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(_times_as_texts(kind.value_type)))
     return kind
 
 
 def _value(text: str | None, kind: pa.DataType) -> pa.Scalar:
-    """The value of a text; times without a zone are UTC."""
+    """The value of a text."""
     if text is None:
         return pa.scalar(None, kind)
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return pa.scalar(text.removesuffix("Z")).cast(pa.timestamp(kind.unit)).cast(kind)
     return pa.scalar(text).cast(kind)
 
 
 def _scalar(value: Any, kind: pa.DataType | None = None) -> pa.Scalar | None:
-    """A user's value of a type; None: it is none."""
+    """A user's value of a type; None: it is none, as a time without a zone is none with one."""
     try:
+        if kind is not None and (wanted := zones(kind)):
+            given = zones(pa.scalar(value).type)
+            if any(given[at] != wanted[at] for at in given.keys() & wanted.keys()):
+                return None
         return pa.scalar(value, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return None

@@ -1,0 +1,78 @@
+"""Times in files: with a zone a timestamp, without one a timestamp_ntz, and neither becomes the other."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from timely_spark.errors import BadArgument, Where
+from timely_spark.graph import as_schema
+from timely_spark.runtime.errors import BadFile
+from timely_spark.runtime.sources.arrivals import Part
+from timely_spark.runtime.sources.folder import Folder
+
+HERE = Where("job.py", 7)
+LOCAL = pa.timestamp("us")
+
+
+def rows(folder: Folder, columns: str) -> list[Any]:
+    schema = as_schema(columns)
+    parts = [Part(file.path, 0, file.size) for file in folder.files()]
+    return pa.Table.from_batches(list(folder.read(parts, schema, schema.names)), schema).to_pylist()
+
+
+WALL = datetime(2026, 1, 2, 5)  # noqa: DTZ001 - without a zone
+MOMENT = WALL.replace(tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "folder"])
+def test_a_text_without_a_zone_is_no_time_with_one(tmp_path: Path, form: str) -> None:
+    texts = {"timestamp": ("2026-01-02T05:00:00Z", MOMENT), "timestamp_ntz": ("2026-01-02 05:00:00", WALL)}
+    for (kind, (text, time)), (other, _) in zip(texts.items(), reversed(texts.values()), strict=True):
+        folders = [tmp_path / kind / name for name in ("good", "bad")]
+        for folder, of in zip(folders, (text, other), strict=True):
+            below = folder / f"t={quote(of)}" if form == "folder" else folder
+            below.mkdir(parents=True)
+            columns = {"n": 1} if form == "folder" else {"n": 1, "t": of}
+            lines = [",".join(columns), ",".join(map(str, columns.values()))]
+            (below / "a").write_text("\n".join(lines) if form == "csv" else json.dumps(columns))
+        good, bad = (
+            Folder.of("in", HERE, each, "json" if form == "folder" else form, None) for each in folders
+        )
+        assert rows(good, f"n long, t {kind}") == [{"n": 1, "t": time}]
+        with pytest.raises(BadFile, match=r"(?s)zone offset.*Hint: .*timestamp_ntz"):
+            rows(bad, f"n long, t {kind}")
+
+
+def test_a_default_has_a_zone_if_its_column_has_one(tmp_path: Path) -> None:
+    for kind, time, other in (("timestamp", MOMENT, WALL), ("timestamp_ntz", WALL, MOMENT)):
+        for column, value, wrong in ((kind, time, other), (f"array<{kind}>", [time], [other])):
+            pq.write_table(pa.table({"n": [1]}), tmp_path / "a")
+            Folder.of("in", HERE, tmp_path, "parquet", None, defaults={"t": value}).schema(
+                f"n long, t {column}"
+            )
+            folder = Folder.of("in", HERE, tmp_path, "parquet", None, defaults={"t": wrong})
+            with pytest.raises(BadArgument, match=r"(?s)defaults.*Hint: times of a timestamp have a zone"):
+                folder.schema(f"n long, t {column}")
+
+
+def test_sparks_times_in_parquet_are_of_utc(tmp_path: Path) -> None:
+    nested = pa.struct([("x", pa.int64()), ("y", pa.list_(LOCAL)), ("m", pa.map_(pa.string(), LOCAL))])
+    value = {"x": 1, "y": [WALL], "m": [("k", WALL)]}
+    table = pa.table({"n": [1], "t": pa.array([WALL], LOCAL), "s": pa.array([value], nested)})
+    # as Spark writes it: INT96, and no schema of Arrow's
+    pq.write_table(table, tmp_path / "a", use_deprecated_int96_timestamps=True, store_schema=False)
+    folder = Folder.of("in", HERE, tmp_path, "parquet", None)
+    columns = "n long, t timestamp, s struct<x: long, y: array<timestamp>, m: map<string, timestamp>>"
+    assert folder.schema(None) == as_schema(columns)
+    (row,) = rows(folder, columns)
+    assert row == {"n": 1, "t": MOMENT, "s": {"x": 1, "y": [MOMENT], "m": [("k", MOMENT)]}}
+    with pytest.raises(BadFile, match="column 't' is timestamp"):
+        rows(folder, "n long, t timestamp_ntz")
