@@ -48,7 +48,7 @@ def halved(numbers: ts.Collection, least: int, most: int | None = None) -> ts.Co
         return after.sum("n", keys=[]).where(pc.field("n") <= least)
 
     half = {"n": pc.shift_right(pc.field("n"), 1)}
-    return numbers.iterate_until(lambda n: n.select(half), small, max_iterations=most)
+    return numbers.iterate_until(lambda n: n.select(half), small, max_iterations=most, on_limit="return")
 
 
 @pytest.mark.slow

@@ -209,3 +209,46 @@ def test_all_records_as_one_table_have_an_epoch_column() -> None:
     assert some["plain"].table().to_pylist() == [{"epoch": 0, "n": 7}]
     with pytest.raises(TimelyError, match=r"(?s)have a column 'epoch'.*Hint"):
         some["own"].table()
+
+
+def test_a_stream_with_a_column_diff_says_whether_it_is_the_change() -> None:
+    x = ts.Dataflow("trap").input("x", "n long, diff int")
+    with pytest.raises(SchemaError, match=r"(?s)test_mistakes\.py.*Hint: give diff='diff'.*rename"):
+        x.collection()
+    assert x.collection(diff="diff").schema.names == ["n"]
+    assert x.select("n", change="diff").collection().schema.names == ["n", "change"]
+    assert "diff" in ts.Dataflow("text").input("x", "diff string").collection().schema.names
+
+
+N = pc.field("id")
+QUOTIENTS: dict[str, Any] = {
+    "select": lambda x: x.select(half=N / 2),
+    "within": lambda x: x.select(half=pc.if_else(N > 1, pc.scalar(1) + N / 2, N).cast("double")),
+    "the second": lambda x: x.select(half=(N / pc.scalar(2.0)) + N / pc.field("per")),
+    "where": lambda x: x.where(N / 2 > 1),
+    "a collection's": lambda x: x.collection().select(half=N / 2),
+    "a collection's where": lambda x: x.collection().where(N / 2 > 1),
+    "by": lambda x: x.exchange(by=N / 2),
+    "pregel's": lambda x: ts.pregel(
+        x.collection().select(node="id"),
+        x.collection().select(src="id", dst="per"),
+        with_vertex_column={"v": (1, pc.field("msg") / 2)},
+        send_msg_to_dst=pc.field("src_v"),
+        agg_msgs="sum",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", QUOTIENTS)
+def test_a_quotient_of_integers_is_refused(case: str) -> None:
+    with pytest.raises(SchemaError, match=r"(?s)divide_checked\(.* of integers .*\.py:\d+.*Hint: cast one"):
+        QUOTIENTS[case](people())
+
+
+def test_quotients_of_which_a_side_is_no_integer_are_taken() -> None:
+    halves = people().select(
+        a=N.cast("double") / 2, b=N / pc.scalar(2.0), c=pc.divide(N, 2), d=(N / pc.scalar(4.0)).cast("string")
+    )
+    assert rows(halves) == [(0.5, 0.5, 0, "0.25"), (0.5, 0.5, 0, "0.25")]
+    odd = ts.Dataflow("odd").input("x", {"call: 'divide_checked'": "long", "a'\nb": "double"})
+    odd.select(x=pc.field("a'\nb") / 2, y=pc.field("call: 'divide_checked'") / pc.scalar(2.0))

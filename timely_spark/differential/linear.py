@@ -122,12 +122,21 @@ def collection(stream: Stream, diff: str | None = None, *, name: str | None = No
         {0: [('Ann', 1)], 1: [('Ann', -1), ('Bo', 1)]}
 
     Raises:
-        SchemaError: `diff` is no integer column; there is no other column; or one has a reserved name.
+        SchemaError: `diff` is no integer column; there is no other column; one has a reserved name; or an
+            integer column is called ``diff`` and not given as `diff`.
         GraphError: the flow's times are not in product order.
     """
     if own := [column for column in stream.schema.names if column.startswith("__timely_") and column != diff]:
         msg = f"collection: {stream.name!r} has {own}, names that are reserved"
         hint = f"for changes of a collection, give diff={DIFF!r}; else rename with select(new='old')."
+        raise SchemaError(msg, where=caller(), hint=hint)
+    if (
+        diff is None
+        and "diff" in stream.schema.names
+        and pa.types.is_integer(stream.schema.field("diff").type)
+    ):
+        msg = f"collection: {stream.name!r} has a column 'diff', which would be an ordinary one"
+        hint = "give diff='diff' for changes of a collection; else rename it: select(..., change='diff')."
         raise SchemaError(msg, where=caller(), hint=hint)
     check_product_order("collection", stream.scope)
     return Collection(changed_by(stream, diff, name=name))

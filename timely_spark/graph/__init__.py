@@ -19,7 +19,7 @@ from timely_spark.graph.arguments import (
     with_checked_arguments,
 )
 from timely_spark.graph.caller import caller
-from timely_spark.graph.expressions import Expression, columns_in, never_fails, project
+from timely_spark.graph.expressions import Expression, check_quotients, columns_in, never_fails, project
 from timely_spark.graph.graph import Graph
 from timely_spark.graph.locate_errors import locate_errors
 from timely_spark.graph.loop_context import Scope
@@ -68,6 +68,7 @@ __all__ = [
     "check_given",
     "check_limit",
     "check_names",
+    "check_quotients",
     "columns_in",
     "columns_of",
     "composed",

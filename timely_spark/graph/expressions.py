@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from timely_spark.errors import SchemaError
+from timely_spark.graph.caller import caller
 
 Expression: TypeAlias = pc.Expression
 
@@ -41,6 +45,42 @@ def never_fails(value: Any) -> bool:
     # also what a constant text has in it: then the answer is no, which is always right
     called = re.findall(r"(\w+)\(", str(value)) if isinstance(value, pc.Expression) else [""]
     return _TOTAL.issuperset(called)
+
+
+def check_quotients(operator: str, columns: Iterable[str | Expression], schema: pa.Schema) -> None:
+    """Refuse ``/`` of two integers, which truncates in Arrow and does not in Spark or Python."""
+    for column in columns:
+        for quotient in () if isinstance(column, str) else _quotients(column):
+            if pa.types.is_integer(project(schema.empty_table(), {"value": quotient}).schema.field(0).type):
+                msg = f"{operator}: {quotient} of integers would be truncated, as Spark's / is not"
+                hint = (
+                    "cast one side, as in pc.field('n').cast('double') / 2, or write pc.divide(a, b) for the "
+                    "integer quotient."
+                )
+                raise SchemaError(msg, where=caller(), hint=hint)
+
+
+def _quotients(expression: Expression) -> Iterator[Expression]:
+    """The parts of an expression that are made by ``/``: its serialised form is a batch of constants.
+
+    The metadata of the batch is the tree in preorder, each call from its ``call`` to its ``end``.
+    """
+    if "divide_checked(" not in str(expression):
+        return
+    read, (serialised,) = expression.__reduce__()
+    with pa.ipc.open_file(serialised) as file:
+        batch = file.get_batch(0)
+    # a mapping of the metadata would drop repeated keys
+    _, _, text = batch.schema.to_string(truncate_metadata=False).partition("-- schema metadata --\n")
+    entries = re.findall(r"(?ms)^(\w+): '(.*?)'$(?=\n\w+: '|\Z)", text)
+    for first in (place for place, entry in enumerate(entries) if entry == ("call", "divide_checked")):
+        depths = accumulate({"call": 1, "end": -1}.get(kind, 0) for kind, _ in entries[first:])
+        last = first + next(place for place, depth in enumerate(depths) if depth == 0)
+        part = batch.replace_schema_metadata(pa.KeyValueMetadata(entries[first : last + 1]))
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, part.schema) as writer:
+            writer.write_batch(part)
+        yield read(sink.getvalue())
 
 
 def columns_in(column: str | Expression, schema: pa.Schema) -> Collection[str]:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from timely_spark.differential.reducers import GROUP, Logic, present_records
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Expression, as_table, caller, describe, project
+from timely_spark.graph import Expression, as_table, caller, check_quotients, describe, project
 from timely_spark.graph.schema import RESERVED
 from timely_spark.operators.rows import map_records
 from timely_spark.state.keys import numbers, replaced
@@ -59,7 +59,7 @@ def by_row(function: Callable[[Any], Any], schema: pa.Schema) -> Program:
 def checked(argument: str, columns: Mapping[str, str | Expression], batch: pa.Schema) -> pa.Schema:
     """The schema of expressions of a batch, which must fit it."""
     try:
-        return project(batch.empty_table(), columns).schema.remove_metadata()
+        made = project(batch.empty_table(), columns).schema.remove_metadata()
     except (pa.ArrowException, KeyError) as error:
         msg = f"pregel: {argument}: {error}; a program gets ({describe(batch)})"
         raise SchemaError(
@@ -67,6 +67,8 @@ def checked(argument: str, columns: Mapping[str, str | Expression], batch: pa.Sc
             where=caller(),
             hint="check the columns' names and types; pyarrow.compute lists the functions.",
         ) from error
+    check_quotients(f"pregel: {argument}", columns.values(), batch)
+    return made
 
 
 @dataclass(frozen=True, slots=True)

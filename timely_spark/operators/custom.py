@@ -19,6 +19,7 @@ from timely_spark.graph import (
     as_schema,
     caller,
     check_columns,
+    check_quotients,
     columns_in,
     describe,
     names,
@@ -207,6 +208,7 @@ def partition_by(operator: str, schema: pa.Schema, by: Columns) -> Partition | N
     if not pa.types.is_integer(kind):
         msg = f"{operator}: by={by} is of type {kind}, not an integer"
         raise SchemaError(msg, where=caller(), hint="cast it, as in pc.field('x').cast('int64').")
+    check_quotients(operator, [by], schema)
     return Partition(tuple(sorted(columns_in(by, schema))), computed=str(by), expression=by)
 
 

@@ -24,6 +24,7 @@ from timely_spark.graph import (
     as_table,
     caller,
     check_columns,
+    check_quotients,
     columns_in,
     columns_of,
     names,
@@ -187,6 +188,7 @@ def computed(
             where=caller(),
             hint="check the columns' names and types; pyarrow.compute lists the functions.",
         ) from error
+    check_quotients("select", chosen.values(), stream.schema)
     return stream.then(
         "select",
         [schema],
@@ -421,6 +423,7 @@ def check_predicate(operator: str, stream: Stream, predicate: Any) -> None:
     if not pa.types.is_boolean(kind):
         msg = f"{operator}: the expression {predicate} gives {kind}, not boolean"
         raise SchemaError(msg, where=caller(), hint=hint)
+    check_quotients(operator, [predicate], stream.schema)
 
 
 def _text(function: Any) -> str:
