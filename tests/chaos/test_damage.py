@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,10 +17,12 @@ import pytest
 from engine import Process, World, files
 
 import timely_spark as ts
+from timely_spark.__main__ import main
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.handle.inputs import InputHandle
 from timely_spark.runtime.handle.watch import Watch
 from timely_spark.runtime.query import streaming as query
+from timely_spark.runtime.sources.account import Account
 from timely_spark.runtime.storage.blobs import Blobs, files_of
 from timely_spark.runtime.storage.captured import Deliveries
 from timely_spark.runtime.storage.checksums import sealed
@@ -255,6 +258,25 @@ def test_what_is_missing_in_the_middle_is_missed(kind: str, checkpoint: Path) ->
     with pytest.raises(LogDamaged, match="Hint") as caught:
         go_on(checkpoint)
     assert middle.replace("rounds/0", "rounds/*") in str(caught.value)
+
+
+@pytest.mark.parametrize("harm", [emptied, flipped, deleted], ids=lambda harm: harm.__name__)
+def test_a_flow_goes_on_without_an_entry_by_the_command_that_its_error_names(
+    harm: Callable[..., None], checkpoint: Path
+) -> None:
+    name = of_kind("inputs", checkpoint)[-1]
+    harm(checkpoint / "timely" / name, [])
+    with pytest.raises(LogDamaged, match=name) as caught:
+        go_on(checkpoint)
+    command = shlex.split(str(caught.value.hint).partition("timely_spark ")[2])
+    assert command == ["skip", str(checkpoint), "--entry", Path(name).stem, "--input", "x"]
+    assert main(command) == 0
+    go_on(checkpoint)
+    log = RoundLog(str(checkpoint))
+    manifest = log.read(log.newest())
+    assert manifest is not None
+    sent = Account.of(log, manifest, [["x", "", "handle"]])["x"]
+    assert (sent.skipped, sent.listed - sent.entered) == (1, 1)
 
 
 def test_the_terms_and_the_identity_are_missed_while_there_is_anything_else(checkpoint: Path) -> None:

@@ -98,6 +98,33 @@ def test_a_folder_elsewhere_has_the_columns_of_its_link_and_is_read_once(inbox: 
     assert journal.batch(0) == files
 
 
+def test_a_real_folder_gives_a_file_its_columns_though_a_link_was_found_first(inbox: Path) -> None:
+    (inbox / "day=1" / "deep").mkdir(parents=True)
+    for name in ("c.csv", "deep/d.csv"):
+        (inbox / "day=1" / name).write_text("n\n3\n")
+    (inbox / "0.csv").symlink_to("day=1/c.csv")
+    (inbox / "0").symlink_to("day=1/deep")
+    files, ignored = folder_of(inbox).listing()
+    assert [(os.path.relpath(file.path, inbox), file.values) for file in files] == [
+        ("a.csv", None),  # the columns are those of the path
+        ("day=1/c.csv", None),
+        ("sub/b.csv", None),
+        ("day=1/deep/d.csv", None),
+    ]
+    assert {*ignored} == {f"{inbox}/0", f"{inbox}/0.csv"}
+
+
+def test_hidden_names_are_not_read_at_any_depth(inbox: Path) -> None:
+    for name in ("_temporary/0", ".staging", "sub/_delta_log"):
+        (inbox / name).mkdir(parents=True)
+        (inbox / name / "part.csv").write_text("n\n9\n")
+    for name in (".a.csv", "sub/_b.csv", "c.csv._COPYING_"):
+        (inbox / name).write_text("n\n9\n")
+    (inbox / ".link.csv").symlink_to("a.csv")
+    assert names(inbox) == ["a.csv", "sub/b.csv"]
+    assert folder_of(inbox).listing()[1] == {}
+
+
 def test_the_folder_itself_may_be_a_link(inbox: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(inbox)
     (inbox / "loop").symlink_to(tmp_path / "link")

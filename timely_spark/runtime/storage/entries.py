@@ -199,7 +199,8 @@ class Journal:
 
     def _head(self, number: int) -> dict[str, Any]:
         files, name = self.log.files, _file(self.name, number)
-        return {"id": None} | files.head(name, files.found(name, files.schema(name)))
+        with self.log.reading_entry(self.name, number):
+            return {"id": None} | files.head(name, files.found(name, files.schema(name)))
 
 
 def close_source(log: RoundLog, name: str) -> None:
@@ -213,10 +214,15 @@ def close_source(log: RoundLog, name: str) -> None:
 
 
 def read_entry(log: RoundLog, name: str, number: int) -> Entry:
-    """Read an entry."""
+    """Read an entry.
+
+    Raises:
+        LogDamaged: it cannot be read; the hint has the command by which a flow goes on without it.
+    """
     file = _file(name, number)
-    table = log.files.found(file, log.files.table(file))
-    head = log.files.head(file, table.schema)
+    with log.reading_entry(name, number):
+        table = log.files.found(file, log.files.table(file))
+        head = log.files.head(file, table.schema)
     return Entry(head["kind"], head["epoch"], table.replace_schema_metadata(None), head.get("id", ""))
 
 

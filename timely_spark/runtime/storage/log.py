@@ -30,8 +30,10 @@ by looking for the next number, without listing.
 
 from __future__ import annotations
 
+import shlex
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -341,8 +343,20 @@ class RoundLog:
         numbers, taken = self.files.numbers(folder), self.taken(name)
         needed = {*range(numbers[0], numbers[-1])} if numbers else set()
         if missing := (needed | ({taken} - {-1})).difference(numbers):
-            raise LogDamaged.no_file(self.files.root, f"{folder}/{min(missing)}.arrow")
+            with self.reading_entry(name, min(missing)):
+                raise LogDamaged.no_file(self.files.root, f"{folder}/{min(missing)}.arrow")
         return numbers
+
+    @contextmanager
+    def reading_entry(self, name: str, number: int) -> Iterator[None]:
+        """Name the command that skips an entry, in errors of reading it."""
+        try:
+            yield
+        except LogDamaged as error:
+            options = f"--entry {number} --input {shlex.quote(name)}"
+            command = f"python -m timely_spark skip {shlex.quote(self.checkpoint)} {options}"
+            hint = f"restore it from a backup; or, unless a complete batch has read it, skip it: {command}"
+            raise LogDamaged(error.message, where=error.where, hint=hint) from error
 
     def at_the_end(self, batch: int) -> bool:
         """Whether the feedback source's question began this batch, and no other source has new rows in it."""
