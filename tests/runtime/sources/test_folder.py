@@ -536,6 +536,20 @@ def test_missing_damaged_and_empty(tmp_path: Path) -> None:
         folder.schema(None)
 
 
+def test_a_flow_with_a_schema_is_built_again_though_the_newest_file_is_damaged(tmp_path: Path) -> None:
+    """Else a file that was skipped or quarantined would stop each later start."""
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "whole.parquet")
+    os.utime(tmp_path / "whole.parquet", (1, 1))
+    (tmp_path / "half.parquet").write_bytes(b"PAR1 and no end")
+
+    schema, folder = folder_of(tmp_path).inspect("n long")
+
+    assert schema == as_schema("n long")
+    assert list(folder.known) == ["n"]
+    with pytest.raises(BadFile, match="'m'"):
+        folder_of(tmp_path).schema("m long")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"format": "orc"}, {"format": ["csv"]}, {"path": 3}, {"filesystem": "s3"}, {"files_per_epoch": 0}],

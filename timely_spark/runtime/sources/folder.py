@@ -211,7 +211,10 @@ class Folder:
     def _schema(self, given: Any) -> tuple[pa.Schema, Sequence[str]]:
         if given is None:
             self.check_exists()
-        newest = max((file for file in self.files() if file.size), default=None)
+        there = sorted((file for file in self.files() if file.size), reverse=True)
+        newest = next(iter(there), None)
+        if given is not None:  # a damaged file is told, skipped or quarantined when it is read, not here
+            newest = next((file for file in there if self._opens(file.path)), newest)
         keys: Values = () if newest is None else self._values(newest.path, newest.values)
         if given is not None:
             names: Sequence[str] = ()
@@ -240,6 +243,14 @@ class Folder:
             if name not in columns and (scalar := _scalar(value)) is not None:
                 columns[name] = scalar.type
         return as_schema(pa.schema(list(columns.items()))), own.names
+
+    def _opens(self, path: str) -> bool:
+        try:
+            with self.reading(path):
+                self._fragment(path, pa.schema([]), ()).physical_schema  # noqa: B018 - reads the footer
+        except BadFile:
+            return False
+        return True
 
     def _values(self, path: str, known: Values | None) -> Values:
         """The columns that have one value in a file."""
