@@ -456,6 +456,8 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
                 "order = np.argsort(h[::-1])",
             ),
             ("if not equal.all():", "if False:"),
+            ("if not (sure and part.exact(keys)):", "if not sure:"),
+            ("if not (sure and part.exact(keys)):", "if not part.exact(keys):"),
             (
                 "if low < high:\n                lane.append",
                 "if low + 1 < high:\n                lane.append",
@@ -469,6 +471,8 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         [
             ("self._exact[keys] = keys[0] == self.key", "self._exact[keys] = True"),
             ("starts = starts[low : high + 1] - starts[low]", "starts = starts[low : high + 1]"),
+            ("self.rows.slice(low, high - low)", "self.rows.slice(low)"),
+            ("self.rows.slice(starts[low], starts[high] - starts[low])", "self.rows.slice(starts[low])"),
             ("and (unmix(hashed) == _values(column)).all()", ""),
             ("distinct = int(starts[-1]) == len(hashed)", "distinct = False"),
             ('(row, "right")) - 1', "(row)) - 1"),
@@ -786,7 +790,29 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
             ("if self.shared or self._work is None or", "if self._work is None or"),
             ("[changes.filter(pa.array(~irrelevant))]", "[changes]"),
             ("many = self._records.at_most(each, keys) > _MANY", "many = groups.sizes < 0"),
+            ("[*keys, *self.interesting.pop(time, [])], None)", "keys, None)"),
+            ("self.interesting.pop(time, [])], None)", "self.interesting.pop(time, [])], added)"),
+            ("self._plain = False", "pass"),
         ],
+    ),
+    (
+        "differential/working.py",
+        ["tests/differential/test_working.py"],
+        [
+            ("self._meet(coded[0][~inside], times[~inside])", "pass"),
+            ("first = first[runs([which[first], *joined[first].T], len(first)).firsts]", "pass"),
+            ("[of, times[first, -1], *joined[first].T]", "[of, times[first, -1] + 1, *joined[first].T]"),
+        ],
+    ),
+    (
+        "coordinator/coordinator.py",
+        ["tests/worker/test_loops.py"],
+        [("self.loops.forget(oldest)", "pass")],
+    ),
+    (
+        "coordinator/loops.py",
+        ["tests/worker/test_loops.py"],
+        [("if key[2] >= oldest}", "if key[2] > oldest}")],
     ),
     (
         "differential/reducers.py",

@@ -121,3 +121,28 @@ def test_results_of_a_function_may_come_in_any_order(workers: int) -> None:
     out = run(flow, {"x": [[(1, 3, 1), (2, 5, 1), (3, 1, 1)], [(2, 5, -1)]]}, workers=workers)["out"].rows()
 
     assert out == {0: [(1, 0, 1), (2, 0, 1), (3, 0, 1)], 1: [(2, 0, -1)]}
+
+
+@pytest.mark.parametrize("start", [101, 102, 103, 104])
+def test_a_null_among_integers_loses_no_change_of_another_key(start: int) -> None:
+    """A nearer way comes in epoch 1; that the old one comes in iteration 3 only the trace tells."""
+
+    def nearest(kind: str) -> dict[int, list[Any]]:
+        flow = ts.Dataflow("nearest")
+        x = flow.input("x", f"k long, v {kind}, diff long").collection(diff="diff")
+
+        def step(v: Collection) -> Collection:
+            near = v.where((pc.field("k") < 6) | (pc.field("k") > 9) & pc.field("v").is_valid())
+            farther = near.map(
+                lambda row: (row.k + 1, None if row.v == 104 else row.v + 1), "k long, v " + kind
+            )
+            return x.concat(farther).min("v", keys="k")
+
+        x.iterate(step, max_iterations=20, on_limit="return").changes().capture("out")
+        epochs = [[(0, 0, 1)], [(3, 1, 1), (10, start, 1)], [(3, 1, -1)]]
+        return run(flow, {"x": epochs}, workers=1)["out"].rows()
+
+    out = nearest("long")
+    assert out == nearest("double")
+    assert {(3, 3, -1), (3, 1, 1)} <= {*out[1]}
+    assert {(3, 1, -1), (3, 3, 1)} <= {*out[2]}

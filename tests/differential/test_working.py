@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from timely_spark.differential import working
 from timely_spark.differential.reducers import GROUP, Count, Extreme, Logic, Threshold, present
 from timely_spark.differential.trace import DIFF
-from timely_spark.differential.working import Numbering, consolidated
-from timely_spark.state import keys
+from timely_spark.differential.working import Numbering, Side, Values, WorkingSet, consolidated
+from timely_spark.state import Arrangement, keys
+from timely_spark.state.history import stamped
 from timely_spark.state.keys import numbers
+from timely_spark.times import Time
 
 KEYS = st.lists(st.one_of(st.none(), st.integers(-3, 30)), max_size=30)
 
@@ -75,3 +77,30 @@ def test_results_of_integers_are_those_of_tables(logic: Logic, given: list[tuple
     assert [column.name for column in columns] == expected.schema.names[1:-1]
     for column in columns:
         assert values.tolist() == numbers(expected, column.name).tolist()
+
+
+def test_a_time_of_another_context_is_interesting_where_it_joins_one_of_this() -> None:
+    """Per key the contexts are those of its own records, each once, from its first iteration there on."""
+    logic = Extreme(("k",), "v", greatest=False)
+
+    def rows(*pairs: tuple[int, int]) -> pa.Table:
+        k, v = zip(*pairs, strict=True)
+        return pa.table({"k": k, "v": v, DIFF: np.ones(len(k), np.int64)})
+
+    trace = Arrangement(("k",))
+    for time in (Time(0, 5, 2), Time(0, 5, 8), Time(0, 9, 4), Time(0, 1, 7)):
+        trace.insert(stamped(rows((1, 5)), time))
+    trace.insert(stamped(rows((2, 5)), Time(0, 6, 0)))
+    sides = [Side(one, Values(plain=True)) for one in (trace, Arrangement(("k",)))]
+    work = WorkingSet(logic, Time(1, 3, 0), sides[0], sides[1], indexed=False)
+    added = rows((1, 7), (2, 6), (3, 1))
+
+    changed, interesting = work.changes(Time(1, 3, 3), [added.select(["k"])], added)
+
+    assert changed is not None
+    assert sorted(changed["v"].to_pylist()) == [1, 6, 7]
+    assert sorted((moment, keys["k"].to_pylist()) for moment, keys in interesting) == [
+        ([1, 5, 3], [1]),
+        ([1, 6, 3], [2]),
+        ([1, 9, 4], [1]),
+    ]

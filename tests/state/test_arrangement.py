@@ -87,6 +87,16 @@ def test_single_rows_are_found_within_those_of_a_key(
         assert np.bincount(at, minlength=len(probes)).tolist() == [all_rows.count(one) for one in probes]
 
 
+def test_null_is_not_the_number_with_its_hash() -> None:
+    number = int(keys._NULL.astype(np.int64))
+    null, one = (pa.table({"k": pa.array([key], pa.int64())}) for key in (None, number))
+    assert keys.hashes(null, ["k"]) == keys.hashes(one, ["k"])
+    for stored, probe in itertools.product((null, one), repeat=2):
+        state = Arrangement(["k"])
+        state.insert(stored)
+        assert state.lookup(probe, ["k"])[1].num_rows == (stored is probe)
+
+
 def test_numbers_of_several_widths_are_merged_as_the_widest() -> None:
     state = Arrangement(["k"])
     for kind in (pa.int8(), pa.int64(), pa.int8()):

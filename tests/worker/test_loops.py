@@ -13,8 +13,10 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.coordinator.coordinator import Coordinator
+from timely_spark.coordinator.loops import with_warn_after
 from timely_spark.errors import BadArgument, GraphError, LimitReached, TimelyError
 from timely_spark.testing import LoopWarning, Simulation, run
+from timely_spark.worker.loops import LoopCounts
 
 UP = {"n": pc.add(pc.field("n"), 1)}
 
@@ -85,6 +87,21 @@ def test_a_round_ends_at_a_multiple_of_warn_after(notices: list[Any]) -> None:
 
     assert max(steps) <= 52
     assert notices
+
+
+def test_what_was_said_is_remembered_until_its_epoch_has_ended(notices: list[Any]) -> None:
+    loops = Coordinator(with_warn_after(growing().compile(1), 10)).loops
+    for epoch in (0, 1, 2):
+        assert loops.enter([LoopCounts({}, [("up", epoch, 10, "x")], [])])
+    loops.forget(1)
+    assert [bool(loops.enter([LoopCounts({}, [("up", n, 10, "x")], [])])) for n in (0, 1, 2)] == [1, 0, 0]
+
+    simulation = Simulation(growing(max_iterations=30, on_limit="return"), warn_after=10)
+    for n in range(3):
+        simulation.send("x", [n])
+        simulation.run()
+    assert notices
+    assert not simulation.coordinator.loops.noticed
 
 
 def test_no_warning_without_need(notices: list[Any]) -> None:
