@@ -27,7 +27,7 @@ VALUE, WIDE = "k long, v long", "k long, w long"
 
 def shifting(x: Any) -> Any:
     """A variable that changes in three iterations."""
-    variable = x.variable(x.scope.inner(name="loop", max_iterations=3))
+    variable = x.variable(x.scope.inner(name="loop", max_iterations=3, on_limit="return"))
     moved = variable.select("k", v=pc.bit_wise_and(pc.add(pc.field("v"), pc.field("k")), 3))
     variable.set(moved.distinct())
     return variable
