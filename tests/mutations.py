@@ -901,7 +901,14 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
     (
         "graphs/forest.py",
         ["tests/graphs/test_forest.py", "tests/graphs/test_components.py"],
-        [("changed = (before > 0) != (before + diff > 0)", "changed = (before > 0) != (before + diff >= 0)")],
+        [
+            (
+                "changed = (before > 0) != (before + diff > 0)",
+                "changed = (before > 0) != (before + diff >= 0)",
+            ),
+            ("needed = (rank != _REMOVED) | (total != 0)", "needed = rank == rank"),
+            ("needed = (rank != _REMOVED) | (total != 0)", "needed = rank != _REMOVED"),
+        ],
     ),
     # -- the runtime, without a JVM --------------------------------------------------------------------------
     (

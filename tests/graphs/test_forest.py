@@ -25,6 +25,7 @@ from timely_spark.graphs import spanning
 from timely_spark.graphs.forest import components, spanning_forest
 from timely_spark.graphs.spanning import rooted_forest, shallow_forest
 from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.keys import hashes
 from timely_spark.testing import Simulation
 
 Edge = tuple[Any, Any]
@@ -242,6 +243,18 @@ def test_a_skewed_graph_shrinks_to_nothing() -> None:
     check_run(
         [[(*edge, 1) for edge in edges], *([(*edges[i], -1) for i in part] for part in order)], workers=3
     )
+
+
+def test_a_removed_node_is_forgotten_only_with_the_row_that_added_it() -> None:
+    node = pa.array([1, 1, 2, 3, 3])  # 1 came and went, 2 came before, 3 came and changed
+    diff = pa.array([1, -1, -1, 1, 0], pa.int8())
+    rank = pa.array([0, module._REMOVED, module._REMOVED, 0, 4])
+    rows = pa.table({"node": node, "label": node, "parent": node, "rank": rank, DIFF: diff})
+    _, kept = module._latest(hashes(rows, ["node"]), rows)
+    assert kept.select(["node", "rank", DIFF]).to_pylist() == [
+        {"node": 2, "rank": module._REMOVED, DIFF: -1},
+        {"node": 3, "rank": 4, DIFF: 1},
+    ]
 
 
 @pytest.mark.slow
