@@ -98,6 +98,10 @@ SLIPS: dict[str, tuple[Any, str]] = {
         "y: its records have no columns",
     ),
     "a constant": (lambda f, x: x.select(a=1), r"a=1 is neither.*pc\.scalar"),
+    "an expression as a text": (
+        lambda f, x: x.select(a="id + 1"),
+        r"'id \+ 1' is no column.*pc\.field\('n'\)",
+    ),
     "a function": (lambda f, x: x.select(a=lambda row: row.id), r"Hint: map\(\)"),
     "a text": (lambda f, x: x.where("id > 3"), r"pc\.field.*lambda"),
     "a number": (lambda f, x: x.aggregate(a=1), "a=1"),
@@ -252,3 +256,35 @@ def test_quotients_of_which_a_side_is_no_integer_are_taken() -> None:
     assert rows(halves) == [(0.5, 0.5, 0, "0.25"), (0.5, 0.5, 0, "0.25")]
     odd = ts.Dataflow("odd").input("x", {"call: 'divide_checked'": "long", "a'\nb": "double"})
     odd.select(x=pc.field("a'\nb") / 2, y=pc.field("call: 'divide_checked'") / pc.scalar(2.0))
+
+
+def test_reductions_of_streams_and_of_collections_tell_equal_records_as_they_say() -> None:
+    """A stream has a record as often as it was sent; a collection has it once, with its number."""
+    flow = ts.Dataflow("twice")
+    x = flow.input("x", "k long, v long")
+    x.group_by("k").reduce(lambda key, rows: [len(rows)], "n long").capture("stream")
+    numbers = x.collection().reduce(
+        lambda key, rows: [(len(rows), sum(row.count for row in rows))], "n long, all long", keys="k"
+    )
+    numbers.changes().capture("collection")
+
+    out = run(flow, {"x": [[(1, 5), (1, 5), (1, 6)]]}, workers=2)
+
+    assert out["stream"].rows() == {0: [(1, 3)]}
+    assert out["collection"].rows() == {0: [(1, 2, 3, 1)]}
+
+
+def test_an_iteration_that_leaves_its_start_out_loses_it() -> None:
+    """As the docstring of `iterate` says: what a step returns is the whole next value."""
+    found = {}
+    for kept in (True, False):
+        flow = ts.Dataflow("start")
+        roots, edges = flow.input("r", "n long").collection(), flow.input("e", "n long, m long").collection()
+
+        def hop(n: Any, roots: Any = roots, edges: Any = edges, kept: Any = kept) -> Any:
+            to = n.join(edges, on="n").select(n="m")
+            return (to.concat(roots) if kept else to).distinct()
+
+        roots.iterate(hop).changes().capture("out")
+        found[kept] = run(flow, {"r": [[1]], "e": [[(1, 2)]]})["out"].rows()
+    assert found == {True: {0: [(1, 1), (2, 1)]}, False: {0: []}}

@@ -72,6 +72,9 @@ def iterate(
     is called in the body of a loop that it is outside of. A change of the input costs the changes that it
     causes, in the iterations in which it causes them.
 
+    The start is not kept by itself: `step` returns the whole next value. ``reached.join(edges, ...)`` alone
+    loses the roots, and all that it found where paths end: write ``.concat(roots).distinct()`` behind it.
+
     Args:
         collection: the initial value.
         step: gets the variable, a collection in the loop's scope; returns its next value.

@@ -437,7 +437,8 @@ def reduce(
     """Compute each key's results, by a function of one key's records: slower than `reduce_batches`.
 
     The function gets each *distinct* record of the key once, with its multiplicity as `count`: the number of
-    records is ``sum(row.count for row in rows)``, not ``len(rows)``.
+    records is ``sum(row.count for row in rows)``, not ``len(rows)``. The same function
+    of a stream, in `Stream.group_by(...).reduce`, gets a record as often as it was sent.
 
     Args:
         function: gets the key, a named row, and its distinct records, named rows of the other columns and

@@ -389,8 +389,9 @@ class Grouped(Suggests):
         """Compute each key's results at each time, by a function of its records; `reduce_batches` is faster.
 
         The function gets the records of one time, when the time is complete (Naiad's GroupBy, section 4.2).
-        For those of all times so far see `Collection.reduce`; with a state between epochs,
-        `Stream.stateful_map`.
+        A record that was sent twice is there twice. For the records of all times so far see
+        `Collection.reduce`, which gives equal ones once, with their number as `count`; with a state between
+        epochs, `Stream.stateful_map`.
 
         Args:
             function: gets the key, a named row, and its records, named rows of the other columns, in no

@@ -178,7 +178,12 @@ def computed(
             how = "map() takes functions" if callable(old) else "write a constant as pc.scalar(...)"
             msg = f"select: {new}={old!r} is neither a column's name nor an expression"
             raise SchemaError(msg, where=caller(), hint=f"{how}.")
-    check_columns("select", stream.schema, [column for column in chosen.values() if isinstance(column, str)])
+    given = [column for column in chosen.values() if isinstance(column, str)]
+    if wrong := [one for one in given if one not in stream.schema.names and not one.isidentifier()]:
+        msg = f"select: {wrong[0]!r} is no column of ({columns_of(stream.schema)})"
+        hint = "a text names a column; write an expression as pc.field('n') + 1 (pyarrow.compute as pc)."
+        raise SchemaError(msg, where=caller(), hint=hint)
+    check_columns("select", stream.schema, given)
     try:
         schema = as_schema(project(stream.schema.empty_table(), chosen).schema)
     except pa.ArrowException as error:
