@@ -111,7 +111,7 @@ def program(flow: ts.Dataflow) -> None:
         on = now.select("a", c="b").join(y.select(c="a", b="b"), on="c").select("a", "b")
         return on.concat(x).min("b", keys="a")
 
-    low = x.iterate(step, max_iterations=4)
+    low = x.iterate(step, max_iterations=4, on_limit="return")
     counts = paths.concat(low).count("b", keys="a")
     counts.antijoin(y.where(pc.field("b") == 0).select("a").distinct(), on="a").capture("out")
 

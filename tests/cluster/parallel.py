@@ -49,7 +49,7 @@ def main(folder: str) -> None:
 
     def hop(reached: ts.Stream) -> ts.Stream:
         links = reached.scope.enter(edges)
-        targets = reached.join(links, left=["node"], right=["src"]).select(node="dst")
+        targets = reached.join(links, left=["node"], right=["src"], name="hop").select(node="dst")
         return targets.map_batches(noted, "node long").concat(reached).distinct(name="near")
 
     roots.loop(hop).capture("out")

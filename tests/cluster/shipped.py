@@ -31,7 +31,7 @@ def run(spark: SparkSession, module: Any, checkpoint: str) -> None:
     flow = ts.Dataflow("shipped")
     numbers = flow.input("numbers", "n long")
     doubled = numbers.map_batches(module.doubled, "n long")
-    flow.vertex(module.Total(), doubled, "n long", by=[[]]).capture("totals")
+    flow.vertex(module.Total(), doubled, "n long", by=[[]], name="total").capture("totals")
     with flow.start(spark, checkpoint=checkpoint, workers=2) as query:
         numbers.send([(1,), (2,), (4,)])
         query.wait_for()

@@ -59,6 +59,11 @@ EPOCHS = st.lists(CHANGES, min_size=1, max_size=4)
 BUDGETS = st.sampled_from([None, Budget(steps=1), Budget(steps=7), Budget(bytes=1)])
 
 
+def at_most(iterations: int | None) -> dict[str, Any]:
+    """A loop's limit, at which it may end with records left."""
+    return {"max_iterations": iterations, "on_limit": iterations and "return"}
+
+
 def low(column: str) -> Any:
     """Two bits of it."""
     return pc.bit_wise_and(pc.field(column), 3)
@@ -247,7 +252,7 @@ class Build:
             self.loops.pop()
             return made
 
-        return self.here(self(initial)).iterate(iteration, max_iterations=iterations, consolidate=consolidate)
+        return self.here(self(initial)).iterate(iteration, consolidate=consolidate, **at_most(iterations))
 
     def until(self, iterations: Any, initial: Any, step: Any) -> Any:
         def iteration(variable: Any) -> Any:
@@ -259,11 +264,11 @@ class Build:
         def enough(before: Any, after: Any) -> Any:
             return before.concat(after).where(pc.field("a") == 3).count().where(pc.field("count") >= 2)
 
-        return self.here(self(initial)).iterate_until(iteration, enough, max_iterations=iterations)
+        return self.here(self(initial)).iterate_until(iteration, enough, **at_most(iterations))
 
     def mutual(self, iterations: Any, one: Any, two: Any, step_one: Any, step_two: Any) -> Any:
         initial = [self.here(self(one)), self.here(self(two))]
-        scope = self.scope.inner(max_iterations=iterations)
+        scope = self.scope.inner(**at_most(iterations))
         variables = [each.variable(scope) for each in initial]
         self.loops.append((scope, list(variables)))
         results = [self.here(self(step)) for step in (step_one, step_two)]
@@ -792,9 +797,9 @@ def test_so_it_is_with_what_goes_round(
             build.loops = []
             return made.concat(outside)
 
-        return outside.iterate(iteration, max_iterations=3).distinct()
+        return outside.iterate(iteration, **at_most(3)).distinct()
 
-    given_[0].concat(given_[1]).iterate(within, max_iterations=3).changes().capture("result")
+    given_[0].concat(given_[1]).iterate(within, **at_most(3)).changes().capture("result")
 
     rows_out = play(flow, {"x": x, "y": y}, **how)
 

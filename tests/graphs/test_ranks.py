@@ -225,7 +225,7 @@ def test_edges_may_be_in_a_loop(follows, changing) -> None:
             strong = pagerank(left, 3).where(lambda row: row.rank >= 700_000)
             return edges.semijoin(strong, left="dst", right="node", unique=True)
 
-        return edges.iterate(step, max_iterations=2)
+        return edges.iterate(step, max_iterations=2, on_limit="return")
 
     def oracle(edges: list[tuple[int, int]]) -> Iterable[tuple[int, int]]:
         left = edges

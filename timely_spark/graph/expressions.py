@@ -37,7 +37,7 @@ _TOTAL = {
 def never_fails(value: Any) -> bool:
     """Whether a column or an expression is known to have a value for every record.
 
-    >>> never_fails("n"), never_fails(pc.field("n") > 1), never_fails(1 / pc.field("n"))
+    >>> never_fails("n"), never_fails(pc.field("n") > 1), never_fails(pc.scalar(1) / pc.field("n"))
     (True, True, False)
     """
     if isinstance(value, str):

@@ -186,7 +186,7 @@ def repeats(batch: pa.Table) -> str | None:
     """How often a batch repeats records, in words, by a sample; None if most records differ.
 
     >>> repeats(pa.table({"n": [7] * 70000}))
-    "of 4096 sampled records 1 differ: {'n': 7} and 4095 more"
+    "of 4096 sampled records 1 differ: {'n': 7}, {'n': 7}, {'n': 7} and 4093 more"
     >>> repeats(pa.table({"n": range(70000)}))
     >>> repeats(pa.table({"n": [7], "__timely_diff": [1 << 30]}))
     "a record comes 1073741824 times: {'n': 7}"
