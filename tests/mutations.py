@@ -1196,6 +1196,32 @@ GROUPS: list[tuple[str, list[str], list[tuple[str, str]]]] = [
         ["tests/runtime/test_survivors.py"],
         [("*sorted(read - sent)]", "*sorted(read)]")],
     ),
+    (
+        "coordinator/coordinator.py",
+        ["tests/worker/test_epochs.py"],
+        [
+            (
+                "advanced.setdefault(source.name, self.last_epoch + 1)",
+                "advanced.setdefault(source.name, self.last_epoch)",
+            ),
+            ("self.late_epochs[name] = self.last_epoch + 1", "self.late_epochs[name] = self.last_epoch"),
+        ],
+    ),
+    (
+        "runtime/storage/stores.py",
+        ["tests/runtime/test_survivors.py"],
+        [
+            (
+                "os.fsync(handle)\n        finally:\n            os.close(handle)\n        _sync(",
+                "pass\n        finally:\n            os.close(handle)\n        _sync(",
+            )
+        ],
+    ),
+    (
+        "worker/record.py",
+        ["tests/operators/test_call.py"],
+        [('with StorageFailed.owning(f"record={folder!r}: {file}"):', "if True:")],
+    ),
     # -- for users' tests ------------------------------------------------------------------------------------
     (
         "testing.py",
