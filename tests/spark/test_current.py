@@ -59,6 +59,37 @@ def test_keys_that_do_not_tell_records_apart_are_an_error(spark: SparkSession, t
     assert rows(spark, tmp_path / "now") == [(0, 1, "a")]
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("it's", '"v"'),
+        ("a,b;{}", "()=\t"),
+        ("s.x", "s"),
+        ("k`y\n", "_metadata"),
+        ("_change_type", "_commit_version"),
+    ],
+)
+def test_odd_names_are_names(spark: SparkSession, tmp_path: Path, key: str, value: str) -> None:
+    inner = pa.struct([("x", pa.string())])
+    schema = pa.schema([(key, pa.int64()), (value, inner), ("d d", pa.int64())])
+    sink = DeltaSink(str(tmp_path / "now"), keys=(key,), diff="d d")
+    vertex = Vertex(schema)
+    sink.prepare(spark, Output(name="out", vertex=vertex, sink=sink), "/nowhere", "one")
+    for epoch, given in enumerate(
+        [[(1, "a", 1), (2, "b", 1), (3, "c", 1)], [(1, "a", -1), (1, "z", 1), (2, "b", -1), (4, "n", 1)]]
+    ):
+        records = [{key: k, value: {"x": v}, "d d": d} for k, v, d in given]
+        content = to_bytes(pa.Table.from_pylist(records, schema))
+        sink.deliver(spark, epoch, [Delivery(epoch, [content], Blobs(Files("/nowhere")), vertex)])
+    assert [(row[1], row[2].x) for row in rows(spark, tmp_path / "now")] == [(3, "c"), (1, "z"), (4, "n")]
+
+
+@pytest.mark.parametrize("columns", ["EPOCH long", "DIFF long", "s struct<A: long, a: long>"])
+def test_names_that_differ_in_case_only_are_refused_when_the_flow_is_built(columns: str) -> None:
+    with pytest.raises(SchemaError, match=r"it ignores case.*\nHint: rename one"):
+        ts.Dataflow("bad").input("x", f"k long, {columns}").distinct().to_delta("x", keys="k", diff="diff")
+
+
 @pytest.mark.campaign
 def test_log_and_table_agree(spark: SparkSession, checkpoint: str, tmp_path: Path) -> None:
     flow = ts.Dataflow("degrees")
