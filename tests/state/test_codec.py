@@ -141,6 +141,20 @@ def test_tables_frames_and_arrangements_come_back() -> None:
     assert back["a"].lookup(pa.table({"k": ["a"]}), ["k"])[1].to_pylist() == [{"k": "a", "v": 1}]
 
 
+def test_integers_beside_missing_values_stay_exact_in_frames() -> None:
+    far = 2**53 + 1
+    frame = pd.DataFrame(
+        {"id": pd.Series([far, None], dtype=object), "n": pd.Series([far, None], dtype="Int64")}
+    )
+
+    back = CODEC.read(CODEC.write({"f": frame, "s": frame["id"]}))
+
+    for column in (back["f"]["id"], back["f"]["n"], back["s"]):
+        assert int(column[0]) == far  # numpy takes a double for equal
+        assert pd.isna(column[1])
+    assert back["f"]["n"].dtype == "Int64"
+
+
 def test_times_are_the_flows_own() -> None:
     back = Codec(ts.LEXICOGRAPHIC).read(Codec(ts.LEXICOGRAPHIC).write({Lexicographic(1, 2): "x"}))
 

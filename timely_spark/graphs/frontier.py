@@ -196,8 +196,8 @@ class Frontier(BufferingVertex):
         if pa.types.is_floating(values.type):  # -0.0 is 0.0
             values = pc.add(values, pa.scalar(0, values.type))
         if self._index is None:
-            self._index = pd.Index(flat(self.values["node"]).to_pandas(integer_object_nulls=True))
-        found = self._index.get_indexer(pd.Index(values.to_pandas(integer_object_nulls=True)))
+            self._index = pd.Index(flat(self.values["node"]).to_pandas())
+        found = self._index.get_indexer(pd.Index(values.to_pandas()))
         if (found < 0).any():
             new = values.filter(pa.array(found < 0)).unique()
             self.values = pa.table({"node": pa.concat_arrays([flat(self.values["node"]), new])})

@@ -47,6 +47,8 @@ def test_a_text_without_a_zone_is_no_time_with_one(tmp_path: Path, form: str) ->
             Folder.of("in", HERE, each, "json" if form == "folder" else form, None) for each in folders
         )
         assert rows(good, f"n long, t {kind}") == [{"n": 1, "t": time}]
+        if form != "folder":
+            assert good.schema(None) == as_schema(f"n long, t {kind}")
         with pytest.raises(BadFile, match=r"(?s)zone offset.*Hint: .*timestamp_ntz"):
             rows(bad, f"n long, t {kind}")
 

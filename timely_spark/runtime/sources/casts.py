@@ -10,6 +10,8 @@ import pyarrow as pa
 
 #: Names of types inside of a column, from the column's on.
 Path: TypeAlias = tuple[str, ...]
+#: A time with a zone.
+INSTANT = pa.timestamp("us", "UTC")
 #: What is in a list, among such names.
 _ELEMENT = "element"
 #: The types that Spark gave the columns of a file of Parquet.
@@ -76,7 +78,7 @@ def _instants(kind: pa.DataType, leaves: Iterator[str]) -> pa.DataType:
         return pa.map_(_instants(kind.key_type, leaves), _instants(kind.item_type, leaves))
     if pa.types.is_nested(kind):
         return pa.list_(kind.value_field.with_type(_instants(kind.value_type, leaves)))
-    return pa.timestamp("us", "UTC") if next(leaves, None) == "INT96" else kind
+    return INSTANT if next(leaves, None) == "INT96" else kind
 
 
 def zones(kind: pa.DataType) -> dict[Path, bool]:

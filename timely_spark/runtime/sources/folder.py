@@ -23,7 +23,15 @@ from timely_spark.errors import Where
 from timely_spark.graph import as_schema, describe, path_text, refuse
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sources.arrivals import File, Part, Values, is_visible
-from timely_spark.runtime.sources.casts import changes, folded, intervals, types, with_instants, zones
+from timely_spark.runtime.sources.casts import (
+    INSTANT,
+    changes,
+    folded,
+    intervals,
+    types,
+    with_instants,
+    zones,
+)
 from timely_spark.runtime.sources.listing import walk
 from timely_spark.runtime.storage.files import location
 from timely_spark.runtime.storage.stores import filesystem_of
@@ -232,7 +240,7 @@ class Folder:
         with self.reading(newest.path):
             fragment = self._fragment(newest.path, pa.schema([]), ())
             own = self._own(fragment)
-            columns = {field.name: _plain(field.type) for field in own}
+            columns = {field.name: self._inferred(newest.path, field) for field in own}
             if empty := [name for name, kind in columns.items() if pa.types.is_null(kind)]:
                 hint = f'give one: files(..., schema="{empty[0]} string, ...").'
                 msg = f"{newest.path} has no value in {empty}, so they have no type"
@@ -251,6 +259,18 @@ class Folder:
         except BadFile:
             return False
         return True
+
+    def _inferred(self, path: str, field: pa.Field) -> pa.DataType:
+        """The type of a column; Arrow infers that no time in JSON has a zone, so its first block is read."""
+        kind = _plain(field.type)
+        if not (isinstance(self.format, ds.JsonFileFormat) and pa.types.is_timestamp(kind)):
+            return kind
+        zoned = {field.name: pc.field(field.name)}
+        try:
+            next(self._json(path, pa.schema([(field.name, INSTANT)]), zoned, {}), None)
+        except pa.ArrowInvalid:
+            return kind
+        return INSTANT
 
     def _values(self, path: str, known: Values | None) -> Values:
         """The columns that have one value in a file."""
