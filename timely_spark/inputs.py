@@ -302,7 +302,7 @@ class Inputs:
 
         integer("versions_per_epoch", versions_per_epoch)
         begin = Begin.of(from_version, from_time)
-        folder = Folder.of(name, caller(), path, "parquet", None)
+        folder = Folder.of(name, caller(), path, "parquet", None, skips=False)
         table = DeltaSource(folder, changes=bool(changes), versions_per_epoch=versions_per_epoch)
         try:
             schema = table.log.schema()
@@ -382,7 +382,7 @@ class Inputs:
         from timely_spark.runtime.sources.folder import Folder
         from timely_spark.runtime.sources.replay import ReplaySource
 
-        source = ReplaySource(Folder.of(name, caller(), path, "arrow", None))
+        source = ReplaySource(Folder.of(name, caller(), path, "arrow", None, skips=False))
         stream = self._input(Source, name, [as_schema(source.schema())], "manual")
         self.frames[name] = source
         return stream

@@ -52,7 +52,7 @@ def main(folder: str) -> None:
         targets = reached.join(links, left=["node"], right=["src"], name="hop").select(node="dst")
         return targets.map_batches(noted, "node long").concat(reached).distinct(name="near")
 
-    roots.loop(hop).capture("out")
+    roots.loop(hop, name="hops").capture("out")
     with flow.start(spark, checkpoint=f"{folder}/checkpoint", workers=4) as query:
         edges.send([(i, i + 1) for i in range(2 * LENGTH)])
         roots.send([0])

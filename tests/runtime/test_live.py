@@ -105,6 +105,7 @@ def test_a_running_batch_is_seen_and_its_file_does_not_outlive_it(
 
     monkeypatch.setattr(live, "EVERY", float("-inf"))
     monkeypatch.setattr(Live, "_write", and_look)
+    monkeypatch.setattr(Live, "_look", lambda self: None)  # a thread that writes would look after the end
     process = begin(path(30), workers=workers, rounds=1000)
     process.world.sends["edges"] = [("send", ([(i, i + 1) for i in range(30)],))]
     while process.send():

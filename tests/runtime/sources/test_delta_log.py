@@ -322,3 +322,15 @@ def test_a_table_made_anew_in_the_same_folder_is_not_read_on(
     if versions != 2:  # with as many it waits for the next one
         with pytest.raises(BadFile, match=r"(?s)has not version 1 that was read"):
             polled(reader, offset)  # seen by the running query
+
+
+@pytest.mark.parametrize("fault", [FileNotFoundError("d"), pa.ArrowInvalid("damaged")])
+def test_a_lost_or_damaged_file_of_a_version_is_not_skipped_alone(table: Table, fault: Exception) -> None:
+    table.commit(*BEGIN, {"add": table.file("c", [3])})
+    flow = ts.Dataflow("table")
+    flow.delta("x", str(table.folder))
+    source: Any = flow.frames["x"]
+
+    with pytest.raises(BadFile, match=r"(?s)/d .*Hint: restore it") as lost, source.folder.reading("/d"):
+        raise fault
+    assert "skip" not in str(lost.value)

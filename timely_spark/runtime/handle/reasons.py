@@ -61,8 +61,8 @@ class Reasons(Display):
     def audit(self) -> dict[str, Account]:
         """By input what became of all that it was given, up to the newest micro-batch.
 
-        Law: `listed == entered + quarantined`, in files, entries of handles, or captured epochs; and of the
-        records that were read, `rows`, `late` ones were late, and all others are in the flow.
+        Law: `listed == entered + quarantined + skipped`, in files, entries of handles or captured epochs; and
+        of the records that were read, `rows`, `late` ones were late, and all others are in the flow.
         `python -m timely_spark status` shows the same.
 
         Example:

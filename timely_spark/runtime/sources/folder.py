@@ -82,10 +82,20 @@ class Folder:
     defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
     #: the columns of the newest file when the flow was built
     known: tuple[str, ...] = ()
+    #: whether single files may be skipped; a Delta version or a captured epoch needs all of its files
+    skips: bool = True
 
     @classmethod
     def of(
-        cls, source: str, where: Where, path: Any, form: Any, filesystem: Any, *, defaults: Any = None
+        cls,
+        source: str,
+        where: Where,
+        path: Any,
+        form: Any,
+        filesystem: Any,
+        *,
+        defaults: Any = None,
+        skips: bool = True,
     ) -> Folder:
         """The folder that a user describes.
 
@@ -106,7 +116,7 @@ class Folder:
         if not isinstance(defaults, Mapping | None):
             refuse(defaults, what="defaults", expected="a dict", hint='as in defaults={"diff": 1}')
         path = text if filesystem is not None else location(text)
-        return cls(source, where, path, form, filesystem, dict(defaults or {}))
+        return cls(source, where, path, form, filesystem, dict(defaults or {}), skips=skips)
 
     @property
     def divisible(self) -> bool:
@@ -454,14 +464,16 @@ class Folder:
             raise
         except FileNotFoundError as error:
             msg = f"{path} was listed, and is gone before the flow has read it"
-            hint = f"restore it and start again, or go on without it: {_skip(path)}."
+            hint = "restore it and start again" + f", or go on without it: {_skip(path)}" * self.skips + "."
             raise self.error(msg, hint) from error
         except _DAMAGE as error:
             reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            hint = (
-                "mend it, or give files(schema=...) types that fit all files, and start again; or go on "
-                f'without it: {_skip(path)}; files(on_bad_file="quarantine") does so from then on.'
-            )
+            hint = "restore it from a backup, and start again."
+            if self.skips:
+                hint = (
+                    "mend it, or give files(schema=...) types that fit all files, and start again; or go on "
+                    f'without it: {_skip(path)}; files(on_bad_file="quarantine") does so from then on.'
+                )
             if "zone offset" in reason:
                 hint = (
                     "times without a zone are of type timestamp_ntz, and those with one of type timestamp: "
