@@ -185,7 +185,7 @@ def test_components_inside_a_users_loop_are_equal(follows, changing) -> None:
                 least, left="dst", right="component"
             )
 
-        return edges.iterate(step, max_iterations=2)
+        return edges.iterate(step, max_iterations=2, on_limit="return")
 
     def oracle(edges: list[tuple[int, int]]) -> Iterable[tuple[int, int]]:
         left = edges

@@ -166,6 +166,9 @@ class Vertex:
     """Whether what the vertex sends depends on no record of an earlier epoch. Such a step may be added at a
     restart; another one would start without the past, and is refused."""
 
+    keeps_signs: ClassVar[bool] = False
+    """Whether the signs of retractions, a column of an input, leave with its records, as from a join."""
+
     announces: ClassVar[bool] = False
     """Whether `repartition` may lead to changes of the output. Each worker is then notified of the open
     epochs, and of the next one. For vertices outside loops."""

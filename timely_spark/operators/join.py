@@ -51,6 +51,8 @@ class Join(Vertex):
         columns: the columns of a pair; those of both sides are the left side's.
     """
 
+    keeps_signs = True
+
     reads_time = False
     repartition = repartition
 
@@ -152,7 +154,7 @@ class JoinComplete(BufferingVertex):
         how: the kind of join.
     """
 
-    per_time = True
+    keeps_signs = per_time = True
 
     def __init__(self, on: Keys, sides: tuple[pa.Schema, pa.Schema], schema: pa.Schema, how: How) -> None:
         super().__init__(inputs=2)
@@ -199,6 +201,8 @@ class JoinCompleteExpiring(BufferingVertex):
         how: the kind of join.
         expire: the number of epochs.
     """
+
+    keeps_signs = True
 
     def __init__(
         self, on: Keys, sides: tuple[pa.Schema, pa.Schema], schema: pa.Schema, how: How, expire: int

@@ -39,7 +39,7 @@ def retractions_in(stream: Stream) -> tuple[str, str | None] | None:
                 signs.setdefault(stage.name, None)
             elif column == stage.vertex.diff:
                 signs[stage.name] = name
-        elif stage.operator == "join":
+        elif stage.vertex is not None and stage.vertex.keeps_signs:
             sources = ((edge.source, edge.schema.names) for edge in stream.flow.graph.into(stage))
             todo += [(source, column, name) for source, known in sources if column is None or column in known]
         elif stage.is_routing or stage.keeps is not None:
